@@ -1,0 +1,65 @@
+"""Progress of long work, on standard error."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+LOG_EVERY_SECONDS = 10.0
+
+
+class _RateColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        rate = task.finished_speed or task.speed
+        return Text(f"{rate:.1f} {task.fields['unit']}/s" if rate else "")
+
+
+@contextmanager
+def track(
+    stage: str, total: int, *, unit: str = "images", enabled: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is told how many units were just done.
+
+    On a terminal a bar is drawn; elsewhere a line is logged every ten seconds and at the end.
+    """
+    console = Console(stderr=True)
+    if not enabled or total == 0:
+        yield lambda done: None
+    elif console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, _RateColumn(), TimeRemainingColumn(), console=console) as bar:
+            task = bar.add_task(stage, total=total, unit=unit)
+            yield lambda done: bar.advance(task, done)
+    else:
+        yield from _logged(console, stage, total, unit)
+
+
+def _logged(console: Console, stage: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    start = last = time.monotonic()
+    count = 0
+
+    def log(now: float) -> None:
+        rate = count / max(now - start, 1e-9)
+        console.print(f"{stage}: {count}/{total} {unit}, {rate:.1f} {unit}/s", highlight=False)
+
+    def advance(done: int) -> None:
+        nonlocal count, last
+        count += done
+        now = time.monotonic()
+        if now - last >= LOG_EVERY_SECONDS and count < total:
+            last = now
+            log(now)
+
+    yield advance
+    log(time.monotonic())
