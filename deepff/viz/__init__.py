@@ -1,0 +1,1 @@
+"""Pictures of a result: overlays, the figure and the HTML report."""

@@ -1,0 +1,214 @@
+"""The HTML report of a result, with the pictures it shows."""
+
+from __future__ import annotations
+
+import os
+from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from zlib import compress
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.files import atomic_path
+from deepff.images import output_names
+from deepff.progress import track
+from deepff.viz.colors import factor_colors
+from deepff.viz.figure import compose, photo_shape, read_photo, spread
+from deepff.viz.overlay import overlay
+
+if TYPE_CHECKING:
+    from deepff.heatmaps import HeatMaps
+    from deepff.result import Factorization, Result
+
+STRIP_GAP = 4
+_STRONGEST = 6
+_JPEG_QUALITY = 85
+# Map values embedded in the page, one byte each before compression; above it grids are coarsened.
+_MAX_EMBEDDED_VALUES = 6_000_000
+
+
+def write_report(result: Result, folder: str | Path, *, progress: bool = False) -> None:
+    """Write ``report.html``, ``figure.png``, ``thumbnails/`` and ``overlays/`` into a folder.
+
+    The page opens from disk and asks nothing of a network. An image that can't be read any more
+    is shown grey, and the page says so.
+
+    Parameters
+    ----------
+    result : Result
+    folder : path
+        Created where missing; files of an earlier report are replaced.
+    progress : bool
+        Whether to show progress on standard error.
+    """
+    folder = Path(folder)
+    files = output_names(result.names)
+    in_figure = spread(len(result.names))
+
+    def write_pictures(i: int) -> tuple[np.ndarray | None, str | None]:
+        photo, reason = read_photo(result.paths[i], result.image_sizes[i])
+        _save_jpeg(photo, folder / _thumbnail(i))
+        for k, factorization in result.factorizations.items():
+            maps = factorization.heatmaps.normalized(i, photo.shape[:2])
+            _save_jpeg(strip(photo, maps), folder / "overlays" / f"k{k}" / f"{files[i]}.jpg")
+        return photo if i in in_figure else None, reason
+
+    photos, unreadable = [], {}
+    with (
+        track("pictures", len(files), enabled=progress) as advance,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        for i, (photo, reason) in enumerate(pool.map(write_pictures, range(len(files)))):
+            if photo is not None:
+                photos.append(photo)
+            if reason is not None:
+                unreadable[i] = reason
+            advance(1)
+
+    with atomic_path(folder / "figure.png") as path:
+        compose(result, in_figure, photos).save(path, compress_level=1)
+    with atomic_path(folder / "report.html") as path:
+        # The command may hold bytes of a file's name that are not valid Unicode.
+        path.write_bytes(_page(result, files, unreadable).encode("utf-8", "replace"))
+
+
+def strip(photo: np.ndarray, maps: Tensor) -> np.ndarray:
+    """One picture: the photo | all factors | factor 1 | … | factor k, `STRIP_GAP` pixels apart.
+
+    Parameters
+    ----------
+    photo : ndarray, uint8, shape (H, W, 3)
+    maps : Tensor, shape (k, H, W)
+        Normalised heat maps.
+
+    Returns
+    -------
+    ndarray, uint8, shape (H, (k + 2) · W + (k + 1) · STRIP_GAP, 3)
+    """
+    colors = factor_colors(len(maps))
+    alone = [overlay(photo, maps[j : j + 1], colors[j : j + 1]) for j in range(len(maps))]
+    height, width = photo.shape[:2]
+    panels = [photo, overlay(photo, maps, colors), *alone]
+    step = width + STRIP_GAP
+    picture = np.full((height, len(panels) * step - STRIP_GAP, 3), 255, np.uint8)
+    for position, panel in enumerate(panels):
+        picture[:, position * step : position * step + width] = panel
+    return picture
+
+
+def _thumbnail(i: int) -> str:
+    return f"thumbnails/{i:05d}.jpg"
+
+
+def _save_jpeg(image: np.ndarray, path: Path) -> None:
+    with atomic_path(path) as temporary:
+        Image.fromarray(image).save(temporary, "JPEG", quality=_JPEG_QUALITY)
+
+
+def _page(result: Result, files: list[str], unreadable: dict[int, str]) -> str:
+    environment = Environment(
+        loader=PackageLoader("deepff.viz"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    colors = ["#" + bytes(color).hex() for color in factor_colors(result.n_components)]
+    images = [
+        {
+            "name": result.names[i],
+            "thumbnail": _thumbnail(i),
+            "size": (height, width),
+            "shape": photo_shape((height, width)),
+            "unreadable": unreadable.get(i),
+        }
+        for i, (height, width) in enumerate(result.image_sizes)
+    ]
+    return environment.get_template("report.html").render(
+        result=result,
+        colors=colors,
+        images=images,
+        sections=[_section(*item) for item in result.factorizations.items()],
+        skipped=[(file.name, file.reason) for file in result.skipped]
+        + [
+            (result.names[i], f"{reason} (used, but shown grey)")
+            for i, reason in unreadable.items()
+        ],
+        signed=any(f.heatmaps.signed for f in result.factorizations.values()),
+        data=_embedded(result, files, colors),
+    )
+
+
+def _section(k: int, factorization: Factorization) -> dict[str, Any]:
+    """What the page says about one k."""
+    heatmaps = factorization.heatmaps
+    means = np.stack([heatmaps.grid(i).abs().mean((1, 2)).cpu() for i in range(len(heatmaps))])
+    order = np.argsort(-means, axis=0, kind="stable")[:_STRONGEST]
+    return {
+        "k": k,
+        "relative_error": factorization.relative_error,
+        "factors": [
+            {"share": share, "strongest": [int(i) for i in order[:, j] if means[i, j] > 0]}
+            for j, share in enumerate(factorization.energy_shares.tolist())
+        ],
+    }
+
+
+def _embedded(result: Result, files: list[str], colors: list[str]) -> dict[str, Any]:
+    """The data that the page's script paints from."""
+    n_cells = sum(height * width for height, width in result.grids)
+    scale = min(1.0, (_MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
+    grids = [
+        (max(1, round(scale * height)), max(1, round(scale * width)))
+        for height, width in result.grids
+    ]
+    return {
+        "colors": colors,
+        "images": [
+            {
+                "name": result.names[i],
+                "thumbnail": _thumbnail(i),
+                "original": result.paths[i].absolute().as_uri(),
+                "strip": quote(os.fsencode(files[i])),
+                "size": result.image_sizes[i],
+                "shape": photo_shape(result.image_sizes[i]),
+                "grid": grid,
+            }
+            for i, grid in enumerate(grids)
+        ],
+        "factorizations": {
+            str(k): _embedded_maps(factorization.heatmaps, grids)
+            for k, factorization in result.factorizations.items()
+        },
+    }
+
+
+def _embedded_maps(heatmaps: HeatMaps, grids: list[tuple[int, int]]) -> dict[str, Any]:
+    """All maps of one factorization in a byte each.
+
+    Each map is divided by its own peak, the largest |value|, so that scaling per image keeps all
+    levels; ``peaks`` (n, k) are relative to the factor's largest over the set.
+    """
+    levels, dtype = (127, np.int8) if heatmaps.signed else (255, np.uint8)
+    values, peaks = [], []
+    for i, grid in enumerate(grids):
+        maps = heatmaps.normalized(i)
+        if maps.shape[1:] != grid:
+            maps = functional.interpolate(maps[None], grid, mode="bilinear", antialias=True)[0]
+        array = maps.cpu().numpy()
+        peak = np.abs(array).max((1, 2), keepdims=True)
+        unit = array / np.where(peak > 0, peak, 1)
+        values.append((levels * unit).round().astype(dtype).tobytes())
+        peaks.append(peak.ravel().astype(float).round(4).tolist())
+    return {
+        "signed": heatmaps.signed,
+        "peaks": peaks,
+        "maps": b64encode(compress(b"".join(values))).decode("ascii"),
+    }
