@@ -1,0 +1,262 @@
+"""The command ``deepff``."""
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from deepff.errors import InputError
+
+if TYPE_CHECKING:
+    from deepff.images import SkippedFile
+    from deepff.result import Result
+
+
+class _Group(TyperGroup):
+    """Turns what a user can mend into one sentence and an exit status, without a traceback."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            _warn(f"error: {error}")
+            raise typer.Exit(2) from None
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            _warn(f"error: {error.strerror or error}{where}")
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            _warn("interrupted; with --cache the same command goes on where it stopped")
+            raise typer.Exit(130) from None
+
+
+def _warn(message: str) -> None:
+    typer.echo(f"deepff: {message}", err=True)
+
+
+app = typer.Typer(
+    name="deepff",
+    cls=_Group,
+    help="Deep Feature Factorization: what a deep CNN sees as alike in a set of images.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Method(StrEnum):
+    """How activations are factorised."""
+
+    nmf = "nmf"
+    pca = "pca"
+    kmeans = "kmeans"
+
+
+class Solver(StrEnum):
+    """How NMF is solved."""
+
+    hals = "hals"
+    mu = "mu"
+
+
+class Device(StrEnum):
+    """Where to compute."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+class Interpolation(StrEnum):
+    """How images are resized."""
+
+    bilinear = "bilinear"
+    bicubic = "bicubic"
+
+
+Model = Annotated[
+    str, typer.Option("--model", help="Network, as `deepff models` lists it, or timm/NAME.")
+]
+Weights = Annotated[
+    Path | None, typer.Option(help="State dict (.pth, .safetensors) to use for the network.")
+]
+NumClasses = Annotated[
+    int | None, typer.Option(min=1, help="Outputs of the classifier in --weights.")
+]
+Size = Annotated[int, typer.Option(min=1, help="Longer side of the resized images, in pixels.")]
+
+
+def _numbers(text: str) -> list[int]:
+    """Factor counts from text such as "4", "1-4" or "2,3,6"."""
+    try:
+        spans = [part.split("-") for part in text.split(",")]
+        counts = [n for span in spans for n in range(int(span[0]), int(span[-1]) + 1)]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1 or any(len(span) > 2 for span in spans):
+        raise InputError(f"-k takes a number or a range such as 4, 1-4 or 2,3,6, not {text!r}")
+    return counts
+
+
+def _triple(text: str | None, option: str) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != 3:
+        raise InputError(f"{option} takes three numbers such as 0.5,0.5,0.5, not {text!r}")
+    return values
+
+
+@app.command()
+def discover(
+    images: Annotated[
+        list[Path] | None, typer.Argument(help="Folders, files or globs.", show_default=False)
+    ] = None,
+    k: Annotated[
+        str, typer.Option("-k", "--n-components", help="Number of factors: 4, 1-4 or 2,3,6.")
+    ] = "4",
+    out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("result"),
+    sample: Annotated[bool, typer.Option("--sample", help="Use six sample photographs.")] = False,
+    model: Model = "efficientnet_lite0",
+    layer: Annotated[
+        str | None, typer.Option(help="Layer, as `deepff layers` lists it.", show_default=False)
+    ] = None,
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    mean: Annotated[str | None, typer.Option(help="Channel means, as R,G,B in [0, 1].")] = None,
+    std: Annotated[str | None, typer.Option(help="Channel deviations, as R,G,B.")] = None,
+    interpolation: Annotated[
+        Interpolation | None, typer.Option(help="How images are resized.")
+    ] = None,
+    method: Annotated[Method, typer.Option(help="How activations are factorised.")] = Method.nmf,
+    solver: Annotated[
+        Solver | None, typer.Option(help="NMF: HALS, or the paper's multiplicative updates.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the factorization.")] = 0,
+    cache: Annotated[
+        Path | None, typer.Option(help="Keep activations here, for other runs and to resume.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 8,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
+    amp: Annotated[bool, typer.Option("--amp", help="Mixed precision on a CUDA device.")] = False,
+) -> None:
+    """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
+    if sample == bool(images):
+        raise InputError("name folders, files or globs of images, or --sample, and not both")
+    counts = _numbers(k)
+    means, stds = _triple(mean, "--mean"), _triple(std, "--std")
+
+    from deepff.discovery import discover
+    from deepff.images import sample_images
+    from deepff.result import check_output_folder
+
+    check_output_folder(out)
+    result = discover(
+        sample_images() if sample else images or [],
+        counts,
+        model=model,
+        layer=layer,
+        size=size,
+        weights=weights,
+        num_classes=num_classes,
+        mean=means,
+        std=stds,
+        interpolation=interpolation,
+        method=method,
+        random_state=seed,
+        method_options={} if solver is None else {"solver": solver.value},
+        batch_size=batch_size,
+        cache=cache,
+        device=device,
+        amp=amp,
+        progress=True,
+    )
+    result.command = shlex.join(["deepff", *sys.argv[1:]])
+    result.save(out, progress=True)
+    _report_skipped(result.skipped, out)
+    _summarize(result, out)
+
+
+def _report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
+    if skipped:
+        shown = "; ".join(f"{file.name} ({file.reason})" for file in skipped[:3])
+        rest = f"; all are in {out / 'manifest.json'}" if len(skipped) > 3 else ""
+        _warn(f"skipped {len(skipped)} of the files: {shown}{rest}")
+
+
+def _summarize(result: "Result", out: Path) -> None:
+    errors = ", ".join(
+        f"k={k}: {found.relative_error:.3f}" for k, found in result.factorizations.items()
+    )
+    typer.echo(f"{len(result.images)} images, {result.source.model} {result.source.layer}")
+    typer.echo(f"relative error {errors}")
+    typer.echo(out / "report.html")
+
+
+@app.command()
+def models() -> None:
+    """List networks, with their default layers and what must be downloaded."""
+    from deepff.backbones import available_models
+
+    rows = [(info.name, info.default_layer, info.download) for info in available_models()]
+    _print_table(("model", "default layer", "to download"), rows)
+
+
+@app.command()
+def layers(
+    model: Annotated[str, typer.Argument(help="Network, as `deepff models` lists it.")],
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+) -> None:
+    """List a network's layers; signed ones are not for NMF."""
+    from deepff.backbones import load_backbone
+    from deepff.layers import list_layers
+
+    # Without a file the layers are those of random weights: nothing need be downloaded to see them.
+    backbone = load_backbone(
+        model, weights=weights, num_classes=num_classes, pretrained=weights is not None
+    )
+    rows = [
+        (
+            layer.name if layer.name == layer.path else f"{layer.name} ({layer.path})",
+            str(layer.channels),
+            str(layer.stride),
+            f"{layer.grid[0]} × {layer.grid[1]}",
+            "never" if layer.non_negative else f"down to {layer.minimum:.2g}",
+        )
+        for layer in list_layers(backbone, size)
+    ]
+    _print_table(("layer", "channels", "stride", "grid", "negative"), rows)
+
+
+def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+@app.command()
+def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) -> None:
+    """Open the report of a result in the browser."""
+    import webbrowser
+
+    from deepff.result import load
+
+    load(folder)
+    report = (folder / "report.html").resolve()
+    if not report.is_file():
+        raise InputError(f"{folder} has no report.html; run its command again")
+    typer.echo(report)
+    webbrowser.open(report.as_uri())

@@ -1,0 +1,202 @@
+"""From a folder of images to heat maps: the whole way in one call."""
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from deepff.activations import Activations
+from deepff.backbones import Backbone, load_backbone, select_device
+from deepff.errors import InputError
+from deepff.extraction import extract
+from deepff.factorization import METHODS
+from deepff.feature_source import FeatureSource
+from deepff.heatmaps import HeatMaps
+from deepff.images import ImageFile, find_images
+from deepff.layers import Layer, list_layers, nearby_non_negative, resolve_layer
+from deepff.progress import track
+from deepff.result import Factorization, Result
+
+Images = str | Path | Sequence[str | Path] | Sequence[ImageFile]
+
+
+def discover(
+    images: Images,
+    n_components: int | Iterable[int] = 4,
+    *,
+    model: str | nn.Module | Backbone = "efficientnet_lite0",
+    layer: str | None = None,
+    size: int = 448,
+    weights: str | Path | None = None,
+    num_classes: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    interpolation: str | None = None,
+    method: str = "nmf",
+    random_state: int = 0,
+    method_options: dict[str, Any] | None = None,
+    batch_size: int = 8,
+    cache: str | Path | None = None,
+    device: str = "auto",
+    amp: bool = False,
+    progress: bool = False,
+) -> Result:
+    """Find what a network sees as alike in a set of images (Collins et al., ECCV 2018).
+
+    Parameters
+    ----------
+    images : path, glob, or sequence of these
+        A folder is searched with its subfolders.
+    n_components : int or iterable of int
+        k, the number of factors; several give one factorization each over the same activations.
+    model : str, torch.nn.Module or Backbone
+        A network's name as ``deepff models`` lists it, or one's own in evaluation mode.
+    layer : str, optional
+        Module path of the layer, or the paper's name for VGG ("conv5_4"); by default the
+        network's own default layer.
+    size : int
+        The longer side of the resized images, in pixels.
+    weights : path, optional
+        A state dict to use instead of the pretrained weights.
+    num_classes : int, optional
+        Outputs of the classifier, where ``weights`` has another number than ImageNet's.
+    mean, std, interpolation : optional
+        Override the network's own preprocessing.
+    method : "nmf", "pca" or "kmeans"
+        How A is factorised.
+    random_state : int
+        Seed of the factorization. The same seed on the same machine gives the same result.
+    method_options : dict, optional
+        Further arguments of the method's estimator, such as ``{"solver": "mu"}``.
+    batch_size : int
+        Images a forward pass.
+    cache : path, optional
+        A folder in which activations are kept for further runs and for resuming.
+    device : "auto", "cpu", "cuda" or "mps"
+        Where to compute.
+    amp : bool
+        Run the network in automatic mixed precision; only on a CUDA device.
+    progress : bool
+        Show progress on standard error.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InputError
+        If something that was asked for cannot be had: the message says what would be right.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> result = deepff.discover("photos/", n_components=4)  # doctest: +SKIP
+    >>> result.heatmaps[0].shape  # doctest: +SKIP
+    torch.Size([4, 375, 500])
+    """
+    factor_counts = _factor_counts(n_components)
+    estimators = {
+        k: _estimator(method, k, random_state, method_options or {}) for k in factor_counts
+    }
+    files = _files(images)
+    started = time.perf_counter()
+    backbone = (
+        model
+        if isinstance(model, Backbone)
+        else load_backbone(
+            model,
+            weights=None if weights is None else Path(weights),
+            num_classes=num_classes,
+            mean=mean,
+            std=std,
+            interpolation=interpolation,
+            device=select_device(device),
+        )
+    )
+    chosen = resolve_layer(backbone, layer, size)
+    if method == "nmf" and not chosen.non_negative:
+        raise InputError(_signed_layer_message(backbone, chosen, size))
+    loaded = time.perf_counter()
+    activations, skipped = extract(
+        files,
+        backbone,
+        chosen,
+        size=size,
+        batch_size=batch_size,
+        amp=amp,
+        cache=cache,
+        progress=progress,
+    )
+    extracted = time.perf_counter()
+    factorizations = {}
+    with track("factorization", len(estimators), unit="runs", enabled=progress) as advance:
+        for k, estimator in estimators.items():
+            factorizations[k] = factorize(activations, estimator)
+            advance(1)
+    return Result(
+        images=activations.images,
+        skipped=skipped,
+        factorizations=factorizations,
+        method=method,
+        source=FeatureSource.of(backbone, chosen, size, amp),
+        options={"random_state": random_state, **(method_options or {})},
+        command=f"deepff.discover({str(images)!r}, n_components={factor_counts})",
+        seconds={
+            "loading the network": loaded - started,
+            "network": extracted - loaded,
+            "factorization": time.perf_counter() - extracted,
+        },
+        cache=None if cache is None else str(Path(cache).resolve()),
+        activations=activations,
+    )
+
+
+def factorize(activations: Activations, estimator: Any) -> Factorization:
+    """Factorise activations with an estimator of :mod:`deepff.factorization`."""
+    blocks = activations.blocks
+    coefficients: Tensor = estimator.fit_transform(blocks[0] if len(blocks) == 1 else blocks)
+    heatmaps = HeatMaps(
+        coefficients,
+        [image.grid for image in activations.images],
+        [image.size for image in activations.images],
+    )
+    return Factorization(
+        estimator.components_, heatmaps, float(estimator.relative_err_), int(estimator.n_iter_)
+    )
+
+
+def _factor_counts(n_components: int | Iterable[int]) -> list[int]:
+    counts = [n_components] if isinstance(n_components, int) else sorted(set(n_components))
+    if not counts or counts[0] < 1:
+        raise InputError(f"the number of factors must be 1 or more, not {n_components}")
+    return counts
+
+
+def _estimator(method: str, k: int, random_state: int, options: dict[str, Any]) -> Any:
+    if method not in METHODS:
+        raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
+    seed = {} if method == "pca" else {"random_state": random_state}
+    try:
+        return METHODS[method](k, **seed, **options)
+    except TypeError as error:
+        raise InputError(f"method {method} does not take these options: {error}") from error
+
+
+def _files(images: Images) -> list[ImageFile]:
+    if not isinstance(images, str | Path) and all(isinstance(i, ImageFile) for i in images):
+        return list(images)  # type: ignore[arg-type]
+    return find_images(images)  # type: ignore[arg-type]
+
+
+def _signed_layer_message(backbone: Backbone, layer: Layer, size: int) -> str:
+    nearby = nearby_non_negative(list_layers(backbone, size), layer)
+    alternatives = (
+        f"choose a layer that does not, such as {', '.join(nearby)}, or " if nearby else ""
+    )
+    return (
+        f"layer {layer.name} of {backbone.name} goes down to {layer.minimum:.3g}, and NMF needs "
+        f"activations that are never negative; {alternatives}use the method pca"
+    )
