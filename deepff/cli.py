@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +14,14 @@ from deepff.errors import InputError
 
 if TYPE_CHECKING:
     from deepff.images import SkippedFile
+    from deepff.regions import RegionOptions
     from deepff.result import Result
 
 
 class _Group(TyperGroup):
     """Turns what a user can mend into one sentence and an exit status, without a traceback."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except InputError as error:
@@ -73,6 +75,15 @@ class Device(StrEnum):
     mps = "mps"
 
 
+class Threshold(StrEnum):
+    """How a heat map becomes a mask."""
+
+    percentile = "percentile"
+    otsu = "otsu"
+    otsu_image = "otsu-image"
+    max_fraction = "max-fraction"
+
+
 class Interpolation(StrEnum):
     """How images are resized."""
 
@@ -90,6 +101,19 @@ NumClasses = Annotated[
     int | None, typer.Option(min=1, help="Outputs of the classifier in --weights.")
 ]
 Size = Annotated[int, typer.Option(min=1, help="Longer side of the resized images, in pixels.")]
+
+
+ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
+FactorCount = Annotated[
+    int | None, typer.Option("-k", help="Which factorization; by default the largest.")
+]
+ThresholdMethod = Annotated[Threshold, typer.Option(help="How a heat map becomes a mask.")]
+ThresholdValue = Annotated[
+    float | None,
+    typer.Option(help="The percentile (by default 75) or fraction of the maximum (0.5)."),
+]
+Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="Refine along the image's edges.")]
+Parts = Annotated[Path | None, typer.Option(help="File of names, with lines such as 0: head.")]
 
 
 def _numbers(text: str) -> list[int]:
@@ -204,6 +228,67 @@ def _summarize(result: "Result", out: Path) -> None:
 
 
 @app.command()
+def segment(
+    folder: ResultFolder,
+    k: FactorCount = None,
+    threshold: ThresholdMethod = Threshold.percentile,
+    value: ThresholdValue = None,
+    crf: Crf = False,
+    parts: Parts = None,
+) -> None:
+    """Write masks and label maps of every image as PNG, into the result's folder."""
+    from deepff.export.folder import segment
+    from deepff.result import load
+
+    result = load(folder)
+    options = _region_options(result, k, threshold, value, crf, parts)
+    typer.echo(segment(result, folder, k, options, progress=True))
+
+
+@app.command()
+def localize(
+    folder: ResultFolder,
+    k: FactorCount = None,
+    threshold: ThresholdMethod = Threshold.percentile,
+    value: ThresholdValue = None,
+    crf: Crf = False,
+    parts: Parts = None,
+    all_components: Annotated[
+        bool,
+        typer.Option("--all-components", help="A box around every component, not the largest."),
+    ] = False,
+    min_area: Annotated[int, typer.Option(min=1, help="Leave out components of fewer pixels.")] = 1,
+) -> None:
+    """Write boxes of every image as JSON and CSV, into the result's folder."""
+    from deepff.export.folder import localize
+    from deepff.result import load
+
+    result = load(folder)
+    options = _region_options(result, k, threshold, value, crf, parts)
+    boxes = localize(result, folder, k, options, all_components, min_area, progress=True)
+    typer.echo(f"{len(boxes)} boxes")
+    typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
+
+
+def _region_options(
+    result: "Result",
+    k: int | None,
+    threshold: Threshold,
+    value: float | None,
+    crf: bool,
+    parts: Path | None,
+) -> "RegionOptions":
+    from deepff.parts import read_parts
+    from deepff.regions import RegionOptions, factorization_for
+
+    if value is None:
+        value = 0.5 if threshold is Threshold.max_fraction else 75.0
+    n_factors = factorization_for(result, k).heatmaps.n_factors
+    names = None if parts is None else read_parts(parts, n_factors)
+    return RegionOptions(threshold.value, value, crf, names)
+
+
+@app.command()
 def models() -> None:
     """List networks, with their default layers and what must be downloaded."""
     from deepff.backbones import available_models
@@ -240,7 +325,7 @@ def layers(
     _print_table(("layer", "channels", "stride", "grid", "negative"), rows)
 
 
-def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -26,6 +26,9 @@ from deepff.images import SkippedFile
 
 SHARD_BYTES = 64 * 2**20
 OUTPUTS = (
+    "boxes",
+    "masks",
+    "regions",
     "report.html",
     "figure.png",
     "concepts.safetensors",

@@ -119,8 +119,7 @@ def compose(result: Result, indices: Sequence[int], photos: Sequence[np.ndarray]
         rows.append((f"k = {k}", _overlaid(cells, maps, indices, range(k))))
         if len(result.factorizations) == 1 and k > 1:
             rows += [
-                (f"factor {j + 1}", _overlaid(cells, maps, indices, range(j, j + 1)))
-                for j in range(k)
+                (f"factor {j}", _overlaid(cells, maps, indices, range(j, j + 1))) for j in range(k)
             ]
 
     signed = any(factorization.heatmaps.signed for factorization in result.factorizations.values())
@@ -160,7 +159,7 @@ def _overlaid(
 def _legend(k: int, signed: bool, width: int) -> Image.Image:
     """A swatch and a name for each factor, in as many lines as the width asks for."""
     font = ImageFont.load_default(size=_FONT_SIZE)
-    entries = [(f"factor {j + 1}", color) for j, color in enumerate(factor_colors(k))]
+    entries = [(f"factor {j}", color) for j, color in enumerate(factor_colors(k))]
     if signed:
         swatch_stripes = np.where(stripes(_SWATCH, _SWATCH)[..., None], 90, 255)
         entries.append(("striped: negative", swatch_stripes))

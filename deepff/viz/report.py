@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +20,18 @@ from torch.nn import functional
 
 from deepff.files import atomic_path
 from deepff.images import output_names
+from deepff.localization import Box
 from deepff.progress import track
 from deepff.viz.colors import factor_colors
 from deepff.viz.figure import compose, photo_shape, read_photo, spread
 from deepff.viz.overlay import overlay
+from deepff.viz.regions import region_picture
 
 if TYPE_CHECKING:
     from deepff.heatmaps import HeatMaps
     from deepff.result import Factorization, Result
 
+GALLERIES = "regions"
 STRIP_GAP = 4
 _STRONGEST = 6
 _JPEG_QUALITY = 85
@@ -60,7 +65,8 @@ def write_report(result: Result, folder: str | Path, *, progress: bool = False) 
             _save_jpeg(strip(photo, maps), folder / "overlays" / f"k{k}" / f"{files[i]}.jpg")
         return photo if i in in_figure else None, reason
 
-    photos, unreadable = [], {}
+    photos: list[np.ndarray] = []
+    unreadable: dict[int, str] = {}
     with (
         track("pictures", len(files), enabled=progress) as advance,
         ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -74,13 +80,76 @@ def write_report(result: Result, folder: str | Path, *, progress: bool = False) 
 
     with atomic_path(folder / "figure.png") as path:
         compose(result, in_figure, photos).save(path, compress_level=1)
-    with atomic_path(folder / "report.html") as path:
+    write_report_page(result, folder, unreadable)
+
+
+def write_report_page(
+    result: Result, folder: str | Path, unreadable: Mapping[int, str] | None = None
+) -> None:
+    """Write ``report.html`` alone, over pictures that :func:`write_report` wrote.
+
+    Parameters
+    ----------
+    result : Result
+    folder : path
+        Galleries that :class:`RegionGallery` left there are shown as well.
+    unreadable : mapping of int to str, optional
+        Why an image of the set could not be read for display.
+    """
+    page = _page(result, output_names(result.names), unreadable or {}, _galleries(Path(folder)))
+    with atomic_path(Path(folder) / "report.html") as path:
         # The command may hold bytes of a file's name that are not valid Unicode.
-        path.write_bytes(_page(result, files, unreadable).encode("utf-8", "replace"))
+        path.write_bytes(page.encode("utf-8", "replace"))
+
+
+class RegionGallery:
+    """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``.
+
+    Parameters
+    ----------
+    folder : path
+        The folder of the result.
+    name : str
+        Of the gallery; one of the same name is replaced.
+    description : str
+        How the regions were found, for people.
+    regions : sequence of str
+        The regions' names.
+    """
+
+    def __init__(
+        self, folder: str | Path, name: str, description: str, regions: Sequence[str]
+    ) -> None:
+        self._folder = Path(folder) / GALLERIES / name
+        self._content = {"title": name, "description": description, "regions": list(regions)}
+
+    def add(
+        self,
+        result: Result,
+        index: int,
+        labels: np.ndarray,
+        boxes: Sequence[tuple[int, Box]],
+    ) -> None:
+        """Draw one image's regions; see :func:`deepff.viz.regions.region_picture`."""
+        photo, _ = read_photo(result.paths[index], result.image_sizes[index])
+        picture = region_picture(photo, labels, boxes)
+        _save_jpeg(picture, self._folder / f"{index:05d}.jpg")
+
+    def close(self) -> None:
+        """Let the next report show the gallery."""
+        with atomic_path(self._folder.with_suffix(".json")) as path:
+            path.write_text(json.dumps(self._content))
+
+
+def _galleries(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {**json.loads(path.read_text()), "folder": f"{GALLERIES}/{path.stem}"}
+        for path in sorted((folder / GALLERIES).glob("*.json"))
+    ]
 
 
 def strip(photo: np.ndarray, maps: Tensor) -> np.ndarray:
-    """One picture: the photo | all factors | factor 1 | … | factor k, `STRIP_GAP` pixels apart.
+    """One picture: photo | all factors | factor 0 | … | factor k − 1, `STRIP_GAP` pixels apart.
 
     Parameters
     ----------
@@ -112,7 +181,12 @@ def _save_jpeg(image: np.ndarray, path: Path) -> None:
         Image.fromarray(image).save(temporary, "JPEG", quality=_JPEG_QUALITY)
 
 
-def _page(result: Result, files: list[str], unreadable: dict[int, str]) -> str:
+def _page(
+    result: Result,
+    files: list[str],
+    unreadable: Mapping[int, str],
+    galleries: list[dict[str, Any]],
+) -> str:
     environment = Environment(
         loader=PackageLoader("deepff.viz"),
         autoescape=True,
@@ -120,7 +194,8 @@ def _page(result: Result, files: list[str], unreadable: dict[int, str]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    colors = ["#" + bytes(color).hex() for color in factor_colors(result.n_components)]
+    n_colors = max([result.n_components, *(len(gallery["regions"]) for gallery in galleries)])
+    colors = ["#" + bytes(color).hex() for color in factor_colors(n_colors)]
     images = [
         {
             "name": result.names[i],
@@ -141,6 +216,7 @@ def _page(result: Result, files: list[str], unreadable: dict[int, str]) -> str:
             (result.names[i], f"{reason} (used, but shown grey)")
             for i, reason in unreadable.items()
         ],
+        galleries=galleries,
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),
         data=_embedded(result, files, colors),
     )

@@ -1,0 +1,1 @@
+"""Regions written in the formats of labelling tools and benchmarks."""

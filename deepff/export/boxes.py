@@ -1,0 +1,80 @@
+"""Boxes as JSON and CSV."""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from deepff.files import atomic_path
+from deepff.localization import Box, bounding_box, component_boxes, largest_component
+from deepff.regions import Regions
+
+CONVENTION = (
+    "pixel edges: x to the right, y down, the first pixel spans 0 to 1, maxima are exclusive"
+)
+
+
+@dataclass(frozen=True)
+class RegionBox:
+    """A box around a component of a region, in pixel edges (see :mod:`deepff.localization`)."""
+
+    image: str
+    region: str
+    x_min: int
+    y_min: int
+    x_max: int
+    y_max: int
+
+    @property
+    def box(self) -> Box:
+        """(x_min, y_min, x_max, y_max)."""
+        return self.x_min, self.y_min, self.x_max, self.y_max
+
+
+def region_boxes(
+    regions: Regions,
+    image: str,
+    names: Sequence[str],
+    all_components: bool = False,
+    min_area: int = 1,
+) -> list[RegionBox]:
+    """The boxes of one image's regions.
+
+    Parameters
+    ----------
+    regions : Regions
+    image : str
+        The image's name.
+    names : sequence of str
+        The regions' names.
+    all_components : bool
+        A box around every connected component instead of the largest alone.
+    min_area : int
+        Components of fewer pixels have no box.
+    """
+    found = []
+    for name, mask in zip(names, regions.masks.cpu().numpy(), strict=True):
+        if all_components:
+            boxes = component_boxes(mask, min_area)
+        else:
+            component = largest_component(mask)
+            box = bounding_box(component) if component.sum() >= min_area else None
+            boxes = [] if box is None else [box]
+        found += [RegionBox(image, name, *box) for box in boxes]
+    return found
+
+
+def write_boxes(boxes: Iterable[RegionBox], path: Path, description: str) -> None:
+    """Write boxes as ``<path>.json``, with their convention, and as ``<path>.csv``."""
+    rows = [asdict(box) for box in boxes]
+    with atomic_path(path.with_suffix(".json")) as temporary:
+        content = {"made by": description, "convention": CONVENTION, "boxes": rows}
+        temporary.write_text(json.dumps(content, indent=1))
+    with (
+        atomic_path(path.with_suffix(".csv")) as temporary,
+        open(temporary, "w", newline="") as file,
+    ):
+        writer = csv.DictWriter(file, list(RegionBox.__dataclass_fields__))
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,109 @@
+"""Masks and boxes of a saved result, written into its folder and shown in its report."""
+
+import shutil
+from pathlib import Path
+
+from deepff.export.boxes import RegionBox, region_boxes, write_boxes
+from deepff.export.png import write_label_map, write_label_names, write_masks
+from deepff.images import output_names
+from deepff.progress import track
+from deepff.regions import RegionOptions, factorization_for, find_regions, region_names
+from deepff.result import Result
+from deepff.viz.report import RegionGallery, write_report_page
+
+
+def segment(
+    result: Result,
+    folder: str | Path,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    progress: bool = False,
+) -> Path:
+    """Write every image's masks and label map as PNG, and show them in the report.
+
+    Parameters
+    ----------
+    result : Result
+    folder : path
+        The folder of the saved result.
+    k : int, optional
+        Which factorization; by default the largest.
+    options : RegionOptions, optional
+    progress : bool
+        Show progress on standard error.
+
+    Returns
+    -------
+    Path
+        ``<folder>/masks/k<k>``: a folder of masks for each region, and ``labels/`` with label maps
+        and ``labels.txt``.
+
+    Raises
+    ------
+    InputError
+        See :func:`deepff.regions.find_regions`.
+    """
+    options = options or RegionOptions()
+    heatmaps = factorization_for(result, k).heatmaps
+    names = region_names(heatmaps, options)
+    out = Path(folder) / "masks" / f"k{heatmaps.n_factors}"
+    if out.exists():
+        shutil.rmtree(out)
+    gallery = RegionGallery(folder, f"masks-k{heatmaps.n_factors}", str(options), names)
+    files = output_names(result.names)
+    with track("masks", len(files), enabled=progress) as advance:
+        for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
+            write_masks(regions, names, out, files[index])
+            write_label_map(regions, out / "labels", files[index])
+            gallery.add(result, index, regions.labels.cpu().numpy(), [])
+            advance(1)
+    write_label_names(names, out / "labels")
+    gallery.close()
+    write_report_page(result, folder)
+    return out
+
+
+def localize(
+    result: Result,
+    folder: str | Path,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    all_components: bool = False,
+    min_area: int = 1,
+    progress: bool = False,
+) -> list[RegionBox]:
+    """Write the boxes around every image's regions as JSON and CSV, and show them in the report.
+
+    Parameters
+    ----------
+    result, folder, k, options, progress
+        As for :func:`segment`.
+    all_components, min_area
+        See :func:`deepff.export.boxes.region_boxes`.
+
+    Returns
+    -------
+    list of RegionBox
+        What is in ``<folder>/boxes/k<k>.json`` and ``.csv``.
+
+    Raises
+    ------
+    InputError
+        See :func:`deepff.regions.find_regions`.
+    """
+    options = options or RegionOptions()
+    heatmaps = factorization_for(result, k).heatmaps
+    names = region_names(heatmaps, options)
+    gallery = RegionGallery(folder, f"boxes-k{heatmaps.n_factors}", str(options), names)
+    found: list[RegionBox] = []
+    with track("boxes", len(result.names), enabled=progress) as advance:
+        for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
+            boxes = region_boxes(regions, result.names[index], names, all_components, min_area)
+            drawn = [(names.index(box.region), box.box) for box in boxes]
+            gallery.add(result, index, regions.labels.cpu().numpy(), drawn)
+            found += boxes
+            advance(1)
+    write_boxes(found, Path(folder) / "boxes" / f"k{heatmaps.n_factors}", str(options))
+    gallery.close()
+    write_report_page(result, folder)
+    return found

@@ -1,0 +1,155 @@
+"""The regions of every image of a result: masks and label maps, by factor or by named part."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.heatmaps import HeatMaps
+from deepff.images import UnreadableImageError, read_image
+from deepff.parts import check_parts, part_map
+from deepff.refinement import guided_crf, refined_labels, refined_masks
+from deepff.result import Factorization, Result
+from deepff.segmentation import label_map, masks, thresholds
+
+
+@dataclass(frozen=True)
+class RegionOptions:
+    """How heat maps become regions.
+
+    Attributes
+    ----------
+    threshold, value
+        See :func:`deepff.segmentation.thresholds`.
+    crf : bool
+        Refine along the edges of the image, see :func:`deepff.refinement.guided_crf`.
+    parts : mapping of int to str, optional
+        Names of factors. Factors of one name make one region, those without a name none. Without
+        it every factor is a region.
+    """
+
+    threshold: str = "percentile"
+    value: float = 75.0
+    crf: bool = False
+    parts: Mapping[int, str] | None = None
+
+    def __str__(self) -> str:
+        rules = {
+            "percentile": f"threshold: percentile {self.value:g} over the set",
+            "max-fraction": f"threshold: {self.value:g} of the maximum over the set",
+            "otsu": "threshold: Otsu over the set",
+            "otsu-image": "threshold: Otsu per image",
+        }
+        return rules.get(self.threshold, self.threshold) + (", refined by CRF" if self.crf else "")
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The regions of one image.
+
+    Attributes
+    ----------
+    masks : Tensor, (r, H, W), bool
+        One mask a region; without CRF those of different factors may overlap.
+    labels : Tensor, (H, W), integer
+        One region per pixel: 0 is the background, region j is j + 1.
+    """
+
+    masks: Tensor
+    labels: Tensor
+
+
+def factorization_for(result: Result, k: int | None) -> Factorization:
+    """The factorization with ``k`` factors, or the largest.
+
+    Raises
+    ------
+    InputError
+        If the result holds none with k factors.
+    """
+    if k is None:
+        return result.factorizations[result.n_components]
+    if k not in result.factorizations:
+        held = ", ".join(map(str, result.factorizations))
+        raise InputError(f"the result holds k = {held}; there is none with {k} factors")
+    return result.factorizations[k]
+
+
+def region_names(heatmaps: HeatMaps, options: RegionOptions) -> list[str]:
+    """The regions' names in the order of their masks: "factor 0", …, or the parts' names."""
+    if options.parts is None:
+        return [f"factor {j}" for j in range(heatmaps.n_factors)]
+    check_parts(options.parts, heatmaps.n_factors)
+    return list(dict.fromkeys(options.parts[factor] for factor in sorted(options.parts)))
+
+
+def find_regions(
+    result: Result, k: int | None = None, options: RegionOptions | None = None
+) -> Iterator[Regions]:
+    """Find the regions of each image in turn, at its own size.
+
+    Memory holds one image at a time; the maps are read once more for thresholds over the set.
+
+    Parameters
+    ----------
+    result : Result
+    k : int, optional
+        Which factorization; by default the largest.
+    options : RegionOptions, optional
+        By default the paper's: the 75th percentile over the set, without CRF.
+
+    Yields
+    ------
+    Regions
+        One for each image, in the set's order.
+
+    Raises
+    ------
+    InputError
+        An option is out of its range, or the CRF cannot read an image any more.
+    """
+    options = options or RegionOptions()
+    heatmaps = factorization_for(result, k).heatmaps
+    names = region_names(heatmaps, options)
+    limits = thresholds(heatmaps, options.threshold, options.value)
+    for index, limit in enumerate(limits):
+        if options.crf:
+            probabilities = guided_crf(
+                _photo(result, index), heatmaps.normalized(index), limit / heatmaps.scale
+            )
+            found = Regions(refined_masks(probabilities), refined_labels(probabilities))
+        else:
+            maps = heatmaps[index]
+            on = masks(maps, limit)
+            found = Regions(on, label_map(maps, on, heatmaps.scale))
+        yield found if options.parts is None else _by_part(found, options.parts, names)
+
+
+def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regions:
+    merged = [
+        found.masks[[factor for factor, name in parts.items() if name == wanted]].any(0)
+        for wanted in names
+    ]
+    labels, _ = part_map(found.labels, parts)
+    return Regions(torch.stack(merged), labels)
+
+
+def _photo(result: Result, index: int) -> Tensor:
+    """The image as (3, H, W) in [0, 1], for the CRF."""
+    image = result.images[index]
+    try:
+        pixels = read_image(image.path)
+    except UnreadableImageError as error:
+        raise InputError(
+            f"the CRF needs the photograph {image.name}, which cannot be read any more "
+            f"({error}): put it back at {image.path}, or go without CRF"
+        ) from error
+    if pixels.shape[:2] != image.size:
+        raise InputError(
+            f"the CRF needs the photograph {image.name} as it was, {image.size} pixels, but the "
+            f"file at {image.path} now has {pixels.shape[:2]}"
+        )
+    photo = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+    return photo.to(result.coefficients.device)
