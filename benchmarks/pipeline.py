@@ -17,7 +17,8 @@ import torch
 
 import deepff
 from deepff.backbones import Backbone, load_backbone
-from deepff.images import ImageFile, find_images, image_size, read_image, resize, resized_shape
+from deepff.image_files import ImageFile, find_images
+from deepff.images import image_size, read_image, resize, resized_shape
 from deepff.layers import resolve_layer
 
 SIZE, BATCH_SIZE = 448, 8

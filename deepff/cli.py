@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from deepff.cli_options import Device, Model, NumClasses, Size, Weights, numbers
 from deepff.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,15 +67,6 @@ class Solver(StrEnum):
     mu = "mu"
 
 
-class Device(StrEnum):
-    """Where to compute."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
-
-
 class Threshold(StrEnum):
     """How a heat map becomes a mask."""
 
@@ -91,18 +83,6 @@ class Interpolation(StrEnum):
     bicubic = "bicubic"
 
 
-Model = Annotated[
-    str, typer.Option("--model", help="Network, as `deepff models` lists it, or timm/NAME.")
-]
-Weights = Annotated[
-    Path | None, typer.Option(help="State dict (.pth, .safetensors) to use for the network.")
-]
-NumClasses = Annotated[
-    int | None, typer.Option(min=1, help="Outputs of the classifier in --weights.")
-]
-Size = Annotated[int, typer.Option(min=1, help="Longer side of the resized images, in pixels.")]
-
-
 ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
 FactorCount = Annotated[
     int | None, typer.Option("-k", help="Which factorization; by default the largest.")
@@ -114,18 +94,6 @@ ThresholdValue = Annotated[
 ]
 Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="Refine along the image's edges.")]
 Parts = Annotated[Path | None, typer.Option(help="File of names, with lines such as 0: head.")]
-
-
-def _numbers(text: str) -> list[int]:
-    """Factor counts from text such as "4", "1-4" or "2,3,6"."""
-    try:
-        spans = [part.split("-") for part in text.split(",")]
-        counts = [n for span in spans for n in range(int(span[0]), int(span[-1]) + 1)]
-    except ValueError:
-        counts = []
-    if not counts or min(counts) < 1 or any(len(span) > 2 for span in spans):
-        raise InputError(f"-k takes a number or a range such as 4, 1-4 or 2,3,6, not {text!r}")
-    return counts
 
 
 def _triple(text: str | None, option: str) -> list[float] | None:
@@ -177,11 +145,11 @@ def discover(
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
     if sample == bool(images):
         raise InputError("name folders, files or globs of images, or --sample, and not both")
-    counts = _numbers(k)
+    counts = numbers(k)
     means, stds = _triple(mean, "--mean"), _triple(std, "--std")
 
     from deepff.discovery import discover
-    from deepff.images import sample_images
+    from deepff.image_files import sample_images
     from deepff.result import check_output_folder
 
     check_output_folder(out)

@@ -14,7 +14,7 @@ from deepff.extraction import extract
 from deepff.factorization import METHODS
 from deepff.feature_source import FeatureSource
 from deepff.heatmaps import HeatMaps
-from deepff.images import ImageFile, find_images
+from deepff.image_files import ImageFile, find_images
 from deepff.layers import Layer, list_layers, nearby_non_negative, resolve_layer
 from deepff.progress import track
 from deepff.result import Factorization, Result

@@ -16,8 +16,8 @@ from deepff.activations import Activations, ImageRecord
 from deepff.backbones import Backbone
 from deepff.errors import InputError
 from deepff.feature_source import FeatureSource
+from deepff.image_files import ImageFile
 from deepff.images import (
-    ImageFile,
     SkippedFile,
     UnreadableImageError,
     content_digest,
@@ -222,8 +222,14 @@ def _forward(
         for values in (backbone.mean, backbone.std)
     )
     batch = ((pixels.to(device).float() / 255 - mean) / std).to(memory_format=torch.channels_last)
-    with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
-        features = forward_to_layer(backbone, layer, batch).float()
+    try:
+        with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
+            features = forward_to_layer(backbone, layer, batch).float()
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"a batch of {len(batch)} images does not fit in the memory of {device}; choose a "
+            "smaller batch size"
+        ) from error
     grid, record = tuple(features.shape[2:]), images[0].record
     if grid != record.grid:
         raise InputError(
@@ -254,7 +260,14 @@ class _Memory:
         for image in images:
             self._first_rows[image.name] = n_rows
             n_rows += image.n_cells
-        self._rows = torch.empty(n_rows, self._channels, device=self._device)
+        try:
+            self._rows = torch.empty(n_rows, self._channels, device=self._device)
+        except RuntimeError as error:
+            gigabytes = 4 * n_rows * self._channels / 1e9
+            raise InputError(
+                f"{gigabytes:.1f} GB of activations do not fit in the memory of {self._device}; "
+                "keep them on disk with a cache folder"
+            ) from error
 
     def holds(self, image: ImageRecord) -> bool:
         return image.name in self._held

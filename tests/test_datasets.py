@@ -14,7 +14,7 @@ from deepff.datasets import (
     object_labels,
 )
 from deepff.errors import InputError
-from deepff.images import ImageFile, find_images
+from deepff.image_files import ImageFile, find_images
 
 
 def write_image(path: Path, width: int = 6, height: int = 4) -> Path:

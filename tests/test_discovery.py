@@ -229,7 +229,7 @@ def test_k_must_be_positive(gymnastics, k):
 def test_unknown_method_and_option(gymnastics):
     with pytest.raises(InputError, match="no method 'ica'; choose one of nmf, pca, kmeans"):
         deepff.discover(gymnastics.paths, 2, method="ica")
-    with pytest.raises(InputError, match="nmf does not take these options: .*sparsity"):
+    with pytest.raises(InputError, match=r"nmf does not take these options: .*sparsity"):
         deepff.discover(gymnastics.paths, 2, method_options={"sparsity": 1})
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 from deepff.backbones import Backbone, load_backbone
 from deepff.errors import InputError
 from deepff.extraction import extract
-from deepff.images import find_images
+from deepff.image_files import find_images
 from deepff.layers import Layer, resolve_layer
 
 SIZE = 128
@@ -167,7 +167,7 @@ def test_another_layer_size_or_preprocessing_shares_no_rows(backbone, layer, mix
 
 def test_a_cache_that_cannot_be_written_says_so(backbone, layer, mixed_set, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
-    with pytest.raises(InputError, match="the activation cache .* cannot be written"):
+    with pytest.raises(InputError, match=r"the activation cache .* cannot be written"):
         extract(find_images(mixed_set), backbone, layer, size=SIZE, cache=tmp_path / "cache")
 
 

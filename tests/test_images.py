@@ -24,18 +24,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from deepff.errors import InputError
+from deepff.image_files import find_images, natural_key, output_names, sample_images
 from deepff.images import (
     MAX_PIXELS,
     UnreadableImageError,
     content_digest,
-    find_images,
     image_size,
-    natural_key,
-    output_names,
     read_image,
     resize,
     resized_shape,
-    sample_images,
 )
 
 RED, GREEN, BLUE, YELLOW = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0)
@@ -485,7 +482,8 @@ def test_no_warning_reaches_the_screen(tmp_path: Path) -> None:
     exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\xff\xff\xff\0\xff\xff\xff\0"
     save(photograph(), tmp_path / "exif.jpg", exif=exif)
     code = (
-        "import sys; from deepff.images import *\n"
+        "import sys; from deepff.image_files import find_images\n"
+        "from deepff.images import image_size\n"
         "for image in find_images(sys.argv[1]): print(image_size(image.path))"
     )
     run = subprocess.run(

@@ -20,7 +20,7 @@ from deepff.export.folder import localize, segment
 from deepff.export.png import folder_name
 from deepff.feature_source import FeatureSource
 from deepff.heatmaps import HeatMaps
-from deepff.images import find_images
+from deepff.image_files import find_images
 from deepff.localization import bounding_box, largest_component
 from deepff.metrics import corloc, count_overlaps, iou
 from deepff.regions import RegionOptions, Regions, find_regions

@@ -188,8 +188,8 @@ def test_links_lead_to_the_files_and_nowhere_else(tmp_path: Path) -> None:
         assert not re.search(r"[^\w%./~-]", image["strip"], re.ASCII)
         for k in (1, 2):
             strip = tmp_path / "out" / unquote(f"overlays/k{k}/{image['strip']}.jpg")
-            assert Image.open(strip).size[1] == 239
-        assert Image.open(tmp_path / "out" / image["thumbnail"]).size == (320, 239)
+            assert Image.open(strip).size[1] == 191
+        assert Image.open(tmp_path / "out" / image["thumbnail"]).size == (256, 191)
     assert len(list((tmp_path / "out" / "overlays" / "k2").rglob("*.jpg"))) == len(HOSTILE_NAMES)
 
     urls = [attrs[name] for _, attrs in page.tags for name in ("src", "href") if attrs.get(name)]
@@ -275,7 +275,7 @@ def test_maps_of_a_large_set_are_coarsened_in_place(
 def test_strip_shows_photo_all_factors_and_each_alone_around_the_cells_centre(
     tmp_path: Path,
 ) -> None:
-    # 6 × 8 cells on a thumbnail of 239 × 320 pixels, whose height is no multiple of 6.
+    # 6 × 8 cells on a thumbnail of 191 × 256 pixels, whose height is no multiple of 6.
     cells = [(2, 3), (4, 6)]
     coefficients = torch.zeros(48, 2)
     for j, (row, column) in enumerate(cells):
@@ -283,13 +283,13 @@ def test_strip_shows_photo_all_factors_and_each_alone_around_the_cells_centre(
     result = make_result(tmp_path, ["a.jpg"], (2,), coefficients=coefficients)
     write_report(result, tmp_path / "out")
     strip = np.asarray(Image.open(tmp_path / "out" / "overlays" / "k2" / "a.jpg")).astype(float)
-    assert strip.shape == (239, 4 * 320 + 3 * STRIP_GAP, 3)
+    assert strip.shape == (191, 4 * 256 + 3 * STRIP_GAP, 3)
     photo, together, *alone = (
-        strip[:, start : start + 320] for start in range(0, strip.shape[1], 320 + STRIP_GAP)
+        strip[:, start : start + 256] for start in range(0, strip.shape[1], 256 + STRIP_GAP)
     )
     np.testing.assert_allclose(photo, 100, atol=2)
 
-    centres = [((row + 0.5) * 239 / 6, (column + 0.5) * 320 / 8) for row, column in cells]
+    centres = [((row + 0.5) * 191 / 6, (column + 0.5) * 256 / 8) for row, column in cells]
     painted = 0.8 * factor_colors(2) + 0.2 * 100
     for j, (y, x) in enumerate(centres):
         other_y, other_x = (int(c) for c in centres[1 - j])

@@ -18,7 +18,7 @@ from deepff.datasets.ground_truth import (
     GroundTruthSet,
 )
 from deepff.errors import InputError
-from deepff.images import ImageFile
+from deepff.image_files import ImageFile
 
 LEFT_RIGHT = ("left", "right")
 

@@ -27,7 +27,8 @@ import numpy as np
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.images import ImageFile, UnreadableImageError, image_size
+from deepff.image_files import ImageFile
+from deepff.images import UnreadableImageError, image_size
 
 BACKGROUND = 0
 UNNAMED = 254

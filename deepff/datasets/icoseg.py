@@ -14,7 +14,7 @@ from deepff.datasets.ground_truth import (
     require_annotation,
 )
 from deepff.errors import InputError
-from deepff.images import find_images, natural_key
+from deepff.image_files import find_images, natural_key
 
 
 def load_icoseg(root: str | Path, groups: Sequence[str] | None = None) -> list[GroundTruthSet]:

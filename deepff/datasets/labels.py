@@ -15,7 +15,7 @@ from deepff.datasets.ground_truth import (
     require_annotation,
 )
 from deepff.errors import InputError
-from deepff.images import ImageFile, output_names
+from deepff.image_files import ImageFile, output_names
 
 
 def load_label_folder(folder: str | Path, images: Sequence[ImageFile]) -> GroundTruthSet:
@@ -32,7 +32,7 @@ def load_label_folder(folder: str | Path, images: Sequence[ImageFile]) -> Ground
     ----------
     folder : path
     images : sequence of ImageFile
-        The images, as `deepff.images.find_images` gives them.
+        The images, as `deepff.image_files.find_images` gives them.
 
     Returns
     -------

@@ -15,7 +15,7 @@ from deepff.datasets.ground_truth import (
     read_label_image,
 )
 from deepff.errors import InputError
-from deepff.images import ImageFile
+from deepff.image_files import ImageFile
 
 VOC_CLASSES = (
     "aeroplane",

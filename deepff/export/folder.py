@@ -5,7 +5,7 @@ from pathlib import Path
 
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import write_label_map, write_label_names, write_masks
-from deepff.images import output_names
+from deepff.image_files import output_names
 from deepff.progress import track
 from deepff.regions import RegionOptions, factorization_for, find_regions, region_names
 from deepff.result import Result

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deepff.heatmaps import HeatMaps
     from deepff.result import Result
 
-PHOTO_SIDE = 320
+PHOTO_SIDE = 256
 MAX_COLUMNS = 8
 _CELL_HEIGHT = 180
 _MAX_CELL_WIDTH = 400

@@ -7,8 +7,8 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.viz.colors import factor_colors
 
-# As the longer side of a panel is 320 pixels in the report, its stripes are 4 pixels wide.
-_STRIPES_PER_SIDE = 80
+# As the longer side of a panel is 256 pixels in the report, its stripes are 4 pixels wide.
+_STRIPES_PER_SIDE = 64
 
 
 def overlay(

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.files import atomic_path
-from deepff.images import output_names
+from deepff.image_files import output_names
 from deepff.localization import Box
 from deepff.progress import track
 from deepff.viz.colors import factor_colors
