@@ -160,6 +160,7 @@ def _silence_pillow() -> None:
 
 
 def unreadable_reason(error: Exception) -> str:
+    """A few words for people on why a file or folder cannot be read."""
     if isinstance(error, Image.DecompressionBombError):
         return f"more than {round(MAX_PIXELS / 1e6)} million pixels"
     if isinstance(error, MemoryError):

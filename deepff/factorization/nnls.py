@@ -1,0 +1,94 @@
+"""Non-negative least squares for few unknowns and many right-hand sides.
+
+min over X ≥ 0 of ½⟨X, Q X⟩ − ⟨G, X⟩, column by column, where Q = W Wᵀ and G = W Aᵀ
+for the coefficients (X = Hᵀ), or Q = Hᵀ H and G = Hᵀ A for the components (X = W).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Beside float32's 6e-8 per operation: a gradient below this, relative to the
+# right-hand side's largest entry, is zero.
+_SLACK = 1e-6
+
+
+def sweep(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> None:
+    """HALS: solve for one row of X after the other, in place; never raises the objective.
+
+    Cichocki & Phan 2009; several sweeps for each G and Q as in Gillis & Glineur 2012.
+
+    Parameters
+    ----------
+    X, G : (batch, k, m)
+    Q : (batch, k, k)
+    """
+    diagonal = Q.diagonal(dim1=1, dim2=2)
+    # A factor that is zero in Q is zero in G as well, and must stay finite: 0/1, not 0/0.
+    diagonal = torch.where(diagonal > 0, diagonal, 1.0).unsqueeze(2)
+    G, Q = G / diagonal, Q / diagonal
+    Q.diagonal(dim1=1, dim2=2).zero_()
+    for _ in range(n_sweeps):
+        for j in range(X.shape[1]):
+            row = slice(j, j + 1)
+            target = torch.baddbmm(G[:, row], Q[:, row], X, alpha=-1)
+            torch.clamp(target, min=0, out=X[:, row])
+
+
+def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
+    """The minimiser (k, m), exact but for rounding, from the start X (k, m).
+
+    Sweeps find which entries are zero; the others follow from a k × k system in float64.
+    Columns whose solution is not yet optimal (Karush-Kuhn-Tucker) are swept again; the few
+    that many sweeps do not settle, where factors are nearly dependent, go to scipy.
+    """
+    X = X.clone()
+    open_columns = torch.arange(X.shape[1], device=X.device)
+    for n_sweeps in (5, 5, 10, 20, 40, 80):
+        part, rhs = X[:, open_columns].contiguous(), G[:, open_columns]
+        sweep(part[None], rhs[None], Q[None], n_sweeps)
+        exact, optimal = _solve_support(part, rhs, Q)
+        X[:, open_columns] = torch.where(optimal, exact, part)
+        open_columns = open_columns[~optimal]
+        if len(open_columns) == 0:
+            return X
+    X[:, open_columns] = _lawson_hanson(G[:, open_columns], Q)
+    return X
+
+
+def _solve_support(X: Tensor, G: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
+    """Least squares over the non-zero entries of each column, and whether that is optimal."""
+    k = len(Q)
+    device = torch.device("cpu") if X.device.type == "mps" else X.device  # mps has no float64
+    support, rhs, Q = (X > 0).to(device), G.to(device).double(), Q.to(device).double()
+    if k < 63:  # each support that occurs is inverted once
+        codes = (support.long() << torch.arange(k, device=device)[:, None]).sum(0)
+        codes, which = codes.unique(return_inverse=True)
+        kinds = (codes[:, None] >> torch.arange(k, device=device)) & 1 == 1
+    else:
+        kinds, which = support.T, torch.arange(support.shape[1], device=device)
+    inside = kinds[:, :, None] & kinds[:, None, :]
+    eye = torch.eye(k, dtype=torch.float64, device=device)
+    # Equal or vanishing factors make Q singular; the ridge is far below float32's resolution.
+    ridge = 1e-12 * Q.diagonal().max().clamp_min(torch.finfo(torch.float64).tiny)
+    systems = torch.where(inside, Q + ridge * eye, eye)
+    inverses = torch.where(inside, torch.linalg.inv(systems), 0.0)
+    exact = torch.bmm(inverses[which], rhs.T.unsqueeze(2)).squeeze(2).T
+    slack = _SLACK * rhs.abs().amax(0)
+    optimal = (exact >= 0).all(0) & ((Q @ exact - rhs >= -slack) | support).all(0)
+    return exact.to(X.device, X.dtype), optimal.to(X.device)
+
+
+def _lawson_hanson(G: Tensor, Q: Tensor) -> Tensor:
+    """The same minimiser by scipy's active-set method, a column at a time, on the CPU."""
+    from scipy.optimize import nnls
+
+    values, vectors = torch.linalg.eigh(Q.cpu().double())
+    # Q = RᵀR and G = RᵀB turn the problem into min ‖R x − b‖; directions that Q
+    # lacks, but for rounding, say nothing about x.
+    kept = values > _SLACK * values[-1]
+    roots = values[kept].sqrt()
+    R = (vectors[:, kept] * roots).T
+    B = (vectors[:, kept] / roots).T @ G.cpu().double()
+    columns = [nnls(R.numpy(), b, maxiter=100 * len(Q))[0] for b in B.T.numpy()]
+    return torch.from_numpy(np.stack(columns, axis=1)).to(G)
