@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from deepff.benchmark.cli import app as benchmark_app
 from deepff.cli_options import Device, Model, NumClasses, Size, Weights, numbers
 from deepff.errors import InputError
 
@@ -50,6 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(benchmark_app)
 
 
 class Method(StrEnum):
@@ -313,3 +315,61 @@ def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) ->
         raise InputError(f"{folder} has no report.html; run its command again")
     typer.echo(report)
     webbrowser.open(report.as_uri())
+
+
+class ExportFormat(StrEnum):
+    """What the annotations are written for."""
+
+    coco = "coco"
+    coco_polygons = "coco-polygons"
+    yolo = "yolo"
+    yolo_seg = "yolo-seg"
+    voc = "voc"
+    labelme = "labelme"
+    label_studio = "label-studio"
+    cvat = "cvat"
+    png = "png"
+
+
+class Instances(StrEnum):
+    """What one annotation is."""
+
+    components = "components"
+    parts = "parts"
+
+
+@app.command()
+def export(
+    folder: ResultFolder,
+    format: Annotated[
+        ExportFormat,
+        typer.Option(help="What the annotations are written for.", show_default=False),
+    ],
+    k: FactorCount = None,
+    threshold: ThresholdMethod = Threshold.percentile,
+    value: ThresholdValue = None,
+    crf: Crf = False,
+    parts: Parts = None,
+    instances: Annotated[
+        Instances, typer.Option(help="One annotation a connected component, or a part and image.")
+    ] = Instances.components,
+    min_area: Annotated[int, typer.Option(min=1, help="Leave out instances of fewer pixels.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; by default RESULT/export/FORMAT, anew.")
+    ] = None,
+) -> None:
+    """Write masks and boxes for a labelling tool or a training program."""
+    import shutil
+
+    from deepff.export.formats import export
+    from deepff.result import load
+
+    result = load(folder)
+    options = _region_options(result, k, threshold, value, crf, parts)
+    if out is None:
+        out = folder / "export" / format.value
+        if out.exists():
+            shutil.rmtree(out)
+    count = export(result, format.value, out, k, options, instances.value, min_area, progress=True)
+    typer.echo(f"{count} instances")
+    typer.echo(out)
