@@ -69,7 +69,7 @@ class NMF:
     -----
     Computation is in float32, of float64 input too (converted block by block), with sums over
     blocks in float64. H, (rows, k), is kept; of A, never more than a block and a
-    sample of 8192 rows is copied.
+    sample of 6000 rows is copied.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class NMF:
         k = self.n_components
         check_n_components(k, rows)
         norms = _scan(rows)
-        total = float(norms.double().square().sum())
+        total = float(norms.cpu().double().square().sum())
 
         W = self._start(rows, norms)
         update_H: Update
@@ -246,11 +246,13 @@ def _accumulate(
         q = (h @ h.T).cpu().double()
         P += (h @ block).cpu()
         Q += q
-        energy = float(norms[place].double().square().sum())
-        block_loss = energy - 2 * float((h * G).sum(1).double().sum()) + float((q * gram64).sum())
+        energy = float(norms[place].cpu().double().square().sum())
+        block_loss = (
+            energy - 2 * float((h * G).sum(1).cpu().double().sum()) + float((q * gram64).sum())
+        )
         if block_loss < _CANCELLATION * energy:
             residual = torch.linalg.vector_norm(block - h.T @ W, dim=1)
-            block_loss = float(residual.double().square().sum())
+            block_loss = float(residual.cpu().double().square().sum())
         loss += block_loss
     return P, Q, loss
 

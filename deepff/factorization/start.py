@@ -6,7 +6,8 @@ from torch import Tensor
 from deepff.factorization.nnls import sweep
 
 # Measured on the layers of benchmarks/nmf.py: less of any leaves more to the full
-# reads, or ends in a worse local minimum more often; more only costs time.
+# reads, or ends in a worse local minimum more often; more only costs time. The
+# subspace has SUBSPACE dimensions for each factor.
 SAMPLE_ROWS, SAMPLE_ITERATIONS = 6000, 30
 RACE_ROWS, RACE_ITERATIONS, FINALISTS = 3000, 15, 2
 SUBSPACE = 6
@@ -16,13 +17,13 @@ _SWEEPS = 3
 def random_start(sample: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
     """The best of `n_init` HALS runs from random rows, on a sample (m, c); components (k, c).
 
-    All runs go at once on a part of the sample; the winner goes on with all of it. Rows
+    All runs go at once on a part of the sample; the best two go on with all of it. Rows
     are redundant and nearly of low rank, so the products are taken in a subspace that holds
     the sample's leading right singular vectors (Halko, Martinsson & Tropp 2011; for NMF:
     Erichson et al. 2018); non-negativity is kept in the full space.
     """
     racers = sample[:: max(1, len(sample) // max(RACE_ROWS, 8 * k))]
-    basis = _leading_subspace(racers, min(SUBSPACE * k, sample.shape[1]), generator)
+    basis = _leading_subspace(racers, SUBSPACE * k, generator)
     rows = torch.randint(len(sample), (n_init, k), generator=generator)
     W = sample[rows.to(sample.device)] + 0.01 * sample.mean(0)
     W, losses = _hals(racers @ basis, basis, W, RACE_ITERATIONS)
@@ -37,7 +38,7 @@ def nndsvda_start(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
     Each singular triplet gives the larger of its positive and negative parts; zeros are
     filled with the mean.
     """
-    basis = _leading_subspace(sample, min(8 * k, sample.shape[1]), generator)
+    basis = _leading_subspace(sample, SUBSPACE * k, generator)
     U, S, Vh = torch.linalg.svd(sample @ basis, full_matrices=False)
     U, S, V = U[:, :k], S[:k], (basis @ Vh[:k].T)
     parts = [(U.clamp_min(0), V.clamp_min(0)), ((-U).clamp_min(0), (-V).clamp_min(0))]
@@ -50,7 +51,7 @@ def nndsvda_start(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
 
 
 def _leading_subspace(sample: Tensor, dimension: int, generator: torch.Generator) -> Tensor:
-    """An orthonormal basis (c, dimension) near the leading right singular vectors."""
+    """An orthonormal basis near the leading right singular vectors: (c, dimension), or (c, c)."""
     c = sample.shape[1]
     if dimension * 2 > c:
         return torch.eye(c, device=sample.device)
