@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -149,6 +149,7 @@ def test_transform_reproduces_the_coefficients_of_the_fit(solver: str) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(k=st.integers(1, 12), m=st.integers(1, 30), rank=st.integers(1, 12), seed=st.integers(0, 99))
+@example(k=7, m=19, rank=7, seed=88)  # one direction of Q is 2e-7 of the largest
 def test_least_squares_solution_is_optimal(k: int, m: int, rank: int, seed: int) -> None:
     """Karush-Kuhn-Tucker: X ≥ 0, gradient ≥ 0, and one of them zero; also for singular Q."""
     generator = torch.Generator().manual_seed(seed)

@@ -85,9 +85,9 @@ def _lawson_hanson(G: Tensor, Q: Tensor) -> Tensor:
     from scipy.optimize import nnls
 
     values, vectors = torch.linalg.eigh(Q.cpu().double())
-    # Q = RᵀR and G = RᵀB turn the problem into min ‖R x − b‖; directions that Q
-    # lacks, but for rounding, say nothing about x.
-    kept = values > _SLACK * values[-1]
+    # Q = RᵀR and G = RᵀB turn the problem into min ‖R x − b‖. Directions that Q lacks say nothing
+    # about x; a little below float32's rounding, so that none with a say in G is lost.
+    kept = values > 1e-8 * values[-1]
     roots = values[kept].sqrt()
     R = (vectors[:, kept] * roots).T
     B = (vectors[:, kept] / roots).T @ G.cpu().double()
