@@ -1,0 +1,74 @@
+"""CVAT for images 1.1: an XML file of masks."""
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from deepff.export.instances import AnnotatedImage, run_lengths
+from deepff.export.voc import xml_text
+from deepff.files import atomic_path
+from deepff.viz.colors import factor_colors
+
+
+def write_cvat(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:
+    """Write ``<folder>/annotations.xml`` and ``<folder>/labels.json``.
+
+    CVAT knows its images by their names. ``labels.json`` is what its form for the labels of a task
+    takes under "Raw". Images are written as they come.
+
+    Parameters
+    ----------
+    images : iterable of AnnotatedImage
+    names : sequence of str
+        The regions' names.
+    folder : Path
+    """
+    labels = [
+        {"name": name, "color": f"#{color.tobytes().hex()}", "type": "mask", "attributes": []}
+        for name, color in zip(names, factor_colors(len(names)), strict=True)
+    ]
+    with atomic_path(folder / "labels.json") as temporary:
+        temporary.write_text(json.dumps(labels, ensure_ascii=False, indent=1), "utf-8")
+    with (
+        atomic_path(folder / "annotations.xml") as temporary,
+        open(temporary, "w", encoding="utf-8") as file,
+    ):
+        meta = ET.Element("meta")
+        listed = ET.SubElement(ET.SubElement(meta, "task"), "labels")
+        for label in labels:
+            element = ET.SubElement(listed, "label")
+            for tag in ("name", "color", "type"):
+                ET.SubElement(element, tag).text = str(label[tag])
+            ET.SubElement(element, "attributes")
+        file.write('<?xml version="1.0" encoding="utf-8"?>\n<annotations>\n')
+        file.write(f"<version>1.1</version>\n{_text(meta)}\n")
+        for number, image in enumerate(images):
+            file.write(f"{_text(_image(number, image, names))}\n")
+        file.write("</annotations>\n")
+
+
+def _image(number: int, image: AnnotatedImage, names: Sequence[str]) -> ET.Element:
+    height, width = map(str, image.size)
+    attributes = {"id": str(number), "name": xml_text(image.name)}
+    element = ET.Element("image", attributes, width=width, height=height)
+    for instance in image.instances:
+        x_min, y_min, x_max, y_max = instance.box
+        attributes = {
+            "label": names[instance.region],
+            "source": "auto",
+            "occluded": "0",
+            "rle": ", ".join(map(str, run_lengths(instance.mask))),
+            "left": str(x_min),
+            "top": str(y_min),
+            "width": str(x_max - x_min),
+            "height": str(y_max - y_min),
+            "z_order": "0",
+        }
+        ET.SubElement(element, "mask", attributes)
+    return element
+
+
+def _text(element: ET.Element) -> str:
+    ET.indent(element)
+    return ET.tostring(element, encoding="unicode")

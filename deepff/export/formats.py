@@ -1,0 +1,108 @@
+"""The formats of labelling tools, by name."""
+
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from deepff.errors import InputError
+from deepff.export.coco import write_coco
+from deepff.export.cvat import write_cvat
+from deepff.export.instances import AnnotatedImage, annotated_images
+from deepff.export.label_studio import write_label_studio
+from deepff.export.labelme import write_labelme
+from deepff.export.png import write_label_map, write_label_names
+from deepff.export.voc import write_voc
+from deepff.export.yolo import write_yolo
+from deepff.regions import RegionOptions, Regions, factorization_for, region_names
+from deepff.result import Result
+
+
+def write_label_maps(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:
+    """Write the label map of each image as ``<folder>/<image>.png``, and ``labels.txt``.
+
+    See :func:`deepff.export.png.write_label_map`.
+    """
+    for image in images:
+        values = image.painted([instance.region + 1 for instance in image.instances])
+        labels = torch.from_numpy(values)
+        masks = labels == torch.arange(1, len(names) + 1)[:, None, None]
+        write_label_map(Regions(masks, labels), folder, image.file)
+    write_label_names(names, folder)
+
+
+Writer = Callable[[Iterable[AnnotatedImage], Sequence[str], Path], None]
+
+FORMATS: dict[str, Writer] = {
+    "coco": write_coco,
+    "coco-polygons": partial(write_coco, polygons=True),
+    "yolo": write_yolo,
+    "yolo-seg": partial(write_yolo, polygons=True),
+    "voc": write_voc,
+    "labelme": write_labelme,
+    "label-studio": write_label_studio,
+    "cvat": write_cvat,
+    "png": write_label_maps,
+}
+
+
+def export(
+    result: Result,
+    format: str,
+    folder: str | Path,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    instances: str = "components",
+    min_area: int = 1,
+    progress: bool = False,
+) -> int:
+    """Write the instances of every image in the format of a labelling tool.
+
+    Memory holds one image at a time. Each file is written whole or not at all; files of other
+    names that the folder holds stay.
+
+    Parameters
+    ----------
+    result : Result
+    format : str
+        A key of ``FORMATS``.
+    folder : path
+        Where to write.
+    k, options
+        See :func:`deepff.regions.find_regions`.
+    instances, min_area
+        See :func:`deepff.export.instances.find_instances`.
+    progress : bool
+        Show progress on standard error.
+
+    Returns
+    -------
+    int
+        The number of instances.
+
+    Raises
+    ------
+    InputError
+        An unknown format, a name with a line break or another control character, an option out of
+        its range, or what the format cannot hold.
+    """
+    if format not in FORMATS:
+        raise InputError(f"no format {format!r}; the formats are: {', '.join(FORMATS)}")
+    options = options or RegionOptions()
+    names = region_names(factorization_for(result, k).heatmaps, options)
+    for name in names:
+        if any(unicodedata.category(character) == "Cc" for character in name):
+            raise InputError(f"the name {name!r} has a control character, which formats can't hold")
+    images = annotated_images(result, k, options, instances, min_area, progress)
+    count = 0
+
+    def counted() -> Iterator[AnnotatedImage]:
+        nonlocal count
+        for image in images:
+            count += len(image.instances)
+            yield image
+
+    FORMATS[format](counted(), names, Path(folder))
+    return count

@@ -1,0 +1,173 @@
+"""Instances of every image of a result: what the formats of labelling tools are written from.
+
+They come from the label map, which holds one region per pixel, so that no two overlap: not from
+the masks, which may share pixels, and which formats of one label a pixel cannot hold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.image_files import output_names
+from deepff.localization import Box
+from deepff.progress import track
+from deepff.regions import RegionOptions, find_regions
+from deepff.result import Result
+
+INSTANCES = ("components", "parts")
+
+_EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One annotation of an image.
+
+    Attributes
+    ----------
+    region : int
+        The index of its name among the regions' names.
+    box : (x_min, y_min, x_max, y_max)
+        In pixel edges, maxima exclusive, see :mod:`deepff.localization`.
+    mask : ndarray, (y_max − y_min, x_max − x_min), bool
+        Its pixels inside the box.
+    """
+
+    region: int
+    box: Box
+    mask: np.ndarray
+
+    @property
+    def area(self) -> int:
+        """Number of pixels."""
+        return int(np.count_nonzero(self.mask))
+
+    def full_mask(self, size: tuple[int, int]) -> np.ndarray:
+        """The mask in an image of ``size`` (H, W)."""
+        full = np.zeros(size, bool)
+        x_min, y_min, x_max, y_max = self.box
+        full[y_min:y_max, x_min:x_max] = self.mask
+        return full
+
+
+@dataclass(frozen=True)
+class AnnotatedImage:
+    """An image and its instances.
+
+    Attributes
+    ----------
+    name : str
+        The image's POSIX path relative to the set's root.
+    file : str
+        The relative path of a file about this image, without suffix, unique in the set (see
+        :func:`deepff.image_files.output_names`).
+    size : (H, W)
+        In pixels, of the image as it is seen upright.
+    instances : list of Instance
+    """
+
+    name: str
+    file: str
+    size: tuple[int, int]
+    instances: list[Instance]
+
+    def painted(self, values: list[int]) -> np.ndarray:
+        """An int32 image (H, W), 0 but for the pixels of instance i, which are ``values[i]``."""
+        image = np.zeros(self.size, np.int32)
+        for value, instance in zip(values, self.instances, strict=True):
+            x_min, y_min, x_max, y_max = instance.box
+            image[y_min:y_max, x_min:x_max][instance.mask] = value
+        return image
+
+
+def annotated_images(
+    result: Result,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    instances: str = "components",
+    min_area: int = 1,
+    progress: bool = False,
+) -> Iterator[AnnotatedImage]:
+    """Yield every image with its instances, in the set's order.
+
+    Memory holds one image at a time.
+
+    Parameters
+    ----------
+    result, k, options
+        See :func:`deepff.regions.find_regions`.
+    instances, min_area
+        See :func:`find_instances`.
+    progress : bool
+        Show progress on standard error.
+
+    Raises
+    ------
+    InputError
+        See :func:`deepff.regions.find_regions` and :func:`find_instances`.
+    """
+    files = output_names(result.names)
+    with track("export", len(files), enabled=progress) as advance:
+        for index, regions in enumerate(find_regions(result, k, options)):
+            found = find_instances(regions.labels, instances, min_area)
+            yield AnnotatedImage(
+                result.names[index], files[index], result.image_sizes[index], found
+            )
+            advance(1)
+
+
+def find_instances(
+    labels: Tensor | np.ndarray, instances: str = "components", min_area: int = 1
+) -> list[Instance]:
+    """The instances of a label map.
+
+    Parameters
+    ----------
+    labels : (H, W) integer
+        0 is the background, region j is j + 1.
+    instances : {"components", "parts"}
+        One instance for each 8-connected component of a region, or one for all of a region.
+    min_area : int
+        Instances of fewer pixels are left out.
+
+    Returns
+    -------
+    list of Instance
+        By region, of one region the largest first, equal ones in the order of their first pixel.
+
+    Raises
+    ------
+    InputError
+        `instances` is neither of the two.
+    """
+    from scipy import ndimage
+
+    if instances not in INSTANCES:
+        raise InputError(f"instances are {' or '.join(INSTANCES)}, not {instances!r}")
+    array = labels.cpu().numpy() if isinstance(labels, Tensor) else labels
+    found = []
+    for region, window in enumerate(ndimage.find_objects(array)):
+        if window is None:
+            continue
+        numbers = array[window] == region + 1
+        if instances == "components":
+            numbers, _ = ndimage.label(numbers, structure=_EIGHT_CONNECTED)
+        of_region = []
+        for number, (rows, columns) in enumerate(ndimage.find_objects(numbers.astype(np.int32)), 1):
+            y, x = window[0].start, window[1].start
+            box = (columns.start + x, rows.start + y, columns.stop + x, rows.stop + y)
+            of_region.append(Instance(region, box, numbers[rows, columns] == number))
+        of_region = [instance for instance in of_region if instance.area >= min_area]
+        found += sorted(of_region, key=lambda instance: -instance.area)
+    return found
+
+
+def run_lengths(mask: np.ndarray) -> list[int]:
+    """Lengths of the runs of a mask, row by row: False, True, False, …; the first may be 0."""
+    values = mask.ravel()
+    ends = [*(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), values.size]
+    lengths = np.diff(ends, prepend=0).tolist()
+    return [0, *lengths] if values[0] else lengths

@@ -1,0 +1,118 @@
+"""Pascal VOC: boxes as XML, classes and instances as palette PNGs."""
+
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+from PIL import Image
+
+from deepff.errors import InputError
+from deepff.export.instances import AnnotatedImage
+from deepff.export.png import write_label_names
+from deepff.files import atomic_path
+
+LARGEST_VALUE = 254  # 255 marks pixels that are not judged
+
+
+def write_voc(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:
+    """Write VOC's ``Annotations/``, ``SegmentationClass/`` and ``SegmentationObject/``.
+
+    Boxes are VOC's: pixels counted from 1, maxima inclusive. In the images of classes the value n
+    is line n of ``labels.txt``, counted from 0, the first the background; in those of objects, the
+    n-th object of the XML. ``trainval.txt`` in ``ImageSets/Main/`` and ``ImageSets/Segmentation/``
+    lists the images.
+
+    Parameters
+    ----------
+    images : iterable of AnnotatedImage
+    names : sequence of str
+        The regions' names.
+    folder : Path
+
+    Raises
+    ------
+    InputError
+        There are more names, or more instances in an image, than 254.
+    """
+    if len(names) > LARGEST_VALUE:
+        raise InputError(f"VOC's images hold up to {LARGEST_VALUE} classes, not {len(names)}")
+    palette = _voc_palette()
+    image_sets = folder / "ImageSets"
+    with (
+        atomic_path(image_sets / "Main" / "trainval.txt") as temporary,
+        open(temporary, "w", encoding="utf-8") as image_set,
+    ):
+        for image in images:
+            count = len(image.instances)
+            if count > LARGEST_VALUE:
+                raise InputError(
+                    f"VOC's images hold up to {LARGEST_VALUE} instances, not {count} as in "
+                    f"{image.name}; raise the least area, or make one instance a part"
+                )
+            classes = image.painted([instance.region + 1 for instance in image.instances])
+            objects = image.painted(list(range(1, count + 1)))
+            _write_indexed(classes, palette, folder / "SegmentationClass" / f"{image.file}.png")
+            _write_indexed(objects, palette, folder / "SegmentationObject" / f"{image.file}.png")
+            with atomic_path(folder / "Annotations" / f"{image.file}.xml") as path:
+                tree = ET.ElementTree(_annotation(image, names))
+                ET.indent(tree)
+                tree.write(path, encoding="utf-8")
+            image_set.write(f"{image.file}\n")
+    with atomic_path(image_sets / "Segmentation" / "trainval.txt") as copy:
+        shutil.copyfile(image_sets / "Main" / "trainval.txt", copy)
+    write_label_names(names, folder)
+
+
+def _annotation(image: AnnotatedImage, names: Sequence[str]) -> ET.Element:
+    root = ET.Element("annotation")
+    _add(root, "filename", xml_text(image.name))
+    size = ET.SubElement(root, "size")
+    for tag, value in zip(("width", "height", "depth"), (*image.size[::-1], 3), strict=True):
+        _add(size, tag, value)
+    _add(root, "segmented", int(bool(image.instances)))
+    for instance in image.instances:
+        x_min, y_min, x_max, y_max = instance.box
+        element = ET.SubElement(root, "object")
+        _add(element, "name", names[instance.region])
+        _add(element, "pose", "Unspecified")
+        _add(element, "truncated", 0)
+        _add(element, "difficult", 0)
+        box = ET.SubElement(element, "bndbox")
+        corners = {"xmin": x_min + 1, "ymin": y_min + 1, "xmax": x_max, "ymax": y_max}
+        for tag, value in corners.items():
+            _add(box, tag, value)
+    return root
+
+
+def _add(parent: ET.Element, tag: str, value: str | int) -> None:
+    ET.SubElement(parent, tag).text = str(value)
+
+
+def xml_text(name: str) -> str:
+    """A name with the control characters that XML cannot hold escaped as in a URL."""
+    return re.sub(r"[\x00-\x1f\x7f\ufffe\uffff]", lambda found: quote(found[0]), name)
+
+
+def _voc_palette() -> bytes:
+    """VOC's colours, RGB, as its development kit makes them.
+
+    Bits 0, 1 and 2 of a value are the highest bits of red, green and blue, bits 3, 4 and 5 the
+    next ones, and so on.
+    """
+    values = np.arange(256)
+    colors = np.zeros((256, 3), int)
+    for triple in range(3):
+        for channel in range(3):
+            colors[:, channel] |= (values >> (3 * triple + channel) & 1) << (7 - triple)
+    return colors.astype(np.uint8).tobytes()
+
+
+def _write_indexed(values: np.ndarray, palette: bytes, path: Path) -> None:
+    image = Image.fromarray(values.astype(np.uint8), "P")
+    image.putpalette(palette)
+    with atomic_path(path) as temporary:
+        image.save(temporary)
