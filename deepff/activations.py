@@ -38,7 +38,7 @@ class ImageRecord:
         return self.grid[0] * self.grid[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Activations:
     """A, the activations of one layer for an image set.
 
@@ -52,6 +52,10 @@ class Activations:
 
     images: list[ImageRecord]
     blocks: list[Tensor]
+
+    def __repr__(self) -> str:
+        n_rows, channels = sum(map(len, self.blocks)), self.blocks[0].shape[1]
+        return f"<Activations of {len(self.images)} images, {n_rows} × {channels}>"
 
     @property
     def rows(self) -> Tensor:

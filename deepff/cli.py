@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -116,7 +116,7 @@ def discover(
         list[Path] | None, typer.Argument(help="Folders, files or globs.", show_default=False)
     ] = None,
     k: Annotated[
-        str, typer.Option("-k", "--n-components", help="Number of factors: 4, 1-4 or 2,3,6.")
+        str, typer.Option("-k", "--n-components", help="Number of factors: 4, 1-4, 2,3,6 or auto.")
     ] = "4",
     out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("result"),
     sample: Annotated[bool, typer.Option("--sample", help="Use six sample photographs.")] = False,
@@ -147,7 +147,7 @@ def discover(
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
     if sample == bool(images):
         raise InputError("name folders, files or globs of images, or --sample, and not both")
-    counts = numbers(k)
+    counts: list[int] | Literal["auto"] = "auto" if k == "auto" else numbers(k)
     means, stds = _triple(mean, "--mean"), _triple(std, "--std")
 
     from deepff.discovery import discover
@@ -192,7 +192,12 @@ def _summarize(result: "Result", out: Path) -> None:
     errors = ", ".join(
         f"k={k}: {found.relative_error:.3f}" for k, found in result.factorizations.items()
     )
-    typer.echo(f"{len(result.images)} images, {result.source.model} {result.source.layer}")
+    n = len(result.images)
+    typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.source.model} {result.source.layer}")
+    for k, found in result.factorizations.items():
+        empty = [str(j) for j, share in enumerate(found.energy_shares.tolist()) if share == 0]
+        if empty:
+            _warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
     typer.echo(f"relative error {errors}")
     typer.echo(out / "report.html")
 

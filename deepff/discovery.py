@@ -1,9 +1,11 @@
 """From a folder of images to heat maps: the whole way in one call."""
 
+import inspect
+import math
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -18,13 +20,14 @@ from deepff.image_files import ImageFile, find_images
 from deepff.layers import Layer, list_layers, nearby_non_negative, resolve_layer
 from deepff.progress import track
 from deepff.result import Factorization, Result
+from deepff.selection import select_k
 
 Images = str | Path | Sequence[str | Path] | Sequence[ImageFile]
 
 
 def discover(
     images: Images,
-    n_components: int | Iterable[int] = 4,
+    n_components: int | Iterable[int] | Literal["auto"] = 4,
     *,
     model: str | nn.Module | Backbone = "efficientnet_lite0",
     layer: str | None = None,
@@ -49,8 +52,10 @@ def discover(
     ----------
     images : path, glob, or sequence of these
         A folder is searched with its subfolders.
-    n_components : int or iterable of int
+    n_components : int, iterable of int, or "auto"
         k, the number of factors; several give one factorization each over the same activations.
+        "auto" takes the largest k up to 6 whose factors two halves of the images agree on
+        (:func:`deepff.selection.select_k`), which needs two images or more.
     model : str, torch.nn.Module or Backbone
         A network's name as ``deepff models`` lists it, or one's own in evaluation mode.
     layer : str, optional
@@ -97,10 +102,13 @@ def discover(
     >>> result.heatmaps[0].shape  # doctest: +SKIP
     torch.Size([4, 375, 500])
     """
-    factor_counts = _factor_counts(n_components)
-    estimators = {
-        k: _estimator(method, k, random_state, method_options or {}) for k in factor_counts
-    }
+    command = _call(locals())
+    asked = "auto" if n_components == "auto" else _factor_counts(n_components)
+
+    def estimator(k: int) -> Any:
+        return _estimator(method, k, random_state, method_options or {})
+
+    estimator(1)  # so that a mistake in the options is told before the network runs
     files = _files(images)
     started = time.perf_counter()
     backbone = (
@@ -117,6 +125,10 @@ def discover(
         )
     )
     chosen = resolve_layer(backbone, layer, size)
+    if math.isnan(chosen.minimum):
+        raise InputError(
+            f"the activations of layer {chosen.name} are NaN; check the weights of {backbone.name}"
+        )
     if method == "nmf" and not chosen.non_negative:
         raise InputError(_signed_layer_message(backbone, chosen, size))
     loaded = time.perf_counter()
@@ -131,10 +143,19 @@ def discover(
         progress=progress,
     )
     extracted = time.perf_counter()
+    agreements = None
+    if isinstance(asked, list):
+        factor_counts = asked
+    else:
+        selection = select_k(
+            activations, estimator=estimator, random_state=random_state, progress=progress
+        )
+        factor_counts, agreements = [selection.k], selection.agreements
+    selected = time.perf_counter()
     factorizations = {}
-    with track("factorization", len(estimators), unit="runs", enabled=progress) as advance:
-        for k, estimator in estimators.items():
-            factorizations[k] = factorize(activations, estimator)
+    with track("factorization", len(factor_counts), unit="runs", enabled=progress) as advance:
+        for k in factor_counts:
+            factorizations[k] = factorize(activations, estimator(k))
             advance(1)
     return Result(
         images=activations.images,
@@ -143,12 +164,14 @@ def discover(
         method=method,
         source=FeatureSource.of(backbone, chosen, size, amp),
         options={"random_state": random_state, **(method_options or {})},
-        command=f"deepff.discover({str(images)!r}, n_components={factor_counts})",
+        command=command,
         seconds={
             "loading the network": loaded - started,
             "network": extracted - loaded,
-            "factorization": time.perf_counter() - extracted,
+            "choosing k": selected - extracted,
+            "factorization": time.perf_counter() - selected,
         },
+        agreements=agreements,
         cache=None if cache is None else str(Path(cache).resolve()),
         activations=activations,
     )
@@ -168,7 +191,9 @@ def factorize(activations: Activations, estimator: Any) -> Factorization:
     )
 
 
-def _factor_counts(n_components: int | Iterable[int]) -> list[int]:
+def _factor_counts(n_components: int | Iterable[int] | str) -> list[int]:
+    if isinstance(n_components, str):
+        raise InputError(f'n_components is {n_components!r}; give a number, several, or "auto"')
     counts = [n_components] if isinstance(n_components, int) else sorted(set(n_components))
     if not counts or counts[0] < 1:
         raise InputError(f"the number of factors must be 1 or more, not {n_components}")
@@ -185,8 +210,40 @@ def _estimator(method: str, k: int, random_state: int, options: dict[str, Any]) 
         raise InputError(f"method {method} does not take these options: {error}") from error
 
 
+def _call(arguments: dict[str, Any]) -> str:
+    """The call of :func:`discover` with these arguments, without those that are the default."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, str | Path):
+            return repr(str(value))
+        if isinstance(value, Backbone | nn.Module):
+            return value.name if isinstance(value, Backbone) else type(value).__name__
+        if isinstance(value, ImageFile):
+            return repr(str(value.path))
+        if isinstance(value, Sequence):
+            return f"[{', '.join(map(shown, value))}]"
+        return repr(value)
+
+    parameters = inspect.signature(discover).parameters
+    given = [
+        shown(value) if name == "images" else f"{name}={shown(value)}"
+        for name, value in arguments.items()
+        if name == "images"
+        or (value is not parameters[name].default and value != parameters[name].default)
+    ]
+    return f"deepff.discover({', '.join(given)})"
+
+
 def _files(images: Images) -> list[ImageFile]:
-    if not isinstance(images, str | Path) and all(isinstance(i, ImageFile) for i in images):
+    if isinstance(images, str | Path):
+        return find_images(images)
+    others = [image for image in images if not isinstance(image, str | Path | ImageFile)]
+    if others:
+        raise InputError(
+            f"images are given as paths or globs, not as {type(others[0]).__name__}; save them as "
+            "files first"
+        )
+    if images and all(isinstance(image, ImageFile) for image in images):
         return list(images)  # type: ignore[arg-type]
     return find_images(images)  # type: ignore[arg-type]
 

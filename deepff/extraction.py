@@ -77,6 +77,8 @@ def extract(
     InputError
         If no image can be read, activations are not finite, or the cache cannot be written.
     """
+    if not files:
+        raise InputError("no images were named: give at least one")
     if batch_size < 1:
         raise InputError(f"the batch size must be 1 or more, not {batch_size}")
     if amp and backbone.device.type != "cuda":

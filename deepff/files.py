@@ -12,8 +12,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{uuid4().hex}{path.suffix}")
+    temporary.touch()
+    # A library that makes the file anew may give it to its owner alone.
+    mode = temporary.stat().st_mode
     try:
         yield temporary
+        temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -72,22 +72,12 @@ def guided_crf(
     the masks without CRF. λ from 8 to 16, radii from 0.08 to 0.12, ε of 1e-3, five iterations and a
     size of 160 gave 0.53 to 0.56.
     """
-    images = _as_batch(image).to(maps.device)
-    batch_maps = maps if maps.ndim == 4 else maps[None]
-    if batch_maps.ndim != 4 or len(batch_maps) != len(images) or maps.ndim != len(image.shape):
-        raise InputError(
-            f"an image of shape {tuple(image.shape)} does not fit maps of {tuple(maps.shape)}; "
-            "give (H, W, 3) or (3, H, W) with (k, h, w), or (B, 3, H, W) with (B, k, h, w)"
-        )
-    height, width = images.shape[-2:]
-    reduction = min(1.0, size / max(height, width))
-    shape = max(1, round(height * reduction)), max(1, round(width * reduction))
-    guide = functional.interpolate(images, shape, mode="bilinear", antialias=True)
-    unary = unary_probabilities(
-        functional.interpolate(batch_maps.float(), shape, mode="bilinear"), thresholds
-    )
-    refined = mean_field(guide, unary, weight, round(radius * max(shape)), eps, n_iter)
-    refined = functional.interpolate(refined, (height, width), mode="bilinear")
+    images = as_image_batch(image, maps)
+    guide, small_maps = at_working_size(images, maps, size)
+    unary = unary_probabilities(small_maps, thresholds)
+    radius_in_pixels = round(radius * max(guide.shape[-2:]))
+    refined = mean_field(guide, unary, weight, radius_in_pixels, eps, n_iter)
+    refined = functional.interpolate(refined, images.shape[-2:], mode="bilinear")
     return refined if maps.ndim == 4 else refined[0]
 
 
@@ -147,12 +137,12 @@ def mean_field(
     # The filter mirrors the image at its borders, which needs more pixels than the radius.
     height, width = images.shape[-2:]
     kernel = 2 * min(radius, height - 1) + 1, 2 * min(radius, width - 1) + 1
-    log_unary = _with_background(unary).log()
+    log_unary = with_background(unary).log()
     probabilities = unary
     for _ in range(n_iter):
         filtered = guided_blur(images, probabilities, kernel, eps, separable=True)
         # The filter is linear and keeps constants, so the background's needs no filtering.
-        message = log_unary + weight * _with_background(filtered)
+        message = log_unary + weight * with_background(filtered)
         probabilities = message.softmax(1)[:, 1:]
     return probabilities
 
@@ -194,13 +184,57 @@ def refined_masks(probabilities: Tensor) -> Tensor:
     return refined_labels(probabilities)[..., None, :, :] == factors[:, None, None]
 
 
-def _with_background(factors: Tensor) -> Tensor:
+def with_background(factors: Tensor) -> Tensor:
     """(B, k, H, W) to (B, 1 + k, H, W), so that the labels sum to 1."""
     return torch.cat([1 - factors.sum(1, keepdim=True), factors], dim=1)
 
 
+def at_working_size(images: Tensor, maps: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Images and their maps at the size that a CRF works at.
+
+    Parameters
+    ----------
+    images : Tensor, (B, 3, H, W)
+    maps : Tensor, (k, h, w) or (B, k, h, w)
+        At any size; they cover the whole image.
+    size : int
+        The longer side in pixels; smaller images keep theirs.
+
+    Returns
+    -------
+    images : Tensor, (B, 3, h', w')
+    maps : Tensor, (B, k, h', w')
+    """
+    height, width = images.shape[-2:]
+    reduction = min(1.0, size / max(height, width))
+    shape = max(1, round(height * reduction)), max(1, round(width * reduction))
+    batch_maps = maps if maps.ndim == 4 else maps[None]
+    return (
+        functional.interpolate(images, shape, mode="bilinear", antialias=True),
+        functional.interpolate(batch_maps.float(), shape, mode="bilinear"),
+    )
+
+
+def as_image_batch(image: Tensor | np.ndarray, maps: Tensor) -> Tensor:
+    """(B, 3, H, W) float32 in [0, 1], on the maps' device, of the images that `guided_crf` takes.
+
+    Raises
+    ------
+    InputError
+        It is no image, or does not fit `maps`, (k, h, w) or (B, k, h, w).
+    """
+    images = _as_batch(image).to(maps.device)
+    n_maps = len(maps) if maps.ndim == 4 else 1
+    if maps.ndim not in (3, 4) or n_maps != len(images) or maps.ndim != len(image.shape):
+        raise InputError(
+            f"an image of shape {tuple(image.shape)} does not fit maps of {tuple(maps.shape)}; "
+            "give (H, W, 3) or (3, H, W) with (k, h, w), or (B, 3, H, W) with (B, k, h, w)"
+        )
+    return images
+
+
 def _as_batch(image: Tensor | np.ndarray) -> Tensor:
-    """(B, 3, H, W) float32 in [0, 1] of the images that `guided_crf` takes."""
+    """The image or images as (B, 3, H, W) float32 in [0, 1]."""
     if isinstance(image, np.ndarray):
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise InputError(

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from deepff.images import SkippedFile
 SHARD_BYTES = 64 * 2**20
 OUTPUTS = (
     "boxes",
+    "export",
     "masks",
     "regions",
     "report.html",
@@ -71,7 +73,7 @@ class Factorization:
         return energies / energies.sum().clamp_min(torch.finfo(energies.dtype).tiny)
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """The outcome of :func:`deepff.discover`.
 
@@ -98,6 +100,8 @@ class Result:
         When the run ended, ISO 8601, UTC.
     cache : str or None
         The folder of the activation cache, if one was used.
+    agreements : dict of int to float or None
+        What k was chosen by, where it was chosen (:func:`deepff.selection.select_k`).
     activations : Activations or None
         A. After :func:`load` only where the cache still holds it.
     """
@@ -111,8 +115,18 @@ class Result:
     command: str
     seconds: dict[str, float]
     cache: str | None = None
+    agreements: dict[int, float] | None = None
     activations: Activations | None = field(default=None, repr=False)
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def __repr__(self) -> str:
+        errors = ", ".join(
+            f"k={k}: {found.relative_error:.3f}" for k, found in self.factorizations.items()
+        )
+        return (
+            f"<Result of {len(self.images)} images, {self.source.model} {self.source.layer}, "
+            f"{self.method}, relative error {errors}>"
+        )
 
     @property
     def names(self) -> list[str]:
@@ -178,7 +192,6 @@ class Result:
         from deepff.viz.report import write_report
 
         folder = check_output_folder(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         _write_json(folder / "manifest.json", {"deepff": version("deepff"), "status": "writing"})
         for name in OUTPUTS:
             _remove(folder / name)
@@ -222,6 +235,7 @@ class Result:
             "options": self.options,
             "source": asdict(self.source),
             "cache": self.cache,
+            "agreements": self.agreements,
             "factorizations": {
                 str(k): {"relative_error": found.relative_error, "n_iter": found.n_iter}
                 for k, found in self.factorizations.items()
@@ -274,18 +288,20 @@ def load(folder: str | Path) -> Result:
         command=manifest["command"],
         seconds=manifest["seconds"],
         cache=manifest["cache"],
+        agreements=_agreements(manifest),
         activations=_cached_activations(manifest["cache"], bank.source, images),
         created=manifest["created"],
     )
 
 
 def check_output_folder(folder: str | Path) -> Path:
-    """The folder as a path, if a result may be written there.
+    """The folder as a path, made where it was missing, if a result may be written there.
 
     Raises
     ------
     InputError
-        If it is a file, or holds files but no deepff result: those would be mixed up or lost.
+        If it is a file, may not be written, or holds files but no deepff result: those would be
+        mixed up or lost.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -294,6 +310,14 @@ def check_output_folder(folder: str | Path) -> Path:
         raise InputError(
             f"{folder} is not empty and holds no deepff result; name a new or empty folder"
         )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}); name a folder where you may write"
+        ) from error
     return folder
 
 
@@ -305,6 +329,11 @@ def _cached_activations(
     store = ActivationCache(cache, source)
     store.reserve(images)
     return Activations(images, store.blocks(images)) if all(map(store.holds, images)) else None
+
+
+def _agreements(manifest: dict[str, Any]) -> dict[int, float] | None:
+    agreements = manifest.get("agreements")
+    return None if agreements is None else {int(k): value for k, value in agreements.items()}
 
 
 def _image_entry(image: ImageRecord) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def fit_state_dict(network: nn.Module, state: Mapping[str, Tensor], name: str, f
     Raises
     ------
     InputError
-        They do not fit; the message names the first key that does not.
+        They do not fit or are not finite; the message names the first key that is at fault.
     """
     own = network.state_dict()
     prefix = "module."
@@ -88,6 +88,9 @@ def fit_state_dict(network: nn.Module, state: Mapping[str, Tensor], name: str, f
         network.load_state_dict(state)
     except RuntimeError as error:
         raise InputError(_misfit(own, state, name, file)) from error
+    for key, tensor in state.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise InputError(f"the weights in {file} hold NaN or infinity, first in '{key}'")
 
 
 def _misfit(own: Mapping[str, Tensor], state: Mapping[str, Tensor], name: str, file: Path) -> str:

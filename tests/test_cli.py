@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner
@@ -80,6 +81,21 @@ def test_a_run_with_a_cache_is_the_same_to_the_bit(photos, tmp_path):
     assert torch.equal(results[0], results[2])
 
 
+def test_factors_for_which_nothing_is_left_are_named(tmp_path):
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "a.png")
+    code, stdout, stderr = run(
+        "discover", tmp_path / "a.png", "--size", "32", "-k", "1", "--out", tmp_path / "one"
+    )
+    assert code == 0
+    assert "nothing is left" not in stderr
+    assert stdout.startswith("1 image, ")
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "b.png")
+    both = [tmp_path / "a.png", tmp_path / "b.png"]
+    code, _, stderr = run("discover", *both, "--size", "32", "-k", "2", "--out", tmp_path / "two")
+    assert code == 0
+    assert "at k = 2 nothing is left for factor 1; a smaller k will do" in stderr
+
+
 def test_a_result_inside_the_photo_folder_is_not_taken_for_photos(photos):
     for _ in range(2):
         code, _, stderr = run("discover", photos, *SMALL, "--out", photos / "result")
@@ -129,6 +145,14 @@ BAD_INPUTS = {
         ["{photos}", "--model", "vgg19"],
         "vgg19-dcbb9e9d.pth",
     ),
+    "weights with NaN": (
+        ["{photos}", "--model", "squeezenet1_1", "--weights", "{tmp}/nan.pth"],
+        "nan.pth hold NaN or infinity, first in 'features.0.weight'",
+    ),
+    "a read-only output folder": (
+        ["{photos}", "--out", "/proc/result"],
+        "/proc/result cannot be written (No such file or directory); name a folder where",
+    ),
     "a mean of two numbers": (["{photos}", "--mean", "0.5,0.5"], "--mean takes three numbers"),
     "a std of zero": (["{photos}", "--std", "0,1,1"], "std"),
     "a device that is not there": (["{photos}", "--device", "mps"], "no device 'mps'"),
@@ -155,6 +179,10 @@ def test_bad_input_gets_one_sentence_and_status_2(
         (tmp_path / "broken" / name).write_bytes(b"nonsense")
     (tmp_path / "garbage.pth").write_bytes(b"nonsense")
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    if "{tmp}/nan.pth" in arguments:
+        state = torchvision.models.squeezenet1_1().state_dict()
+        state["features.0.weight"][0, 0, 0, 0] = float("nan")
+        torch.save(state, tmp_path / "nan.pth")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     places = {
         "tmp": tmp_path,

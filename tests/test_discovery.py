@@ -1,6 +1,7 @@
 """The whole way on real images with real weights."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,60 @@ def test_a_cached_result_finds_its_activations_again(gymnastics, tmp_path):
     assert torch.equal(loaded.activations.rows, result.activations.rows)
     (tmp_path / "cache").rename(tmp_path / "moved")
     assert deepff.load(tmp_path / "result").activations is None
+
+
+def test_what_a_run_leaves_can_be_read_by_all_that_the_umask_lets(gymnastics, tmp_path):
+    previous = os.umask(0o022)
+    try:
+        gymnastics.save(tmp_path / "result")
+    finally:
+        os.umask(previous)
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert modes == {0o644}
+
+
+def test_the_recorded_command_makes_the_result_again(gymnastics, tmp_path):
+    paths = gymnastics.paths[:2]
+    result = deepff.discover(
+        paths, (1, 2), size=64, layer="blocks.5.0.bn1", random_state=3, method_options={"n_init": 2}
+    )
+    again = eval(result.command, {"deepff": deepff})
+    assert again.command == result.command
+    assert again.source == result.source
+    assert torch.equal(again.coefficients, result.coefficients)
+    assert result.command.startswith(f"deepff.discover(['{paths[0]}', '{paths[1]}'], ")
+
+
+def test_results_and_activations_have_a_short_repr(gymnastics):
+    assert repr(gymnastics) == (
+        "<Result of 6 images, efficientnet_lite0 bn2, nmf, relative error "
+        + ", ".join(
+            f"k={k}: {found.relative_error:.3f}" for k, found in gymnastics.factorizations.items()
+        )
+        + ">"
+    )
+    assert repr(gymnastics.activations) == "<Activations of 6 images, 924 × 1280>"
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        ([], "no images were named"),
+        ([Image.new("RGB", (8, 8))], "images are given as paths or globs, not as Image"),
+        ([np.zeros((8, 8, 3))], "images are given as paths or globs, not as ndarray"),
+    ],
+)
+def test_images_must_be_files(images, sentence):
+    with pytest.raises(InputError, match=sentence):
+        deepff.discover(images, 2)
+
+
+def test_networks_that_give_nan_are_named(gymnastics):
+    network = Checkerboard()
+    with torch.no_grad():
+        network.both.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="layer positive are NaN; check the weights of Checker"):
+        deepff.discover(gymnastics.paths, 2, model=network, layer="positive", size=80)
 
 
 def test_saving_never_mixes_with_other_files(gymnastics, tmp_path):

@@ -147,6 +147,17 @@ def test_transform_reproduces_the_coefficients_of_the_fit(solver: str) -> None:
     torch.testing.assert_close(model.transform(A), H, rtol=0, atol=1e-5 * float(H.max()))
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_transform_reproduces_h_where_it_is_not_unique(solver: str, init: str, k: int) -> None:
+    """Of a constant matrix, rows of W may be equal, and H could be shared among them at will."""
+    A = torch.ones(50, 8)
+    nmf = NMF(k, solver=solver, init=init, random_state=0)
+    H = nmf.fit_transform(A)
+    torch.testing.assert_close(nmf.transform(A), H, rtol=0, atol=1e-5 * float(H.max()))
+
+
 @settings(deadline=None, max_examples=60)
 @given(k=st.integers(1, 12), m=st.integers(1, 30), rank=st.integers(1, 12), seed=st.integers(0, 99))
 @example(k=7, m=19, rank=7, seed=88)  # one direction of Q is 2e-7 of the largest

@@ -136,7 +136,7 @@ class NMF:
                 if checked - error <= self.tol * error:
                     break
                 checked = error
-        _, Q, loss = _accumulate(rows, norms, W, H, solve)
+        _, Q, loss = _accumulate(rows, norms, W, H, _solve_coefficients)
         self.errors_.append(_relative_error(loss, total))
 
         order = Q.diagonal().argsort(descending=True, stable=True)
@@ -164,7 +164,7 @@ class NMF:
         for place, block in rows:
             check_non_negative(*(float(x) for x in block.aminmax()))
             G = W @ block.T
-            H[:, place] = solve(torch.zeros_like(G), G, W @ W.T)
+            H[:, place] = _solve_coefficients(H[:, place], G, W @ W.T)
         return H.T.contiguous()
 
     def _start(self, rows: RowBlocks, norms: Tensor) -> Tensor:
@@ -261,6 +261,11 @@ def _sweep_coefficients(H: Tensor, G: Tensor, gram: Tensor) -> Tensor:
     H = H.contiguous()
     sweep(H[None], G[None], gram[None], _H_SWEEPS)
     return H
+
+
+def _solve_coefficients(H: Tensor, G: Tensor, gram: Tensor) -> Tensor:
+    """The optimum from zero, whatever H is: where it is not unique, always the same one."""
+    return solve(torch.zeros_like(G), G, gram)
 
 
 def _sweep_components(W: Tensor, P: Tensor, Q: Tensor) -> Tensor:

@@ -22,10 +22,12 @@ from deepff.files import atomic_path
 from deepff.image_files import output_names
 from deepff.localization import Box
 from deepff.progress import track
+from deepff.selection import AGREED, tree
 from deepff.viz.colors import factor_colors
 from deepff.viz.figure import compose, photo_shape, read_photo, spread
 from deepff.viz.overlay import overlay
 from deepff.viz.regions import region_picture
+from deepff.viz.tree import agreement_svg, tree_svg
 
 if TYPE_CHECKING:
     from deepff.heatmaps import HeatMaps
@@ -217,9 +219,21 @@ def _page(
             for i, reason in unreadable.items()
         ],
         galleries=galleries,
+        drawings=_drawings(result),
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),
         data=_embedded(result, files, colors),
     )
+
+
+def _drawings(result: Result) -> dict[str, str | None]:
+    """The pictures of what is known over several k."""
+    ks = list(result.factorizations)
+    return {
+        "agreement": agreement_svg(result.agreements, result.n_components, AGREED)
+        if result.agreements
+        else None,
+        "tree": tree_svg(tree(result.factorizations), ks) if len(ks) > 1 else None,
+    }
 
 
 def _section(k: int, factorization: Factorization) -> dict[str, Any]:
