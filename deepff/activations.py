@@ -67,3 +67,16 @@ class Activations:
         """The rows of each image."""
         offsets = [0, *accumulate(image.n_cells for image in self.images)]
         return [slice(first, last) for first, last in pairwise(offsets)]
+
+    @property
+    def image_rows(self) -> list[Tensor]:
+        """The rows of each image, (cells, c), without copying; blocks hold whole images."""
+        images = iter(self.images)
+        rows: list[Tensor] = []
+        for block in self.blocks:
+            first = 0
+            while first < len(block):
+                last = first + next(images).n_cells
+                rows.append(block[first:last])
+                first = last
+        return rows

@@ -255,7 +255,7 @@ def _mean_agreement(splits: list[Split], k: int, estimator: Callable[[int], Any]
 
 def _splits(rows: Rows, random_state: int) -> list[Split]:
     """The set's images in two halves, `N_SPLITS` times."""
-    images = _image_rows(rows) if isinstance(rows, Activations) else list(rows)
+    images = rows.image_rows if isinstance(rows, Activations) else list(rows)
     images = [image for image in images if len(image)]
     if len(images) < 2:
         raise InputError(
@@ -284,16 +284,3 @@ def _sampled(images: list[Tensor], generator: torch.Generator) -> list[Tensor]:
         chosen = torch.randperm(len(rows), generator=generator)[:n].sort().values
         sampled.append(rows[chosen.to(rows.device)])
     return sampled
-
-
-def _image_rows(activations: Activations) -> list[Tensor]:
-    """The rows of each image, not copied; blocks hold whole images."""
-    images = iter(activations.images)
-    rows: list[Tensor] = []
-    for block in activations.blocks:
-        first = 0
-        while first < len(block):
-            last = first + next(images).n_cells
-            rows.append(block[first:last])
-            first = last
-    return rows

@@ -10,7 +10,6 @@ from deepff.activations import Activations, ImageRecord
 from deepff.benchmark.baselines import (
     category_consistent,
     factor_coefficients,
-    image_rows,
     mean_activation,
     object_cluster,
     object_coefficients,
@@ -33,7 +32,7 @@ SET = activations(
 
 
 def test_rows_of_images_in_blocks() -> None:
-    assert [rows[:, 0].tolist() for rows in image_rows(SET)] == [[9.0, 0.0], [8.0], [9.0, 1.0]]
+    assert [rows[:, 0].tolist() for rows in SET.image_rows] == [[9.0, 0.0], [8.0], [9.0, 1.0]]
 
 
 def test_mean_activation_is_the_mean_over_channels() -> None:

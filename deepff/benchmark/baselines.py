@@ -4,8 +4,6 @@ All of them give coefficients (rows, k), one column a map, which then go the sam
 at the image's size, the 75th percentile over the set, masks.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -84,21 +82,10 @@ def category_consistent(
     """
     from sklearn.cluster import KMeans
 
-    maxima = torch.stack([rows.amax(0) for rows in image_rows(activations)], dim=1).cpu().numpy()
+    maxima = torch.stack([rows.amax(0) for rows in activations.image_rows], dim=1).cpu().numpy()
     clusters = KMeans(min(n_clusters, len(maxima)), n_init=4, random_state=seed).fit(maxima)
     strongest = clusters.cluster_centers_.mean(axis=1).argmax()
     kept = torch.from_numpy(clusters.labels_ == strongest)
     return torch.cat(
         [block[:, kept.to(block.device)].sum(1, keepdim=True) for block in activations.blocks]
     )
-
-
-def image_rows(activations: Activations) -> Iterator[Tensor]:
-    """The rows of each image, (cells, c), without copying; blocks hold whole images."""
-    images = iter(activations.images)
-    for block in activations.blocks:
-        first = 0
-        while first < len(block):
-            last = first + next(images).n_cells
-            yield block[first:last]
-            first = last
