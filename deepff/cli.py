@@ -78,6 +78,14 @@ class Threshold(StrEnum):
     max_fraction = "max-fraction"
 
 
+class Refine(StrEnum):
+    """How masks are refined along the edges of the image."""
+
+    none = "none"
+    guided_crf = "guided-crf"
+    dense_crf = "dense-crf"
+
+
 class Interpolation(StrEnum):
     """How images are resized."""
 
@@ -94,7 +102,10 @@ ThresholdValue = Annotated[
     float | None,
     typer.Option(help="The percentile (by default 75) or fraction of the maximum (0.5)."),
 ]
-Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="Refine along the image's edges.")]
+RefineMethod = Annotated[
+    Refine | None, typer.Option(help="Refine along the image's edges; by default not.")
+]
+Crf = Annotated[bool, typer.Option("--crf", help="The paper's DFF-CRF: --refine guided-crf.")]
 Parts = Annotated[Path | None, typer.Option(help="File of names, with lines such as 0: head.")]
 
 
@@ -208,6 +219,7 @@ def segment(
     k: FactorCount = None,
     threshold: ThresholdMethod = Threshold.percentile,
     value: ThresholdValue = None,
+    refine: RefineMethod = None,
     crf: Crf = False,
     parts: Parts = None,
 ) -> None:
@@ -216,7 +228,7 @@ def segment(
     from deepff.result import load
 
     result = load(folder)
-    options = _region_options(result, k, threshold, value, crf, parts)
+    options = _region_options(result, k, threshold, value, refine, crf, parts)
     typer.echo(segment(result, folder, k, options, progress=True))
 
 
@@ -226,6 +238,7 @@ def localize(
     k: FactorCount = None,
     threshold: ThresholdMethod = Threshold.percentile,
     value: ThresholdValue = None,
+    refine: RefineMethod = None,
     crf: Crf = False,
     parts: Parts = None,
     all_components: Annotated[
@@ -239,7 +252,7 @@ def localize(
     from deepff.result import load
 
     result = load(folder)
-    options = _region_options(result, k, threshold, value, crf, parts)
+    options = _region_options(result, k, threshold, value, refine, crf, parts)
     boxes = localize(result, folder, k, options, all_components, min_area, progress=True)
     typer.echo(f"{len(boxes)} boxes")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
@@ -250,6 +263,7 @@ def _region_options(
     k: int | None,
     threshold: Threshold,
     value: float | None,
+    refine: Refine | None,
     crf: bool,
     parts: Path | None,
 ) -> "RegionOptions":
@@ -260,7 +274,10 @@ def _region_options(
         value = 0.5 if threshold is Threshold.max_fraction else 75.0
     n_factors = factorization_for(result, k).heatmaps.n_factors
     names = None if parts is None else read_parts(parts, n_factors)
-    return RegionOptions(threshold.value, value, crf, names)
+    if crf and refine not in (None, Refine.guided_crf):
+        raise InputError(f"--crf means --refine guided-crf; leave it out for {refine.value}")
+    refinement = Refine.guided_crf if crf else refine or Refine.none
+    return RegionOptions(threshold.value, value, refinement.value, names)
 
 
 @app.command()
@@ -353,6 +370,7 @@ def export(
     k: FactorCount = None,
     threshold: ThresholdMethod = Threshold.percentile,
     value: ThresholdValue = None,
+    refine: RefineMethod = None,
     crf: Crf = False,
     parts: Parts = None,
     instances: Annotated[
@@ -370,7 +388,7 @@ def export(
     from deepff.result import load
 
     result = load(folder)
-    options = _region_options(result, k, threshold, value, crf, parts)
+    options = _region_options(result, k, threshold, value, refine, crf, parts)
     if out is None:
         out = folder / "export" / format.value
         if out.exists():

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deepff.dense_crf import dense_crf
 from deepff.errors import InputError
 from deepff.heatmaps import HeatMaps
 from deepff.images import UnreadableImageError, read_image
 from deepff.parts import check_parts, part_map
-from deepff.refinement import guided_crf, refined_labels, refined_masks
+from deepff.refinement import guided_crf, refined_labels, refined_masks, unary_probabilities
 from deepff.result import Factorization, Result
 from deepff.segmentation import label_map, masks, thresholds
+
+REFINEMENTS = ("none", "guided-crf", "dense-crf")
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,9 @@ class RegionOptions:
     ----------
     threshold, value
         See :func:`deepff.segmentation.thresholds`.
-    crf : bool
-        Refine along the edges of the image, see :func:`deepff.refinement.guided_crf`.
+    refine : "none", "guided-crf" or "dense-crf"
+        Refine along the edges of the image, see :func:`deepff.refinement.guided_crf` (DFF-CRF) and
+        :func:`deepff.dense_crf.dense_crf`.
     parts : mapping of int to str, optional
         Names of factors. Factors of one name make one region, those without a name none. Without
         it every factor is a region.
@@ -32,7 +36,7 @@ class RegionOptions:
 
     threshold: str = "percentile"
     value: float = 75.0
-    crf: bool = False
+    refine: str = "none"
     parts: Mapping[int, str] | None = None
 
     def __str__(self) -> str:
@@ -42,7 +46,8 @@ class RegionOptions:
             "otsu": "threshold: Otsu over the set",
             "otsu-image": "threshold: Otsu per image",
         }
-        return rules.get(self.threshold, self.threshold) + (", refined by CRF" if self.crf else "")
+        refinements = {"guided-crf": ", refined by CRF", "dense-crf": ", refined by dense CRF"}
+        return rules.get(self.threshold, self.threshold) + refinements.get(self.refine, "")
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Regions:
     Attributes
     ----------
     masks : Tensor, (r, H, W), bool
-        One mask a region; without CRF those of different factors may overlap.
+        One mask a region; unrefined, those of different factors may overlap.
     labels : Tensor, (H, W), integer
         One region per pixel: 0 is the background, region j is j + 1.
     """
@@ -98,7 +103,7 @@ def find_regions(
     k : int, optional
         Which factorization; by default the largest.
     options : RegionOptions, optional
-        By default the paper's: the 75th percentile over the set, without CRF.
+        By default the paper's: the 75th percentile over the set, unrefined.
 
     Yields
     ------
@@ -115,16 +120,46 @@ def find_regions(
     names = region_names(heatmaps, options)
     limits = thresholds(heatmaps, options.threshold, options.value)
     for index, limit in enumerate(limits):
-        if options.crf:
-            probabilities = guided_crf(
-                _photo(result, index), heatmaps.normalized(index), limit / heatmaps.scale
-            )
-            found = Regions(refined_masks(probabilities), refined_labels(probabilities))
-        else:
+        if options.refine == "none":
             maps = heatmaps[index]
             on = masks(maps, limit)
             found = Regions(on, label_map(maps, on, heatmaps.scale))
+        else:
+            photo = _photo(result, index)
+            probabilities = refined(
+                photo, heatmaps.normalized(index), limit / heatmaps.scale, options.refine
+            )
+            found = Regions(refined_masks(probabilities), refined_labels(probabilities))
         yield found if options.parts is None else _by_part(found, options.parts, names)
+
+
+def refined(image: Tensor, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:
+    """The factors' probabilities along the edges of one image, or of a batch of one shape.
+
+    Parameters
+    ----------
+    image : Tensor, (..., 3, H, W)
+        In [0, 1].
+    maps : Tensor, (..., k, h, w)
+        At any size, normalised to [0, 1] over the set.
+    thresholds : Tensor, (..., k)
+        In the same units.
+    refine : "guided-crf" or "dense-crf"
+
+    Returns
+    -------
+    Tensor, (..., k, H, W)
+
+    Raises
+    ------
+    InputError
+        There is no such refinement.
+    """
+    if refine == "guided-crf":
+        return guided_crf(image, maps, thresholds)
+    if refine == "dense-crf":
+        return dense_crf(image, unary_probabilities(maps, thresholds))
+    raise InputError(f"there is no refinement {refine!r}; choose one of {', '.join(REFINEMENTS)}")
 
 
 def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regions:

@@ -234,7 +234,7 @@ def test_an_export_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
     result = result_of(maps, ["a.png", "gone.png"], tmp_path)
     for format in ("coco", "label-studio", "cvat"):
         with pytest.raises(InputError, match=r"gone\.png"):
-            export(result, format, tmp_path / format, options=RegionOptions(crf=True))
+            export(result, format, tmp_path / format, options=RegionOptions(refine="guided-crf"))
         files = [path.name for path in (tmp_path / format).iterdir()]
         assert not {"annotations.json", "tasks.json", "annotations.xml"} & set(files)
         assert not [name for name in files if name.startswith(".")]

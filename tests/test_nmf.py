@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.factorization import NMF
+from deepff.factorization import METHODS, NMF
 from deepff.factorization import start as start_module
 from deepff.factorization.blocks import RowBlocks
 from deepff.factorization.nnls import solve
@@ -410,3 +410,25 @@ def test_transform_refuses_what_it_was_not_fitted_for() -> None:
     with pytest.raises(InputError, match="-1"):
         model.transform(-torch.ones(9, 4))
     assert model.transform(torch.rand(1, 4)).shape == (1, 2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_transformed_rows_give_what_the_transformed_matrix_gives(method: str) -> None:
+    A = activations_like(700, 30, 3, seed=1)
+    weights = torch.linspace(0, 2, 30)
+    kept = torch.arange(700) % 3 > 0
+
+    def transform(place: slice | Tensor, rows: Tensor) -> Tensor:
+        return rows * weights * kept[place, None]
+
+    blocks = RowBlocks([A[:100], A[100:]], transform=transform)
+    estimator, reference = METHODS[method](3), METHODS[method](3)
+    if method != "pca":
+        estimator.random_state = reference.random_state = 0
+    found = estimator.fit_transform(blocks)
+    expected = reference.fit_transform(A * weights * kept[:, None])
+    assert torch.equal(found, expected)
+    assert torch.equal(estimator.components_, reference.components_)
+    assert torch.equal(
+        estimator.transform(blocks), reference.transform(A * weights * kept[:, None])
+    )

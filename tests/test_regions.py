@@ -72,7 +72,7 @@ def test_an_unknown_k_or_factor_is_refused(quadrants):
 
 
 def test_the_crf_needs_the_photographs_as_they_were(quadrants):
-    options = RegionOptions("max-fraction", 0.5, crf=True)
+    options = RegionOptions("max-fraction", 0.5, refine="guided-crf")
     Image.new("RGB", (9, 8)).save(quadrants.paths[0])
     with pytest.raises(InputError, match=r"the photograph a\.png as it was"):
         next(find_regions(quadrants, 3, options))
@@ -150,14 +150,14 @@ def test_the_crf_finds_more_of_the_objects_and_their_boxes_hold(data_root, group
     result = deepff.discover([image.image for image in truth.images], 1)
     labels = [image.labels() for image in truth.images]
     scores, located = {}, {}
-    for crf in (False, True):
-        masks = [found.masks for found in find_regions(result, 1, RegionOptions(crf=crf))]
-        scores[crf] = float(iou(count_overlaps(zip(masks, labels, strict=True), 1))[0, 1])
+    for refine in ("none", "guided-crf"):
+        masks = [found.masks for found in find_regions(result, 1, RegionOptions(refine=refine))]
+        scores[refine] = float(iou(count_overlaps(zip(masks, labels, strict=True), 1))[0, 1])
         boxes = [bounding_box(largest_component(mask[0])) for mask in masks]
-        located[crf] = corloc(boxes, [[bounding_box(label == 1)] for label in labels])
-    assert scores[True] > scores[False] + 0.1
-    assert scores[True] > 0.55
-    assert located[True] > 0.5
+        located[refine] = corloc(boxes, [[bounding_box(label == 1)] for label in labels])
+    assert scores["guided-crf"] > scores["none"] + 0.1
+    assert scores["guided-crf"] > 0.55
+    assert located["guided-crf"] > 0.5
 
 
 def test_the_commands_segment_and_localize(quadrants, tmp_path):

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 from deepff.errors import InputError
 
 Matrix = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray]
+# What is read instead of A: the places of some rows, ascending, and these rows (b, c), to
+# other rows (b, c).
+Transform = Callable[[slice | Tensor, Tensor], Tensor]
 
 # Measured: a block this big stays in the cache from one product to the next, and is
 # still long enough for the library calls on it to cost nothing beside the products.
@@ -30,6 +33,8 @@ class RowBlocks:
     A : tensor or array (rows, c), or sequence of these with equal c
         Any real dtype; converted to float32 block by block.
     device : where to compute; None is where the (first) rows are.
+    transform : applied to rows whenever they are read, so that a matrix which is A row by row,
+        such as A·diag(weights), need not be held.
     power : the matrix read is A · 2^power, so that squares stay in float32's range.
 
     Attributes
@@ -44,7 +49,12 @@ class RowBlocks:
         Not two-dimensional, no rows or channels, unequal channels, or complex.
     """
 
-    def __init__(self, A: Matrix, device: str | torch.device | None = None) -> None:
+    def __init__(
+        self,
+        A: Matrix,
+        device: str | torch.device | None = None,
+        transform: Transform | None = None,
+    ) -> None:
         parts: Sequence[Tensor | np.ndarray] = (
             [A] if isinstance(A, Tensor | np.ndarray) else list(A)
         )
@@ -67,6 +77,7 @@ class RowBlocks:
         self.device = torch.device(device) if device is not None else self._parts[0].device
         budget = CPU_BLOCK_BYTES if self.device.type == "cpu" else ACCELERATOR_BLOCK_BYTES
         self._block_rows = max(64, budget // (4 * self.n_channels))
+        self._transform = transform
         self.power = 0
         self.n_reads = 0
 
@@ -74,7 +85,8 @@ class RowBlocks:
         """Read all rows once: (their place, the block (b, c)), in order."""
         for start in range(0, self.n_rows, self._block_rows):
             stop = min(start + self._block_rows, self.n_rows)
-            yield slice(start, stop), self._to_device(self._rows(start, stop))
+            place = slice(start, stop)
+            yield place, self._prepared(place, self._rows(start, stop))
         self.n_reads += 1
 
     def take(self, indices: Tensor) -> Tensor:
@@ -84,8 +96,12 @@ class RowBlocks:
         for i in np.unique(owner):
             part = self._parts[i]
             local = indices[torch.from_numpy(owner == i)] - (int(self._ends[i]) - len(part))
-            taken.append(self._to_device(part.index_select(0, local.to(part.device))))
-        return taken[0] if len(taken) == 1 else torch.cat(taken)
+            taken.append(part.index_select(0, local.to(part.device)).to(self.device))
+        return self._prepared(indices, taken[0] if len(taken) == 1 else torch.cat(taken))
+
+    def anew(self, device: str | torch.device | None = None) -> "RowBlocks":
+        """The same rows, unscaled and not read yet, on `device` (None: on the same)."""
+        return RowBlocks(self._parts, device or self.device, self._transform)
 
     def _rows(self, start: int, stop: int) -> Tensor:
         pieces = []
@@ -99,9 +115,16 @@ class RowBlocks:
             i += 1
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
-    def _to_device(self, rows: Tensor) -> Tensor:
+    def _prepared(self, place: slice | Tensor, rows: Tensor) -> Tensor:
         rows = rows.to(self.device, torch.float32)
+        if self._transform is not None:
+            rows = self._transform(place, rows)
         return rows if self.power == 0 else torch.ldexp(rows, torch.tensor(self.power))
+
+
+def as_row_blocks(A: "Matrix | RowBlocks", device: str | torch.device | None = None) -> RowBlocks:
+    """`A` as blocks of rows on `device`, to be read anew; it may be `RowBlocks` already."""
+    return A.anew(device) if isinstance(A, RowBlocks) else RowBlocks(A, device)
 
 
 def check_finite(value: float) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from deepff.factorization.blocks import (
     Matrix,
     RowBlocks,
+    as_row_blocks,
     check_finite,
     check_fitted,
     check_n_components,
@@ -49,13 +50,13 @@ class KMeans:
         self.random_state = random_state
         self.device = device
 
-    def fit(self, A: Matrix) -> Self:
+    def fit(self, A: Matrix | RowBlocks) -> Self:
         """Find `components_` for A (rows, c); see `fit_transform`."""
         self.fit_transform(A)
         return self
 
     @torch.no_grad()
-    def fit_transform(self, A: Matrix) -> Tensor:
+    def fit_transform(self, A: Matrix | RowBlocks) -> Tensor:
         """Cluster the rows of A (rows, c); returns the one-hot H (rows, k).
 
         Raises
@@ -68,7 +69,7 @@ class KMeans:
         from sklearn.cluster import KMeans as SklearnKMeans
         from sklearn.exceptions import ConvergenceWarning
 
-        rows = RowBlocks(A, self.device)
+        rows = as_row_blocks(A, self.device)
         check_n_components(self.n_components, rows)
         matrix = np.empty((rows.n_rows, rows.n_channels), dtype=np.float32)
         for place, block in rows:
@@ -103,9 +104,9 @@ class KMeans:
         return H
 
     @torch.no_grad()
-    def transform(self, A: Matrix) -> Tensor:
+    def transform(self, A: Matrix | RowBlocks) -> Tensor:
         """One-hot membership H (rows, k): the nearest centre of each row, the first of equals."""
-        rows = RowBlocks(A, self.device)
+        rows = as_row_blocks(A, self.device)
         check_fitted(self, rows)
         W = self.components_.to(rows.device)
         H = torch.zeros(rows.n_rows, len(W), device=rows.device)

@@ -11,6 +11,7 @@ from deepff.errors import InputError
 from deepff.factorization.blocks import (
     Matrix,
     RowBlocks,
+    as_row_blocks,
     check_finite,
     check_fitted,
     check_n_components,
@@ -92,13 +93,13 @@ class NMF:
         self.n_init = n_init
         self.device = device
 
-    def fit(self, A: Matrix) -> Self:
+    def fit(self, A: Matrix | RowBlocks) -> Self:
         """Find `components_` for A (rows, c); see `fit_transform`."""
         self.fit_transform(A)
         return self
 
     @torch.no_grad()
-    def fit_transform(self, A: Matrix) -> Tensor:
+    def fit_transform(self, A: Matrix | RowBlocks) -> Tensor:
         """Factorise A (rows, c), all ≥ 0; returns H (rows, k), optimal for `components_`.
 
         Raises
@@ -108,7 +109,7 @@ class NMF:
             its rows or channels; or a parameter is out of its range.
         """
         self._check_parameters()
-        rows = RowBlocks(A, self.device)
+        rows = as_row_blocks(A, self.device)
         k = self.n_components
         check_n_components(k, rows)
         norms = _scan(rows)
@@ -148,7 +149,7 @@ class NMF:
         return _unscale(H[order.to(H.device)].T.contiguous(), rows.power)
 
     @torch.no_grad()
-    def transform(self, A: Matrix) -> Tensor:
+    def transform(self, A: Matrix | RowBlocks) -> Tensor:
         """H (rows, k) ≥ 0 that minimises ‖A − HW‖ for the fitted W, exact but for rounding.
 
         Raises
@@ -157,7 +158,7 @@ class NMF:
             Before `fit`, or if A is not a real matrix with the fitted number of channels, or holds
             a negative or non-finite value.
         """
-        rows = RowBlocks(A, self.device)
+        rows = as_row_blocks(A, self.device)
         check_fitted(self, rows)
         W = self.components_.to(rows.device)
         H = torch.empty(len(W), rows.n_rows, device=rows.device)

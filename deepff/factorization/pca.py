@@ -9,6 +9,7 @@ from torch import Tensor
 from deepff.factorization.blocks import (
     Matrix,
     RowBlocks,
+    as_row_blocks,
     check_finite,
     check_fitted,
     check_n_components,
@@ -42,7 +43,7 @@ class PCA:
         self.device = device
 
     @torch.no_grad()
-    def fit(self, A: Matrix) -> Self:
+    def fit(self, A: Matrix | RowBlocks) -> Self:
         """Find `components_` for A (rows, c).
 
         Raises
@@ -50,7 +51,7 @@ class PCA:
         InputError
             A is not a real matrix of finite values, or k is more than its rows or channels.
         """
-        rows = RowBlocks(A, self.device)
+        rows = as_row_blocks(A, self.device)
         check_n_components(self.n_components, rows)
         gram = torch.zeros(rows.n_channels, rows.n_channels, dtype=torch.float64)
         for _, block in rows:
@@ -77,9 +78,9 @@ class PCA:
         return self
 
     @torch.no_grad()
-    def transform(self, A: Matrix) -> Tensor:
+    def transform(self, A: Matrix | RowBlocks) -> Tensor:
         """H = A Wᵀ (rows, k); raises InputError before `fit`, or for other channels than then."""
-        rows = RowBlocks(A, self.device)
+        rows = as_row_blocks(A, self.device)
         check_fitted(self, rows)
         W = self.components_.to(rows.device)
         H = torch.empty(rows.n_rows, len(W), device=rows.device)
@@ -88,6 +89,6 @@ class PCA:
             check_finite(float(H[place].sum()))
         return H
 
-    def fit_transform(self, A: Matrix) -> Tensor:
+    def fit_transform(self, A: Matrix | RowBlocks) -> Tensor:
         """`fit(A)`, then `transform(A)`."""
         return self.fit(A).transform(A)
