@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deepff.application import apply
     from deepff.concepts import ConceptBank, load_concepts
-    from deepff.discovery import discover
+    from deepff.discovery import discover, find_object
     from deepff.errors import InputError
     from deepff.factorization import NMF, PCA, KMeans
     from deepff.heatmaps import HeatMaps
@@ -24,7 +25,9 @@ _MODULES = {
     "HeatMaps": "deepff.heatmaps",
     "InputError": "deepff.errors",
     "Result": "deepff.result",
+    "apply": "deepff.application",
     "discover": "deepff.discovery",
+    "find_object": "deepff.discovery",
     "load": "deepff.result",
     "load_concepts": "deepff.concepts",
 }
@@ -37,7 +40,9 @@ __all__ = [
     "InputError",
     "KMeans",
     "Result",
+    "apply",
     "discover",
+    "find_object",
     "load",
     "load_concepts",
 ]

@@ -11,7 +11,29 @@ import typer
 from typer.core import TyperGroup
 
 from deepff.benchmark.cli import app as benchmark_app
-from deepff.cli_options import Device, Model, NumClasses, Size, Weights, numbers
+from deepff.cli_options import (
+    BatchSize,
+    Cache,
+    Crf,
+    Device,
+    DeviceChoice,
+    FactorCount,
+    Model,
+    NumClasses,
+    Object,
+    Parts,
+    Recipe,
+    RecipeChoice,
+    Refine,
+    RefineMethod,
+    ResultFolder,
+    Size,
+    Threshold,
+    ThresholdMethod,
+    ThresholdValue,
+    Weights,
+    numbers,
+)
 from deepff.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,21 +91,11 @@ class Solver(StrEnum):
     mu = "mu"
 
 
-class Threshold(StrEnum):
-    """How a heat map becomes a mask."""
-
-    percentile = "percentile"
-    otsu = "otsu"
-    otsu_image = "otsu-image"
-    max_fraction = "max-fraction"
-
-
-class Refine(StrEnum):
-    """How masks are refined along the edges of the image."""
+class ChannelWeights(StrEnum):
+    """What channels are multiplied with before the factorization."""
 
     none = "none"
-    guided_crf = "guided-crf"
-    dense_crf = "dense-crf"
+    border = "border"
 
 
 class Interpolation(StrEnum):
@@ -91,22 +103,6 @@ class Interpolation(StrEnum):
 
     bilinear = "bilinear"
     bicubic = "bicubic"
-
-
-ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
-FactorCount = Annotated[
-    int | None, typer.Option("-k", help="Which factorization; by default the largest.")
-]
-ThresholdMethod = Annotated[Threshold, typer.Option(help="How a heat map becomes a mask.")]
-ThresholdValue = Annotated[
-    float | None,
-    typer.Option(help="The percentile (by default 75) or fraction of the maximum (0.5)."),
-]
-RefineMethod = Annotated[
-    Refine | None, typer.Option(help="Refine along the image's edges; by default not.")
-]
-Crf = Annotated[bool, typer.Option("--crf", help="The paper's DFF-CRF: --refine guided-crf.")]
-Parts = Annotated[Path | None, typer.Option(help="File of names, with lines such as 0: head.")]
 
 
 def _triple(text: str | None, option: str) -> list[float] | None:
@@ -127,14 +123,31 @@ def discover(
         list[Path] | None, typer.Argument(help="Folders, files or globs.", show_default=False)
     ] = None,
     k: Annotated[
-        str, typer.Option("-k", "--n-components", help="Number of factors: 4, 1-4, 2,3,6 or auto.")
-    ] = "4",
+        str | None,
+        typer.Option(
+            "-k",
+            "--n-components",
+            help="Number of factors: 4, 1-4, 2,3,6 or auto; by default 4, or 1 for the object.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("result"),
     sample: Annotated[bool, typer.Option("--sample", help="Use six sample photographs.")] = False,
     model: Model = "efficientnet_lite0",
     layer: Annotated[
-        str | None, typer.Option(help="Layer, as `deepff layers` lists it.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            help="Layer, as `deepff layers` lists it; several give one map of the object.",
+            show_default=False,
+        ),
     ] = None,
+    channel_weights: Annotated[
+        ChannelWeights | None,
+        typer.Option(help="border: channels weigh more the less they fire on the images' border."),
+    ] = None,
+    recipe: Annotated[
+        Recipe, typer.Option(help="contrast: one map of the object, from weighted, fused layers.")
+    ] = Recipe.paper,
     size: Size = 448,
     weights: Weights = None,
     num_classes: NumClasses = None,
@@ -148,17 +161,17 @@ def discover(
         Solver | None, typer.Option(help="NMF: HALS, or the paper's multiplicative updates.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the factorization.")] = 0,
-    cache: Annotated[
-        Path | None, typer.Option(help="Keep activations here, for other runs and to resume.")
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 8,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
+    cache: Cache = None,
+    batch_size: BatchSize = 8,
+    device: DeviceChoice = Device.auto,
     amp: Annotated[bool, typer.Option("--amp", help="Mixed precision on a CUDA device.")] = False,
 ) -> None:
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
     if sample == bool(images):
         raise InputError("name folders, files or globs of images, or --sample, and not both")
-    counts: list[int] | Literal["auto"] = "auto" if k == "auto" else numbers(k)
+    counts: list[int] | Literal["auto"] | None = (
+        "auto" if k == "auto" else None if k is None else numbers(k)
+    )
     means, stds = _triple(mean, "--mean"), _triple(std, "--std")
 
     from deepff.discovery import discover
@@ -169,8 +182,10 @@ def discover(
     result = discover(
         sample_images() if sample else images or [],
         counts,
+        recipe=recipe,
         model=model,
-        layer=layer,
+        layer=layer[0] if layer and len(layer) == 1 else layer,
+        channel_weights=channel_weights,
         size=size,
         weights=weights,
         num_classes=num_classes,
@@ -200,35 +215,83 @@ def _report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
 
 
 def _summarize(result: "Result", out: Path) -> None:
+    from deepff.foreground import separation_warning
+
     errors = ", ".join(
         f"k={k}: {found.relative_error:.3f}" for k, found in result.factorizations.items()
     )
     n = len(result.images)
-    typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.source.model} {result.source.layer}")
+    typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.model} {result.layer}")
     for k, found in result.factorizations.items():
         empty = [str(j) for j, share in enumerate(found.energy_shares.tolist()) if share == 0]
         if empty:
             _warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
     typer.echo(f"relative error {errors}")
+    if result.separation is not None:
+        warning = separation_warning(result.separation)
+        if warning:
+            _warn(warning)
     typer.echo(out / "report.html")
+
+
+@app.command()
+def apply(
+    bank: Annotated[
+        Path, typer.Argument(help="A result's concepts.safetensors.", show_default=False)
+    ],
+    images: Annotated[
+        list[Path], typer.Argument(help="Folders, files or globs.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("result"),
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    cache: Cache = None,
+    batch_size: BatchSize = 8,
+    device: DeviceChoice = Device.auto,
+) -> None:
+    """Find a result's factors in new images, for segment, localize and export."""
+    from deepff.application import apply
+    from deepff.concepts import load_concepts
+    from deepff.result import check_output_folder
+
+    concepts = load_concepts(bank)
+    check_output_folder(out)
+    result = apply(
+        concepts,
+        images,
+        weights=weights,
+        num_classes=num_classes,
+        batch_size=batch_size,
+        cache=cache,
+        device=device,
+        progress=True,
+    )
+    result.command = shlex.join(["deepff", *sys.argv[1:]])
+    result.save(out, progress=True)
+    _report_skipped(result.skipped, out)
+    _summarize(result, out)
 
 
 @app.command()
 def segment(
     folder: ResultFolder,
     k: FactorCount = None,
-    threshold: ThresholdMethod = Threshold.percentile,
+    object: Object = False,
+    recipe: RecipeChoice = None,
+    threshold: ThresholdMethod = None,
     value: ThresholdValue = None,
     refine: RefineMethod = None,
     crf: Crf = False,
     parts: Parts = None,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Write masks and label maps of every image as PNG, into the result's folder."""
     from deepff.export.folder import segment
-    from deepff.result import load
 
-    result = load(folder)
-    options = _region_options(result, k, threshold, value, refine, crf, parts)
+    result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
+    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
     typer.echo(segment(result, folder, k, options, progress=True))
 
 
@@ -236,7 +299,9 @@ def segment(
 def localize(
     folder: ResultFolder,
     k: FactorCount = None,
-    threshold: ThresholdMethod = Threshold.percentile,
+    object: Object = False,
+    recipe: RecipeChoice = None,
+    threshold: ThresholdMethod = None,
     value: ThresholdValue = None,
     refine: RefineMethod = None,
     crf: Crf = False,
@@ -246,38 +311,73 @@ def localize(
         typer.Option("--all-components", help="A box around every component, not the largest."),
     ] = False,
     min_area: Annotated[int, typer.Option(min=1, help="Leave out components of fewer pixels.")] = 1,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Write boxes of every image as JSON and CSV, into the result's folder."""
     from deepff.export.folder import localize
-    from deepff.result import load
 
-    result = load(folder)
-    options = _region_options(result, k, threshold, value, refine, crf, parts)
+    result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
+    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
     boxes = localize(result, folder, k, options, all_components, min_area, progress=True)
     typer.echo(f"{len(boxes)} boxes")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
 
 
+def _opened(
+    folder: Path,
+    k: int | None,
+    object: bool,
+    recipe: Recipe | None,
+    weights: Path | None,
+    num_classes: int | None,
+    device: Device,
+) -> "tuple[Result, Path, int | None]":
+    """The result in a folder, or that of its object, its own folder, and which k is meant."""
+    from deepff.result import OBJECT, load
+
+    result = load(folder)
+    if not object or result.recipe == "contrast":
+        return result, folder, k
+    if k not in (None, 1):
+        raise InputError(f"--object is one factor; leave out -k {k}")
+    if recipe is Recipe.paper:
+        return result, folder, 1
+    if result.object is None:
+        from deepff.discovery import find_object
+
+        result.object = find_object(
+            result, weights=weights, num_classes=num_classes, device=device, progress=True
+        )
+        result.object.save(folder / OBJECT, progress=True)
+        _summarize(result.object, folder / OBJECT)
+    return result.object, folder / OBJECT, 1
+
+
 def _region_options(
     result: "Result",
     k: int | None,
-    threshold: Threshold,
+    recipe: Recipe | None,
+    threshold: Threshold | None,
     value: float | None,
     refine: Refine | None,
     crf: bool,
     parts: Path | None,
 ) -> "RegionOptions":
     from deepff.parts import read_parts
-    from deepff.regions import RegionOptions, factorization_for
+    from deepff.regions import RECIPE_OPTIONS, RegionOptions, factorization_for
 
-    if value is None:
-        value = 0.5 if threshold is Threshold.max_fraction else 75.0
-    n_factors = factorization_for(result, k).heatmaps.n_factors
-    names = None if parts is None else read_parts(parts, n_factors)
     if crf and refine not in (None, Refine.guided_crf):
         raise InputError(f"--crf means --refine guided-crf; leave it out for {refine.value}")
-    refinement = Refine.guided_crf if crf else refine or Refine.none
-    return RegionOptions(threshold.value, value, refinement.value, names)
+    refine = Refine.guided_crf if crf else refine
+    defaults = RECIPE_OPTIONS[recipe or result.recipe]
+    method = defaults.threshold if threshold is None else threshold.value
+    if value is None:
+        value = 0.5 if method == "max-fraction" else 75.0
+    n_factors = factorization_for(result, k).heatmaps.n_factors
+    names = None if parts is None else read_parts(parts, n_factors)
+    return RegionOptions(method, value, refine.value if refine else defaults.refine, names)
 
 
 @app.command()
@@ -368,7 +468,9 @@ def export(
         typer.Option(help="What the annotations are written for.", show_default=False),
     ],
     k: FactorCount = None,
-    threshold: ThresholdMethod = Threshold.percentile,
+    object: Object = False,
+    recipe: RecipeChoice = None,
+    threshold: ThresholdMethod = None,
     value: ThresholdValue = None,
     refine: RefineMethod = None,
     crf: Crf = False,
@@ -380,15 +482,17 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; by default RESULT/export/FORMAT, anew.")
     ] = None,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Write masks and boxes for a labelling tool or a training program."""
     import shutil
 
     from deepff.export.formats import export
-    from deepff.result import load
 
-    result = load(folder)
-    options = _region_options(result, k, threshold, value, refine, crf, parts)
+    result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
+    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
     if out is None:
         out = folder / "export" / format.value
         if out.exists():

@@ -18,6 +18,30 @@ class Device(StrEnum):
     mps = "mps"
 
 
+class Threshold(StrEnum):
+    """How a heat map becomes a mask."""
+
+    percentile = "percentile"
+    otsu = "otsu"
+    otsu_image = "otsu-image"
+    max_fraction = "max-fraction"
+
+
+class Refine(StrEnum):
+    """How masks are refined along the edges of the image."""
+
+    none = "none"
+    guided_crf = "guided-crf"
+    dense_crf = "dense-crf"
+
+
+class Recipe(StrEnum):
+    """How the object is found."""
+
+    paper = "paper"
+    contrast = "contrast"
+
+
 Model = Annotated[
     str, typer.Option("--model", help="Network, as `deepff models` lists it, or timm/NAME.")
 ]
@@ -27,7 +51,52 @@ Weights = Annotated[
 NumClasses = Annotated[
     int | None, typer.Option(min=1, help="Outputs of the classifier in --weights.")
 ]
+DeviceChoice = Annotated[Device, typer.Option("--device", help="Where to compute.")]
+Cache = Annotated[
+    Path | None,
+    typer.Option("--cache", help="Keep activations here, for other runs and to resume."),
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Images a forward pass.")]
 Size = Annotated[int, typer.Option(min=1, help="Longer side of the resized images, in pixels.")]
+
+ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
+FactorCount = Annotated[
+    int | None, typer.Option("-k", help="Which factorization; by default the largest.")
+]
+Object = Annotated[
+    bool,
+    typer.Option(
+        "--object",
+        help="The object, not the factors: found by the recipe contrast, or with --recipe paper "
+        "the factor of k = 1.",
+    ),
+]
+RecipeChoice = Annotated[
+    Recipe | None,
+    typer.Option(
+        "--recipe",
+        help="What threshold and refinement are by default: percentile and none (paper), or "
+        "otsu-image and dense-crf (contrast). Without it, as the result was made.",
+    ),
+]
+ThresholdMethod = Annotated[
+    Threshold | None,
+    typer.Option("--threshold", help="How a heat map becomes a mask.", show_default=False),
+]
+ThresholdValue = Annotated[
+    float | None,
+    typer.Option(
+        "--value", help="The percentile (by default 75) or fraction of the maximum (0.5)."
+    ),
+]
+RefineMethod = Annotated[
+    Refine | None,
+    typer.Option("--refine", help="Refine along the image's edges.", show_default=False),
+]
+Crf = Annotated[bool, typer.Option("--crf", help="The paper's DFF-CRF: --refine guided-crf.")]
+Parts = Annotated[
+    Path | None, typer.Option("--parts", help="File of names, with lines such as 0: head.")
+]
 
 
 def numbers(text: str) -> list[int]:

@@ -11,37 +11,57 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.feature_source import FeatureSource
 from deepff.files import atomic_path
+from deepff.levels import Levels
 
-FORMAT = "deepff concept bank 1"
+FORMAT = "deepff concept bank 2"
 
 
 @dataclass(frozen=True)
 class ConceptBank:
-    """Components and the source of the activations in which they are directions.
+    """Components and the sources of the activations in which they are directions.
 
     Attributes
     ----------
     components : dict of int to Tensor
-        For each k a W of shape (k, c).
+        For each k a W of shape (k, c). With several sources c is the sum of their channels: W has
+        their channels side by side, and the sources' maps are fused.
+    levels : dict of int to Levels
+        For each k, how the maps' values were spread over the set that W was found in.
     method : str
         "nmf", "pca" or "kmeans".
-    source : FeatureSource
+    sources : tuple of FeatureSource
+        One for each layer.
+    channel_weights : Tensor, (c,), or None
+        What activations are multiplied with before W applies to them.
+    recipe : str
+        "paper" or "contrast": how masks are made from the maps unless told otherwise.
     """
 
     components: dict[int, Tensor]
+    levels: dict[int, Levels]
     method: str
-    source: FeatureSource
+    sources: tuple[FeatureSource, ...]
+    channel_weights: Tensor | None = None
+    recipe: str = "paper"
 
     def save(self, path: str | Path) -> None:
         """Write the bank as one safetensors file, whole or not at all."""
-        tensors = {f"k{k}": w.cpu().contiguous() for k, w in self.components.items()}
+        tensors = {f"k{k}": w for k, w in self.components.items()}
+        for k, levels in self.levels.items():
+            named = {"low": levels.low, "high": levels.high, "counts": levels.counts}
+            tensors |= {f"k{k}.{name}": tensor for name, tensor in named.items()}
+        if self.channel_weights is not None:
+            tensors["channel_weights"] = self.channel_weights
         metadata = {
             "format": FORMAT,
             "method": self.method,
-            "source": json.dumps(asdict(self.source)),
+            "recipe": self.recipe,
+            "sources": json.dumps([asdict(source) for source in self.sources]),
+            "n_images": json.dumps({k: levels.n_images for k, levels in self.levels.items()}),
         }
         with atomic_path(path) as temporary:
-            save_file(tensors, temporary, metadata)
+            contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+            save_file(contiguous, temporary, metadata)
 
 
 def load_concepts(path: str | Path) -> ConceptBank:
@@ -56,11 +76,25 @@ def load_concepts(path: str | Path) -> ConceptBank:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise InputError(f"{path} is a safetensors file but not a concept bank of deepff")
-            components = {int(name[1:]): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                raise InputError(
+                    f"{path} is a safetensors file but not a concept bank of this version of deepff"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise InputError(f"there is no concept bank at {path}") from None
-    except safetensors.SafetensorError as error:
+    except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a concept bank: {error}") from error
-    source = FeatureSource.from_dict(json.loads(metadata["source"]))
-    return ConceptBank(dict(sorted(components.items())), metadata["method"], source)
+    n_images = {int(k): n for k, n in json.loads(metadata["n_images"]).items()}
+    return ConceptBank(
+        components={k: tensors[f"k{k}"] for k in sorted(n_images)},
+        levels={
+            k: Levels(
+                tensors[f"k{k}.low"], tensors[f"k{k}.high"], tensors[f"k{k}.counts"], n_images[k]
+            )
+            for k in sorted(n_images)
+        },
+        method=metadata["method"],
+        sources=tuple(map(FeatureSource.from_dict, json.loads(metadata["sources"]))),
+        channel_weights=tensors.get("channel_weights"),
+        recipe=metadata["recipe"],
+    )

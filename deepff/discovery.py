@@ -7,14 +7,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from deepff.activations import Activations
 from deepff.backbones import Backbone, load_backbone, select_device
 from deepff.errors import InputError
-from deepff.extraction import extract
+from deepff.extraction import extract_layers
 from deepff.factorization import METHODS
+from deepff.factorization.blocks import RowBlocks
 from deepff.feature_source import FeatureSource
+from deepff.foreground import border_contrast, contrast_layers, fused_object
 from deepff.heatmaps import HeatMaps
 from deepff.image_files import ImageFile, find_images
 from deepff.layers import Layer, list_layers, nearby_non_negative, resolve_layer
@@ -22,15 +25,20 @@ from deepff.progress import track
 from deepff.result import Factorization, Result
 from deepff.selection import select_k
 
+CHANNEL_WEIGHTS = ("none", "border")
+RECIPES = ("paper", "contrast")
+
 Images = str | Path | Sequence[str | Path] | Sequence[ImageFile]
 
 
 def discover(
     images: Images,
-    n_components: int | Iterable[int] | Literal["auto"] = 4,
+    n_components: int | Iterable[int] | Literal["auto"] | None = None,
     *,
+    recipe: str = "paper",
     model: str | nn.Module | Backbone = "efficientnet_lite0",
-    layer: str | None = None,
+    layer: str | Sequence[str] | None = None,
+    channel_weights: str | None = None,
     size: int = 448,
     weights: str | Path | None = None,
     num_classes: int | None = None,
@@ -55,12 +63,22 @@ def discover(
     n_components : int, iterable of int, or "auto"
         k, the number of factors; several give one factorization each over the same activations.
         "auto" takes the largest k up to 6 whose factors two halves of the images agree on
-        (:func:`deepff.selection.select_k`), which needs two images or more.
+        (:func:`deepff.selection.select_k`), which needs two images or more. By default 4, and 1
+        where the recipe or several layers ask for one map of the object.
+    recipe : "paper" or "contrast"
+        "contrast" stands for ``layer`` = the two of :func:`deepff.foreground.contrast_layers` and
+        ``channel_weights="border"``, one map of the object; either can be overridden. It assumes
+        that the background touches the images' border more than the object does.
     model : str, torch.nn.Module or Backbone
         A network's name as ``deepff models`` lists it, or one's own in evaluation mode.
-    layer : str, optional
+    layer : str or sequence of str, optional
         Module path of the layer, or the paper's name for VGG ("conv5_4"); by default the
-        network's own default layer.
+        network's own default layer. Several layers give one map of the object, fused from theirs
+        (:func:`deepff.foreground.fuse`).
+    channel_weights : "none" or "border", optional
+        What the channels of A are multiplied with before it is factorised: "border" by how much
+        more they fire inside the images than on their border
+        (:func:`deepff.foreground.border_contrast`).
     size : int
         The longer side of the resized images, in pixels.
     weights : path, optional
@@ -103,13 +121,29 @@ def discover(
     torch.Size([4, 375, 500])
     """
     command = _call(locals())
+    if recipe not in RECIPES:
+        raise InputError(f"there is no recipe {recipe!r}; choose one of {', '.join(RECIPES)}")
+    weighting = channel_weights or ("border" if recipe == "contrast" else "none")
+    if weighting not in CHANNEL_WEIGHTS:
+        raise InputError(
+            f"there are no channel weights {weighting!r}; choose one of "
+            f"{', '.join(CHANNEL_WEIGHTS)}"
+        )
+    is_fused = not isinstance(layer, str | None) or (layer is None and recipe == "contrast")
+    if n_components is None:
+        n_components = 1 if is_fused else 4
     asked = "auto" if n_components == "auto" else _factor_counts(n_components)
+    if is_fused and (asked != [1] or method != "nmf"):
+        raise InputError(
+            "several layers give one map of the object: use one factor and the method nmf, or one "
+            "layer"
+        )
 
     def estimator(k: int) -> Any:
         return _estimator(method, k, random_state, method_options or {})
 
     estimator(1)  # so that a mistake in the options is told before the network runs
-    files = _files(images)
+    files = given_files(images)
     started = time.perf_counter()
     backbone = (
         model
@@ -124,18 +158,14 @@ def discover(
             device=select_device(device),
         )
     )
-    chosen = resolve_layer(backbone, layer, size)
-    if math.isnan(chosen.minimum):
-        raise InputError(
-            f"the activations of layer {chosen.name} are NaN; check the weights of {backbone.name}"
-        )
-    if method == "nmf" and not chosen.non_negative:
-        raise InputError(_signed_layer_message(backbone, chosen, size))
+    layers = _layers(backbone, layer, recipe, size)
+    if method == "nmf":
+        _check_non_negative(backbone, layers, size)
     loaded = time.perf_counter()
-    activations, skipped = extract(
+    activations, skipped = extract_layers(
         files,
         backbone,
-        chosen,
+        layers,
         size=size,
         batch_size=batch_size,
         amp=amp,
@@ -143,26 +173,40 @@ def discover(
         progress=progress,
     )
     extracted = time.perf_counter()
+    contrasts = [border_contrast(a) for a in activations] if weighting == "border" else []
+    applied = [contrast.weights for contrast in contrasts]
     agreements = None
     if isinstance(asked, list):
         factor_counts = asked
     else:
         selection = select_k(
-            activations, estimator=estimator, random_state=random_state, progress=progress
+            activations[0] if not applied else [r * applied[0] for r in activations[0].image_rows],
+            estimator=estimator,
+            random_state=random_state,
+            progress=progress,
         )
         factor_counts, agreements = [selection.k], selection.agreements
     selected = time.perf_counter()
     factorizations = {}
     with track("factorization", len(factor_counts), unit="runs", enabled=progress) as advance:
         for k in factor_counts:
-            factorizations[k] = factorize(activations, estimator(k))
+            if len(layers) > 1:
+                ones = [torch.ones(x.channels, device=backbone.device) for x in layers]
+                factorizations[k] = fused_object(activations, applied or ones)
+            else:
+                factorizations[k] = factorize(
+                    activations[0], estimator(k), applied[0] if applied else None
+                )
             advance(1)
+    finest = min(range(len(layers)), key=lambda index: layers[index].stride)
+    coarsest = max(range(len(layers)), key=lambda index: layers[index].stride)
+    multiple = layers[coarsest].stride
     return Result(
-        images=activations.images,
+        images=activations[finest].images,
         skipped=skipped,
         factorizations=factorizations,
         method=method,
-        source=FeatureSource.of(backbone, chosen, size, amp),
+        sources=tuple(FeatureSource.of(backbone, x, size, amp, multiple) for x in layers),
         options={"random_state": random_state, **(method_options or {})},
         command=command,
         seconds={
@@ -172,23 +216,112 @@ def discover(
             "factorization": time.perf_counter() - selected,
         },
         agreements=agreements,
+        channel_weights=torch.cat(applied) if applied else None,
+        recipe=recipe,
+        separation=contrasts[coarsest].separation if contrasts else None,
         cache=None if cache is None else str(Path(cache).resolve()),
-        activations=activations,
+        activations=None if is_fused else activations[0],
     )
 
 
-def factorize(activations: Activations, estimator: Any) -> Factorization:
-    """Factorise activations with an estimator of :mod:`deepff.factorization`."""
-    blocks = activations.blocks
-    coefficients: Tensor = estimator.fit_transform(blocks[0] if len(blocks) == 1 else blocks)
+def factorize(
+    activations: Activations, estimator: Any, channel_weights: Tensor | None = None
+) -> Factorization:
+    """Factorise A, or A·diag(channel_weights), with an estimator of :mod:`deepff.factorization`."""
+    rows = RowBlocks(
+        activations.blocks,
+        transform=None if channel_weights is None else lambda place, rows: rows * channel_weights,
+    )
     heatmaps = HeatMaps(
-        coefficients,
+        estimator.fit_transform(rows),
         [image.grid for image in activations.images],
         [image.size for image in activations.images],
     )
     return Factorization(
         estimator.components_, heatmaps, float(estimator.relative_err_), int(estimator.n_iter_)
     )
+
+
+def find_object(
+    result: Result,
+    *,
+    model: nn.Module | None = None,
+    weights: str | Path | None = None,
+    num_classes: int | None = None,
+    batch_size: int = 8,
+    device: str = "auto",
+    progress: bool = False,
+) -> Result:
+    """The object in the images of a result, by the recipe "contrast" and with the same network.
+
+    Parameters
+    ----------
+    result : Result
+    model, weights, num_classes
+        As for :meth:`deepff.feature_source.FeatureSource.backbone`.
+    batch_size, device, progress
+        As for :func:`discover`; a cache that the result has is used again.
+
+    Returns
+    -------
+    Result
+        With one factor; the result itself, or its ``object``, where it is there already.
+
+    Raises
+    ------
+    InputError
+        The network or the images cannot be had any more.
+    """
+    if result.recipe == "contrast":
+        return result
+    if result.object is not None:
+        return result.object
+    source = result.sources[0]
+    backbone = source.backbone(
+        model=model, weights=weights, num_classes=num_classes, device=select_device(device)
+    )
+    return discover(
+        [ImageFile(image.path, image.name) for image in result.images],
+        recipe="contrast",
+        model=backbone,
+        size=source.size,
+        batch_size=batch_size,
+        cache=result.cache,
+        amp=source.amp,
+        progress=progress,
+    )
+
+
+def _layers(
+    backbone: Backbone, layer: str | Sequence[str] | None, recipe: str, size: int
+) -> list[Layer]:
+    if layer is None and recipe == "contrast":
+        layers = list(contrast_layers(backbone, size))
+    elif isinstance(layer, str | None):
+        layers = [resolve_layer(backbone, layer, size)]
+    else:
+        layers = [resolve_layer(backbone, name, size) for name in layer]
+    for chosen in layers:
+        if math.isnan(chosen.minimum):
+            raise InputError(
+                f"the activations of layer {chosen.name} are NaN; check the weights of "
+                f"{backbone.name}"
+            )
+    return layers
+
+
+def _check_non_negative(backbone: Backbone, layers: Sequence[Layer], size: int) -> None:
+    for layer in layers:
+        if layer.non_negative:
+            continue
+        nearby = nearby_non_negative(list_layers(backbone, size), layer)
+        alternatives = (
+            f"choose a layer that does not, such as {', '.join(nearby)}, or " if nearby else ""
+        )
+        raise InputError(
+            f"layer {layer.name} of {backbone.name} goes down to {layer.minimum:.3g}, and NMF "
+            f"needs activations that are never negative; {alternatives}use the method pca"
+        )
 
 
 def _factor_counts(n_components: int | Iterable[int] | str) -> list[int]:
@@ -234,7 +367,14 @@ def _call(arguments: dict[str, Any]) -> str:
     return f"deepff.discover({', '.join(given)})"
 
 
-def _files(images: Images) -> list[ImageFile]:
+def given_files(images: Images) -> list[ImageFile]:
+    """The image files that paths, globs, or files found before stand for.
+
+    Raises
+    ------
+    InputError
+        There are none, or something else was given.
+    """
     if isinstance(images, str | Path):
         return find_images(images)
     others = [image for image in images if not isinstance(image, str | Path | ImageFile)]
@@ -246,14 +386,3 @@ def _files(images: Images) -> list[ImageFile]:
     if images and all(isinstance(image, ImageFile) for image in images):
         return list(images)  # type: ignore[arg-type]
     return find_images(images)  # type: ignore[arg-type]
-
-
-def _signed_layer_message(backbone: Backbone, layer: Layer, size: int) -> str:
-    nearby = nearby_non_negative(list_layers(backbone, size), layer)
-    alternatives = (
-        f"choose a layer that does not, such as {', '.join(nearby)}, or " if nearby else ""
-    )
-    return (
-        f"layer {layer.name} of {backbone.name} goes down to {layer.minimum:.3g}, and NMF needs "
-        f"activations that are never negative; {alternatives}use the method pca"
-    )

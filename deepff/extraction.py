@@ -26,7 +26,7 @@ from deepff.images import (
     resize,
     resized_shape,
 )
-from deepff.layers import Layer, forward_to_layer
+from deepff.layers import Layer, forward_to_layers
 from deepff.progress import track
 
 BATCHES_AHEAD = 3
@@ -77,32 +77,89 @@ def extract(
     InputError
         If no image can be read, activations are not finite, or the cache cannot be written.
     """
+    (activations,), skipped = extract_layers(
+        files,
+        backbone,
+        [layer],
+        size=size,
+        batch_size=batch_size,
+        amp=amp,
+        cache=cache,
+        progress=progress,
+    )
+    return activations, skipped
+
+
+def extract_layers(
+    files: Sequence[ImageFile],
+    backbone: Backbone,
+    layers: Sequence[Layer],
+    *,
+    size: int = 448,
+    batch_size: int = 8,
+    amp: bool = False,
+    cache: str | Path | None = None,
+    progress: bool = False,
+) -> tuple[list[Activations], list[SkippedFile]]:
+    """Collect the activations of several layers in one pass over the images.
+
+    As :func:`extract`, but that each side of the resized images is a multiple of the largest
+    stride, so that the layers' grids cover the same pixels.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Each once.
+    files, backbone, size, batch_size, amp, cache, progress
+        As for :func:`extract`.
+
+    Returns
+    -------
+    activations : list of Activations
+        Of each layer, for the same images.
+    skipped : list of SkippedFile
+
+    Raises
+    ------
+    InputError
+        As :func:`extract`, or a layer is named twice.
+    """
     if not files:
         raise InputError("no images were named: give at least one")
     if batch_size < 1:
         raise InputError(f"the batch size must be 1 or more, not {batch_size}")
     if amp and backbone.device.type != "cuda":
         raise InputError(f"mixed precision needs a CUDA device; this run is on {backbone.device}")
-    planned, reasons = _plan(files, backbone, layer, size, with_digests=cache is not None)
-    records = [image.record for image in planned]
-    if cache is None:
-        store: _Memory | ActivationCache = _Memory(layer.channels, backbone.device)
-    else:
-        store = ActivationCache(cache, FeatureSource.of(backbone, layer, size, amp))
-    store.reserve(records)
-    batches = _batches(planned, batch_size, store)
+    if len({layer.path for layer in layers}) < len(layers):
+        raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
+    multiple = max(layer.stride for layer in layers)
+    planned, reasons = _plan(
+        files, backbone, layers, size, multiple, with_digests=cache is not None
+    )
+    stores: list[_Memory | ActivationCache] = [
+        _Memory(layer.channels, backbone.device)
+        if cache is None
+        else ActivationCache(cache, FeatureSource.of(backbone, layer, size, amp, multiple))
+        for layer in layers
+    ]
+    for index, store in enumerate(stores):
+        store.reserve([image.records[index] for image in planned])
+    batches = _batches(planned, batch_size, stores)
     with track("network", sum(map(len, batches)), enabled=progress) as advance:
         for batch, decoded in _decode_ahead(batches, backbone.interpolation):
             readable = [(i, p) for i, p in zip(batch, decoded, strict=True) if torch.is_tensor(p)]
             if readable:
                 images, pixels = zip(*readable, strict=True)
-                features = _forward(backbone, layer, torch.stack(pixels), images, amp)
-                store.write([image.record for image in images], features)
+                features = _forward(backbone, layers, torch.stack(pixels), images, amp)
+                for index, (store, rows) in enumerate(zip(stores, features, strict=True)):
+                    records = [image.records[index] for image in images]
+                    missing = [i for i, record in enumerate(records) if not store.holds(record)]
+                    store.write([records[i] for i in missing], rows[missing])
             for image, error in zip(batch, decoded, strict=True):
                 if isinstance(error, UnreadableImageError):
-                    reasons[image.record.name] = str(error)
+                    reasons[image.name] = str(error)
             advance(len(batch))
-    kept = [record for record in records if store.holds(record)]
+    kept = [image for image in planned if _is_held(image, stores)]
     skipped = [SkippedFile(file.name, reasons[file.name]) for file in files if file.name in reasons]
     if not kept:
         first = skipped[0]
@@ -110,23 +167,41 @@ def extract(
             f"none of the {len(skipped)} files is an image that can be read; the first, "
             f"{first.name}, was skipped for this reason: {first.reason}"
         )
-    return Activations(kept, store.blocks(kept)), skipped
+    activations = []
+    for index, store in enumerate(stores):
+        records = [image.records[index] for image in kept]
+        activations.append(Activations(records, store.blocks(records)))
+    return activations, skipped
 
 
 @dataclass(frozen=True)
 class _PlannedImage:
-    record: ImageRecord
+    records: tuple[ImageRecord, ...]  # one a layer
     shape: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        return self.records[0].name
+
+    @property
+    def path(self) -> Path:
+        return self.records[0].path
+
+    @property
+    def content(self) -> str:
+        """Equal for files of equal content, as far as that is known."""
+        return self.records[0].digest or self.name
 
 
 def _plan(
     files: Sequence[ImageFile],
     backbone: Backbone,
-    layer: Layer,
+    layers: Sequence[Layer],
     size: int,
+    multiple: int,
     with_digests: bool,
 ) -> tuple[list[_PlannedImage], dict[str, str]]:
-    """Read the headers: each image's resized shape and grid, or why it is skipped."""
+    """Read the headers: each image's resized shape and grids, or why it is skipped."""
 
     def inspect(file: ImageFile) -> tuple[tuple[int, int], str | None] | UnreadableImageError:
         try:
@@ -136,47 +211,57 @@ def _plan(
 
     planned: list[_PlannedImage] = []
     reasons: dict[str, str] = {}
-    grids: dict[tuple[int, int], tuple[int, int]] = {}
+    grids: dict[tuple[int, int], list[tuple[int, int]]] = {}
     with ThreadPoolExecutor(_n_workers()) as pool:
         for file, header in zip(files, pool.map(inspect, files), strict=True):
             if isinstance(header, UnreadableImageError):
                 reasons[file.name] = str(header)
                 continue
             own_size, digest = header
-            shape = resized_shape(*own_size, size, layer.stride)
+            shape = resized_shape(*own_size, size, multiple)
             if shape not in grids:
-                grids[shape] = _grid(backbone, layer, size, shape)
-            record = ImageRecord(file.name, file.path, own_size, grids[shape], digest)
-            planned.append(_PlannedImage(record, shape))
+                grids[shape] = _grids(backbone, layers, shape)
+            records = tuple(
+                ImageRecord(file.name, file.path, own_size, grid, digest) for grid in grids[shape]
+            )
+            planned.append(_PlannedImage(records, shape))
     return planned, reasons
 
 
-def _grid(backbone: Backbone, layer: Layer, size: int, shape: tuple[int, int]) -> tuple[int, int]:
-    """The layer's grid on an input of ``shape``."""
+def _grids(
+    backbone: Backbone, layers: Sequence[Layer], shape: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """The layers' grids on an input of ``shape``."""
     height, width = shape
     # A stride that is no power of two comes from padding that does not halve sides exactly, as in
     # AlexNet; then only a forward pass tells.
-    if layer.stride & (layer.stride - 1) == 0:
-        return height // layer.stride, width // layer.stride
+    if all(layer.stride & (layer.stride - 1) == 0 for layer in layers):
+        return [(height // layer.stride, width // layer.stride) for layer in layers]
     blank = torch.zeros(1, 3, height, width, device=backbone.device)
     with torch.inference_mode():
-        features = forward_to_layer(backbone, layer, blank)
-    return features.shape[2], features.shape[3]
+        features = forward_to_layers(backbone, layers, blank)
+    return [(layer.shape[2], layer.shape[3]) for layer in features]
 
 
 def _batches(
-    planned: Sequence[_PlannedImage], batch_size: int, store: "_Memory | ActivationCache"
+    planned: Sequence[_PlannedImage],
+    batch_size: int,
+    stores: "Sequence[_Memory | ActivationCache]",
 ) -> list[list[_PlannedImage]]:
     """Batches of one shape, cut over the whole set so that a resumed run has the same ones."""
     by_shape: dict[tuple[int, int], dict[str, _PlannedImage]] = defaultdict(dict)
     for image in planned:
-        by_shape[image.shape].setdefault(image.record.digest or image.record.name, image)
+        by_shape[image.shape].setdefault(image.content, image)
     batches = [
-        [image for image in images[first : first + batch_size] if not store.holds(image.record)]
+        [image for image in images[first : first + batch_size] if not _is_held(image, stores)]
         for images in (list(unique.values()) for unique in by_shape.values())
         for first in range(0, len(images), batch_size)
     ]
     return [batch for batch in batches if batch]
+
+
+def _is_held(image: _PlannedImage, stores: "Sequence[_Memory | ActivationCache]") -> bool:
+    return all(store.holds(record) for store, record in zip(stores, image.records, strict=True))
 
 
 def _decode_ahead(
@@ -186,7 +271,7 @@ def _decode_ahead(
 
     def decode(image: _PlannedImage) -> Tensor | UnreadableImageError:
         try:
-            pixels = read_image(image.record.path, min_longest_side=max(image.shape))
+            pixels = read_image(image.path, min_longest_side=max(image.shape))
         except UnreadableImageError as error:
             return error
         return resize(pixels, image.shape, interpolation)
@@ -212,12 +297,12 @@ def _n_workers() -> int:
 
 def _forward(
     backbone: Backbone,
-    layer: Layer,
+    layers: Sequence[Layer],
     pixels: Tensor,
     images: Sequence[_PlannedImage],
     amp: bool,
-) -> Tensor:
-    """The rows of a batch of uint8 images (b, 3, H, W): float32 (b, cells, c)."""
+) -> list[Tensor]:
+    """The rows of each layer for a batch of uint8 images (b, 3, H, W): float32 (b, cells, c)."""
     device = backbone.device
     mean, std = (
         torch.tensor(values, device=device).view(3, 1, 1)
@@ -226,21 +311,30 @@ def _forward(
     batch = ((pixels.to(device).float() / 255 - mean) / std).to(memory_format=torch.channels_last)
     try:
         with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
-            features = forward_to_layer(backbone, layer, batch).float()
+            outputs = forward_to_layers(backbone, layers, batch)
     except torch.OutOfMemoryError as error:
         raise InputError(
             f"a batch of {len(batch)} images does not fit in the memory of {device}; choose a "
             "smaller batch size"
         ) from error
-    grid, record = tuple(features.shape[2:]), images[0].record
-    if grid != record.grid:
+    return [
+        _rows(layer, output.float(), [image.records[index] for image in images])
+        for index, (layer, output) in enumerate(zip(layers, outputs, strict=True))
+    ]
+
+
+def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tensor:
+    """A layer's map (b, c, h, w) as rows (b, cells, c), checked."""
+    grid = tuple(features.shape[2:])
+    if grid != images[0].grid:
         raise InputError(
-            f"layer {layer.name} gave a grid of {grid} cells for {record.name}, where its stride "
-            f"of {layer.stride} means {record.grid}; choose a layer whose grid follows its stride"
+            f"layer {layer.name} gave a grid of {grid} cells for {images[0].name}, where its "
+            f"stride of {layer.stride} means {images[0].grid}; choose a layer whose grid follows "
+            "its stride"
         )
     finite = features.isfinite().flatten(1).all(1)
     if not finite.all():
-        culprit = images[int((~finite).nonzero()[0])].record.name
+        culprit = images[int((~finite).nonzero()[0])].name
         raise InputError(
             f"the activations of layer {layer.name} for {culprit} hold NaN or infinity; check the "
             "weights of the network and its preprocessing"

@@ -4,13 +4,13 @@ Everything here rests on one assumption: over the whole set, the background touc
 the images more than the object does. Where objects fill the frame or are cut by it (close-ups of
 faces), and where there is no common object, it fails; :func:`separation_warning` says so.
 
-For one layer: ``object_factor(activations, border_contrast(activations).weights)``. For the two
-layers of :func:`contrast_layers`: that for each, then :func:`fuse` of their heat maps.
+For one layer: ``object_factor(activations, border_contrast(activations).weights)``. For several,
+such as the two of :func:`contrast_layers`: :func:`fused_object`.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +113,7 @@ def border_contrast(activations: Activations) -> BorderContrast:
     return BorderContrast(inside, border)
 
 
-def separation_warning(contrast: BorderContrast) -> str | None:
+def separation_warning(separation: float) -> str | None:
     """One sentence if the set's objects cannot be told from the border of its images, else None.
 
     The mean of g was 0.125 to 0.32 on twelve groups of iCoseg, the classes of VOC 2007 and the cars
@@ -123,14 +123,14 @@ def separation_warning(contrast: BorderContrast) -> str | None:
 
     Parameters
     ----------
-    contrast : BorderContrast
-        Of the coarser layer.
+    separation : float
+        :attr:`BorderContrast.separation` of the coarser layer.
     """
-    if contrast.separation >= MIN_SEPARATION:
+    if separation >= MIN_SEPARATION:
         return None
     return (
         f"the network tells the inside of these images from their border by only "
-        f"{contrast.separation:.2f} (sets with a visible object: above {MIN_SEPARATION}): there "
+        f"{separation:.2f} (sets with a visible object: above {MIN_SEPARATION}): there "
         "may be no common object, or it fills the frame, and its masks should not be trusted"
     )
 
@@ -188,21 +188,45 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
     return Factorization(component[None], heatmaps, relative_error, n_iter)
 
 
-def weighted(activations: Activations, weights: Tensor) -> Activations:
-    """A·diag(weights), for several factors; as large as A and in memory."""
-    return replace(activations, blocks=[block * weights.to(block) for block in activations.blocks])
+def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) -> Factorization:
+    """The object from several layers: :func:`object_factor` of each, fused by :func:`fuse`.
+
+    Parameters
+    ----------
+    activations : sequence of Activations
+        Of each layer, for the same images.
+    weights : sequence of Tensor, (c,)
+        Each layer's channel weights.
+
+    Returns
+    -------
+    Factorization
+        Its maps are in [0, 1], on the finest grid. W has the layers' channels side by side, each
+        layer's scaled so that its own map has maximum 1; the relative error is the root mean
+        square of the layers'.
+    """
+    factors = [object_factor(*pair) for pair in zip(activations, weights, strict=True)]
+    components = torch.cat([f.components * f.heatmaps.scale for f in factors], dim=1)
+    unit_maps = [
+        HeatMaps(f.coefficients / f.heatmaps.scale, f.heatmaps.grids, f.heatmaps.image_sizes)
+        for f in factors
+    ]
+    relative_error = math.sqrt(sum(f.relative_error**2 for f in factors) / len(factors))
+    return Factorization(
+        components, fuse(unit_maps), relative_error, max(f.n_iter for f in factors)
+    )
 
 
 def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
     """One object map from those of several layers: their geometric mean, √(H₁ · H₂) for two.
 
-    Each is divided by its maximum over the set and upsampled bilinearly to the finest grid, that
-    with the most cells over the set. What is off in one layer is off in the result.
+    They are upsampled bilinearly to the finest grid, that with the most cells over the set. What is
+    off in one layer is off in the result.
 
     Parameters
     ----------
     maps : sequence of HeatMaps
-        One factor each, nowhere negative, of the same images.
+        One factor each, in [0, 1], of the same images.
 
     Returns
     -------
@@ -219,54 +243,16 @@ def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
     if any(m.n_factors != 1 or m.signed for m in maps):
         raise InputError(
             "only maps of one factor that are nowhere negative can be fused: the factors of "
-            "different layers are not the same ones; see object_map for several factors"
+            "different layers are not the same ones"
         )
     if any(m.image_sizes != maps[0].image_sizes for m in maps):
         raise InputError("maps of different images cannot be fused; give layers of the same set")
     finest = max(maps, key=lambda m: len(m.coefficients))
     fused = []
     for index, grid in enumerate(finest.grids):
-        layers = torch.stack([m.upsampled(index, grid) / m.scale for m in maps])
+        layers = torch.stack([m.upsampled(index, grid) for m in maps])
         fused.append((layers ** (1 / len(maps))).prod(0).flatten())
     return HeatMaps(torch.cat(fused)[:, None], finest.grids, finest.image_sizes)
-
-
-def object_map(heatmaps: HeatMaps) -> HeatMaps:
-    """One object map from several factors: those that shun the border, summed.
-
-    Factor j weighs max(0, (1 − b) / (1 + b)), where b is its mean on the border over its mean
-    inside. Coefficients are summed as they are, which is right for components of equal length, such
-    as those of `NMF`. For factors that are there already: one factor of the same weighted channels
-    did better (two layers fused, Otsu per image, mean IoU over twelve iCoseg groups: 0.67 with one
-    factor, 0.64 with three, 0.63 with five).
-
-    Parameters
-    ----------
-    heatmaps : HeatMaps
-        k factors, nowhere negative.
-
-    Returns
-    -------
-    HeatMaps
-        One factor; all zero if no factor prefers the inside.
-
-    Raises
-    ------
-    InputError
-        The maps are negative somewhere.
-    """
-    if heatmaps.signed:
-        raise InputError("the object is a sum of factors that are nowhere negative; use NMF")
-    H = heatmaps.coefficients
-    on_border = torch.cat([border_cells(grid).flatten() for grid in heatmaps.grids])
-    on_border = on_border.to(H.device)
-    border, inside = (
-        H[cells].sum(0) / cells.sum().clamp_min(1) for cells in (on_border, ~on_border)
-    )
-    # (1 − b) / (1 + b) with b = border / inside, defined for inside = 0 as well.
-    total = (inside + border).clamp_min(torch.finfo(H.dtype).tiny)
-    weights = ((inside - border) / total).clamp_min(0)
-    return HeatMaps((H @ weights)[:, None], heatmaps.grids, heatmaps.image_sizes)
 
 
 def contrast_layers(backbone: Backbone, size: int = 448) -> tuple[Layer, Layer]:

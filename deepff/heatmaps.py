@@ -22,12 +22,14 @@ class HeatMaps(Sequence[Tensor]):
         The layer's grid for each image, in cells.
     image_sizes : sequence of (H, W)
         Each image's own size, in pixels.
+    scale : Tensor, shape (k,), optional
+        What counts as full strength, where another set than this one says it.
 
     Attributes
     ----------
     scale : Tensor, shape (k,)
         The largest |value| of each factor over the whole set; 1 for a factor that is zero
-        everywhere. Bilinear values never exceed it.
+        everywhere. Bilinear values never exceed it. Or as it was given.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class HeatMaps(Sequence[Tensor]):
         coefficients: Tensor,
         grids: Sequence[tuple[int, int]],
         image_sizes: Sequence[tuple[int, int]],
+        scale: Tensor | None = None,
     ) -> None:
         offsets = [0, *accumulate(height * width for height, width in grids)]
         if len(grids) != len(image_sizes) or offsets[-1] != len(coefficients):
@@ -46,7 +49,7 @@ class HeatMaps(Sequence[Tensor]):
         self.grids = list(grids)
         self.image_sizes = list(image_sizes)
         self._row_slices = [slice(first, last) for first, last in pairwise(offsets)]
-        largest = coefficients.abs().amax(0)
+        largest = coefficients.abs().amax(0) if scale is None else scale.to(coefficients)
         self.scale = torch.where(largest > 0, largest, torch.ones_like(largest))
         self.signed = bool((coefficients < 0).any())
 
@@ -103,7 +106,8 @@ class HeatMaps(Sequence[Tensor]):
         Returns
         -------
         Tensor, shape (k, *shape)
-            In [0, 1], or in [-1, 1] where the factorization is signed.
+            In [0, 1], or in [-1, 1] where the factorization is signed; what goes beyond a scale
+            that was given is cut off.
         """
         if per == "set":
             scale = self.scale
@@ -113,4 +117,4 @@ class HeatMaps(Sequence[Tensor]):
         else:
             raise InputError(f'per must be "set" or "image", not {per!r}')
         maps = self.grid(index) if shape is None else self.upsampled(index, shape)
-        return maps / scale[:, None, None]
+        return (maps / scale[:, None, None]).clamp(-1, 1)

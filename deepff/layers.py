@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -132,46 +132,57 @@ def resolve_layer(backbone: Backbone, layer: str | None = None, size: int = 448)
     )
 
 
-def forward_to_layer(backbone: Backbone, layer: Layer, batch: Tensor) -> Tensor:
-    """Run the network up to the layer's last call and no further.
+def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
+    """Run the network up to the last of the layers' last calls and no further.
 
     Parameters
     ----------
     backbone : Backbone
-    layer : Layer
-        As `resolve_layer` gives it.
+    layers : sequence of Layer
+        As `resolve_layer` gives them; each once.
     batch : Tensor
         (b, 3, height, width), normalised, on the network's device.
 
     Returns
     -------
-    Tensor
-        (b, channels, h, w), without gradient.
+    list of Tensor
+        For each layer (b, channels, h, w), without gradient.
 
     Raises
     ------
     InputError
         The network cannot run on images of this shape.
     """
-    calls = 0
+    calls: Counter[str] = Counter()
+    outputs: dict[str, Tensor] = {}
 
-    def stop_at_last_call(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == layer.calls:
-            # Nothing runs after this, so no in-place operation can overwrite the output.
-            raise _StopForwardError(output)
+    def keep_last_call(layer: Layer, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        calls[layer.path] += 1
+        if calls[layer.path] != layer.calls:
+            return
+        is_last = len(outputs) + 1 == len(layers)
+        # What runs after this may overwrite the output in place; after the last nothing does.
+        outputs[layer.path] = output if is_last else output.clone()
+        if is_last:
+            raise _StopForwardError
 
-    handle = backbone.network.get_submodule(layer.path).register_forward_hook(stop_at_last_call)
+    handles = [
+        backbone.network.get_submodule(layer.path).register_forward_hook(
+            partial(keep_last_call, layer)
+        )
+        for layer in layers
+    ]
     try:
         _run(backbone, batch)
-    except _StopForwardError as stop:
-        return stop.output
+    except _StopForwardError:
+        return [outputs[layer.path] for layer in layers]
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
+    missing = next(layer for layer in layers if layer.path not in outputs)
     raise InputError(
-        f"layer {layer.name!r} of {backbone.name} ran {calls} times on these images but "
-        f"{layer.calls} times on the probe; choose a layer that always runs as often"
+        f"layer {missing.name!r} of {backbone.name} ran {calls[missing.path]} times on these "
+        f"images but {missing.calls} times on the probe; choose a layer that always runs as often"
     )
 
 
@@ -224,11 +235,7 @@ def paper_names(network: nn.Module) -> dict[str, str]:
 
 
 class _StopForwardError(Exception):
-    """Carries a layer's output out of the network's forward pass."""
-
-    def __init__(self, output: Tensor) -> None:
-        super().__init__()
-        self.output = output
+    """Ends the network's forward pass."""
 
 
 def _probe(backbone: Backbone, size: int) -> _Probe:

@@ -50,6 +50,13 @@ class RegionOptions:
         return rules.get(self.threshold, self.threshold) + refinements.get(self.refine, "")
 
 
+# What each recipe does from the maps on.
+RECIPE_OPTIONS = {
+    "paper": RegionOptions(),
+    "contrast": RegionOptions("otsu-image", refine="dense-crf"),
+}
+
+
 @dataclass(frozen=True)
 class Regions:
     """The regions of one image.
@@ -103,7 +110,8 @@ def find_regions(
     k : int, optional
         Which factorization; by default the largest.
     options : RegionOptions, optional
-        By default the paper's: the 75th percentile over the set, unrefined.
+        By default those of the result's recipe: the paper's are the 75th percentile over the set,
+        unrefined. Of a bank that was applied, thresholds over the set are over the bank's own set.
 
     Yields
     ------
@@ -115,10 +123,15 @@ def find_regions(
     InputError
         An option is out of its range, or the CRF cannot read an image any more.
     """
-    options = options or RegionOptions()
+    options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
     names = region_names(heatmaps, options)
-    limits = thresholds(heatmaps, options.threshold, options.value)
+    if result.bank is None or options.threshold == "otsu-image":
+        limits = thresholds(heatmaps, options.threshold, options.value)
+    else:
+        levels = result.bank.levels[heatmaps.n_factors]
+        row = thresholds(levels, options.threshold, options.value)
+        limits = row.to(heatmaps.scale).expand(len(heatmaps), -1)
     for index, limit in enumerate(limits):
         if options.refine == "none":
             maps = heatmaps[index]

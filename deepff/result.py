@@ -24,12 +24,15 @@ from deepff.feature_source import FeatureSource
 from deepff.files import atomic_path
 from deepff.heatmaps import HeatMaps
 from deepff.images import SkippedFile
+from deepff.levels import Levels
 
 SHARD_BYTES = 64 * 2**20
+OBJECT = "object"
 OUTPUTS = (
     "boxes",
     "export",
     "masks",
+    OBJECT,
     "regions",
     "report.html",
     "figure.png",
@@ -88,8 +91,8 @@ class Result:
         ``heatmaps`` of the result itself are those of the largest.
     method : str
         "nmf", "pca" or "kmeans".
-    source : FeatureSource
-        Network, layer and preparation of the images.
+    sources : tuple of FeatureSource
+        Network, layer and preparation of the images; several where layers were fused.
     options : dict
         The method's options, ``random_state`` among them.
     command : str
@@ -102,20 +105,36 @@ class Result:
         The folder of the activation cache, if one was used.
     agreements : dict of int to float or None
         What k was chosen by, where it was chosen (:func:`deepff.selection.select_k`).
+    channel_weights : Tensor, (c,), or None
+        What the channels of A were multiplied with before it was factorised.
+    recipe : str
+        "paper" or "contrast": how masks are made from the maps unless told otherwise.
+    separation : float or None
+        Where channels were weighted by it, how far the activations tell the inside of the images
+        from their border (:class:`deepff.foreground.BorderContrast`), of the coarsest layer.
+    object : Result or None
+        The object in the same images, found by the recipe "contrast".
+    bank : ConceptBank or None
+        The bank that was applied, where the components were found in another set.
     activations : Activations or None
-        A. After :func:`load` only where the cache still holds it.
+        A; None where layers were fused. After :func:`load` only where the cache still holds it.
     """
 
     images: list[ImageRecord]
     skipped: list[SkippedFile]
     factorizations: dict[int, Factorization]
     method: str
-    source: FeatureSource
+    sources: tuple[FeatureSource, ...]
     options: dict[str, Any]
     command: str
     seconds: dict[str, float]
     cache: str | None = None
     agreements: dict[int, float] | None = None
+    channel_weights: Tensor | None = field(default=None, repr=False)
+    recipe: str = "paper"
+    separation: float | None = None
+    object: "Result | None" = field(default=None, repr=False)
+    bank: ConceptBank | None = field(default=None, repr=False)
     activations: Activations | None = field(default=None, repr=False)
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -124,9 +143,19 @@ class Result:
             f"k={k}: {found.relative_error:.3f}" for k, found in self.factorizations.items()
         )
         return (
-            f"<Result of {len(self.images)} images, {self.source.model} {self.source.layer}, "
+            f"<Result of {len(self.images)} images, {self.model} {self.layer}, "
             f"{self.method}, relative error {errors}>"
         )
+
+    @property
+    def model(self) -> str:
+        """The network's name."""
+        return self.sources[0].model
+
+    @property
+    def layer(self) -> str:
+        """The layer's module path; those of fused layers with + between."""
+        return " + ".join(source.layer for source in self.sources)
 
     @property
     def names(self) -> list[str]:
@@ -176,8 +205,16 @@ class Result:
     @property
     def concepts(self) -> ConceptBank:
         """The components of every factorization, with what applying them elsewhere takes."""
-        components = {k: found.components for k, found in self.factorizations.items()}
-        return ConceptBank(components, self.method, self.source)
+        if self.bank is not None:
+            return self.bank
+        return ConceptBank(
+            components={k: found.components for k, found in self.factorizations.items()},
+            levels={k: Levels.sampled(f.heatmaps) for k, f in self.factorizations.items()},
+            method=self.method,
+            sources=self.sources,
+            channel_weights=self.channel_weights,
+            recipe=self.recipe,
+        )
 
     def save(self, folder: str | Path, progress: bool = False) -> None:
         """Write the run's files, its pictures and its report.
@@ -195,6 +232,8 @@ class Result:
         _write_json(folder / "manifest.json", {"deepff": version("deepff"), "status": "writing"})
         for name in OUTPUTS:
             _remove(folder / name)
+        if self.object is not None:
+            self.object.save(folder / OBJECT, progress)
         self.concepts.save(folder / "concepts.safetensors")
         self._save_heatmaps(folder / "heatmaps")
         write_report(self, folder, progress=progress)
@@ -233,7 +272,10 @@ class Result:
             },
             "method": self.method,
             "options": self.options,
-            "source": asdict(self.source),
+            "sources": [asdict(source) for source in self.sources],
+            "recipe": self.recipe,
+            "separation": self.separation,
+            "applied": self.bank is not None,
             "cache": self.cache,
             "agreements": self.agreements,
             "factorizations": {
@@ -273,7 +315,9 @@ def load(folder: str | Path) -> Result:
     for k, components in bank.components.items():
         coefficients = torch.cat([shard[f"k{k}"] for shard in shards])
         facts = manifest["factorizations"][str(k)]
-        factorizations[k] = Factorization(components, HeatMaps(coefficients, grids, sizes), **facts)
+        scale = bank.levels[k].high if manifest["applied"] else None
+        heatmaps = HeatMaps(coefficients, grids, sizes, scale)
+        factorizations[k] = Factorization(components, heatmaps, **facts)
     return Result(
         images=images,
         skipped=[
@@ -283,13 +327,18 @@ def load(folder: str | Path) -> Result:
         ],
         factorizations=factorizations,
         method=manifest["method"],
-        source=bank.source,
+        sources=bank.sources,
         options=manifest["options"],
         command=manifest["command"],
         seconds=manifest["seconds"],
         cache=manifest["cache"],
         agreements=_agreements(manifest),
-        activations=_cached_activations(manifest["cache"], bank.source, images),
+        channel_weights=bank.channel_weights,
+        recipe=manifest["recipe"],
+        separation=manifest["separation"],
+        object=_load_object(folder / OBJECT),
+        bank=bank if manifest["applied"] else None,
+        activations=_cached_activations(manifest["cache"], bank.sources, images),
         created=manifest["created"],
     )
 
@@ -321,12 +370,17 @@ def check_output_folder(folder: str | Path) -> Path:
     return folder
 
 
+def _load_object(folder: Path) -> Result | None:
+    manifest = _read_manifest(folder)
+    return load(folder) if manifest is not None and manifest["status"] == "complete" else None
+
+
 def _cached_activations(
-    cache: str | None, source: FeatureSource, images: list[ImageRecord]
+    cache: str | None, sources: tuple[FeatureSource, ...], images: list[ImageRecord]
 ) -> Activations | None:
-    if cache is None or not Path(cache).is_dir():
+    if cache is None or not Path(cache).is_dir() or len(sources) > 1:
         return None
-    store = ActivationCache(cache, source)
+    store = ActivationCache(cache, sources[0])
     store.reserve(images)
     return Activations(images, store.blocks(images)) if all(map(store.holds, images)) else None
 

@@ -3,30 +3,28 @@
 import math
 from collections.abc import Iterable
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deepff.errors import InputError
+from deepff.levels import OTSU_BINS, Levels
 
 THRESHOLDS = ("percentile", "otsu", "otsu-image", "max-fraction")
 
 PERCENTILE_BINS = 65_536
-OTSU_BINS = 256  # skimage.filters.threshold_otsu's default
-
-# Bilinear upsampling of equal float32 values returns them with an error of a few units in the last
-# place, so a factor whose values differ by less than this, relatively, is constant.
-_CONSTANT = 1e-6
 
 
-def thresholds(maps: Iterable[Tensor], method: str = "percentile", value: float = 75.0) -> Tensor:
+def thresholds(
+    maps: Iterable[Tensor] | Levels, method: str = "percentile", value: float = 75.0
+) -> Tensor:
     """Each factor's threshold for every image; a pixel is on where its value reaches it.
 
     Parameters
     ----------
-    maps : iterable of (k, H, W) float tensors
+    maps : iterable of (k, H, W) float tensors, or Levels
         The heat maps of the whole set, one tensor an image, sizes may differ. Read twice, one image
-        in memory at a time: a `HeatMaps`, a list, anything that can be iterated over again.
+        in memory at a time: a `HeatMaps`, a list, anything that can be iterated over again. Or
+        their histogram, which gives one row, for methods over the set.
     method : {"percentile", "otsu", "otsu-image", "max-fraction"}
         - ``"percentile"``: the `value`-th percentile of all the pixels of the factor's maps over
           the set, as `numpy.percentile` defines it (linear between order statistics). With
@@ -66,23 +64,24 @@ def thresholds(maps: Iterable[Tensor], method: str = "percentile", value: float 
         raise InputError(
             f"a fraction of {value:g} of the maximum is out of range; it is above 0 and at most 1"
         )
-    if iter(maps) is maps:
+    if not isinstance(maps, Levels) and iter(maps) is maps:
         raise InputError("the heat maps are read twice; give a list or HeatMaps, not an iterator")
     if method == "otsu-image":
+        if isinstance(maps, Levels):
+            raise InputError("Otsu per image needs the images' maps, not the set's histogram")
         rows = [thresholds([image], "otsu") for image in maps]
         if not rows:
             raise InputError("there are no heat maps to find a threshold for")
         return torch.cat(rows)
 
-    n, low, high = _value_range(maps)
+    bins = {"percentile": PERCENTILE_BINS, "otsu": OTSU_BINS, "max-fraction": 0}
+    levels = maps if isinstance(maps, Levels) else Levels.of(maps, bins[method])
     if method == "max-fraction":
-        row = high * value
-    elif method == "otsu":
-        row = _otsu(_histogram(maps, low, high, OTSU_BINS), low, high)
+        row = levels.high * value
     else:
-        row = _percentile(_histogram(maps, low, high, PERCENTILE_BINS), low, high, value)
-    constant = high - low <= _CONSTANT * torch.maximum(low.abs(), high.abs())
-    return row.masked_fill(constant, math.inf).expand(n, -1).clone()
+        row = levels.otsu() if method == "otsu" else levels.percentile(value)
+    n_rows = 1 if isinstance(maps, Levels) else levels.n_images
+    return row.masked_fill(levels.is_constant, math.inf).expand(n_rows, -1).clone()
 
 
 def masks(maps: Tensor, thresholds: Tensor) -> Tensor:
@@ -138,56 +137,3 @@ def label_map(maps: Tensor, masks: Tensor, scale: Tensor | None = None) -> Tenso
     winner = maps.masked_fill(~masks, -math.inf).argmax(0) + 1
     dtype = torch.uint8 if len(maps) <= 255 else torch.int32
     return (winner * masks.any(0)).to(dtype)
-
-
-def _value_range(maps: Iterable[Tensor]) -> tuple[int, Tensor, Tensor]:
-    """The number of images and each factor's (k,) minimum and maximum over the set."""
-    n, low, high = 0, None, None
-    for image in maps:
-        # amin and amax: aminmax along a dimension is many times slower than the two together
-        pixels = image.float().flatten(1)
-        image_low, image_high = pixels.amin(1), pixels.amax(1)
-        low = image_low if low is None else torch.minimum(low, image_low)
-        high = image_high if high is None else torch.maximum(high, image_high)
-        n += 1
-    if low is None or high is None:
-        raise InputError("there are no heat maps to find a threshold for")
-    return n, low, high
-
-
-def _histogram(maps: Iterable[Tensor], low: Tensor, high: Tensor, bins: int) -> Tensor:
-    """Pixel counts over the set, (k, bins), each factor's bins equally wide from low to high."""
-    counts = torch.zeros(len(low), bins, dtype=torch.int64, device=low.device)
-    span = (high - low).clamp_min(torch.finfo(torch.float32).tiny)
-    for image in maps:
-        # One factor at a time stays in the processor's cache: three times as fast as all at once.
-        for factor, values in enumerate(image.float().flatten(1)):
-            share = (values - low[factor]).div_(span[factor])
-            index = share.mul_(bins).clamp_(0, bins - 1).to(torch.int32)
-            counts[factor] += torch.bincount(index, minlength=bins)
-    return counts
-
-
-def _percentile(counts: Tensor, low: Tensor, high: Tensor, percent: float) -> Tensor:
-    """Percentiles (k,) interpolated between the lower edges of the order statistics' bins."""
-    device, counts, low, high = low.device, counts.cpu(), low.cpu().double(), high.cpu().double()
-    cumulative = counts.cumsum(1)
-    rank = percent / 100 * (int(cumulative[0, -1]) - 1)
-    ranks = torch.tensor([math.floor(rank), math.ceil(rank)]).repeat(len(counts), 1)
-    bins = torch.searchsorted(cumulative, ranks, right=True).double()
-    position = torch.lerp(bins[:, 0], bins[:, 1], rank % 1)
-    return (low + position * (high - low) / counts.shape[1]).float().to(device)
-
-
-def _otsu(counts: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Otsu's thresholds (k,) of histograms."""
-    from skimage.filters import threshold_otsu
-
-    bins = counts.shape[1]
-    rows = []
-    for factor, a, b in zip(counts.cpu().numpy(), low.tolist(), high.tolist(), strict=True):
-        centers = a + (np.arange(bins) + 0.5) * (b - a) / bins
-        # skimage fails on a histogram of one filled bin: a constant factor, masked out later
-        one_bin = np.count_nonzero(factor) == 1
-        rows.append(b if one_bin else float(threshold_otsu(hist=(factor, centers))))
-    return torch.tensor(rows, dtype=torch.float32, device=low.device)

@@ -28,9 +28,14 @@ from deepff.backbones import (
     weights_digest,
 )
 from deepff.errors import InputError
-from deepff.layers import forward_to_layer, resolve_layer
+from deepff.layers import Layer, forward_to_layers, resolve_layer
 
 SMALL = "squeezenet1_1"  # torchvision's smallest
+
+
+def forward_to_layer(backbone: Backbone, layer: Layer, batch: Tensor) -> Tensor:
+    (output,) = forward_to_layers(backbone, [layer], batch)
+    return output
 
 
 def message(error: pytest.ExceptionInfo[InputError]) -> str:

@@ -109,7 +109,7 @@ def test_a_saved_result_comes_back_whole(gymnastics, tmp_path):
     loaded = deepff.load(tmp_path / "result")
     assert loaded.names == gymnastics.names
     assert loaded.image_sizes == gymnastics.image_sizes
-    assert loaded.source == gymnastics.source
+    assert loaded.sources == gymnastics.sources
     assert loaded.options == gymnastics.options
     assert loaded.created == gymnastics.created
     assert list(loaded.factorizations) == [1, 2, 3, 4]
@@ -119,7 +119,7 @@ def test_a_saved_result_comes_back_whole(gymnastics, tmp_path):
         assert loaded.factorizations[k].relative_error == found.relative_error
     assert torch.equal(loaded.heatmaps[2], gymnastics.heatmaps[2])
     bank = deepff.load_concepts(tmp_path / "result/concepts.safetensors")
-    assert bank.source.weights_digest == gymnastics.source.weights_digest
+    assert bank.sources[0].weights_digest == gymnastics.sources[0].weights_digest
     assert torch.equal(bank.components[3], gymnastics.factorizations[3].components)
     manifest = json.loads((tmp_path / "result/manifest.json").read_text())
     assert manifest["options"]["random_state"] == 0
@@ -164,7 +164,7 @@ def test_the_recorded_command_makes_the_result_again(gymnastics, tmp_path):
     )
     again = eval(result.command, {"deepff": deepff})
     assert again.command == result.command
-    assert again.source == result.source
+    assert again.sources == result.sources
     assert torch.equal(again.coefficients, result.coefficients)
     assert result.command.startswith(f"deepff.discover(['{paths[0]}', '{paths[1]}'], ")
 
@@ -267,7 +267,7 @@ def test_ones_own_module_and_a_planted_pattern(tmp_path):
     np.testing.assert_allclose(maps[bright], pattern, atol=1e-3)
     np.testing.assert_allclose(maps[1 - bright], ~pattern, atol=1e-3)
     assert result.relative_error < 1e-3
-    assert result.source.model == "Checkerboard"
+    assert result.model == "Checkerboard"
 
 
 def test_a_signed_layer_is_refused_with_layers_that_would_do(gymnastics):

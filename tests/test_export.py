@@ -50,10 +50,10 @@ def result_of(maps: torch.Tensor, names: list[str], folder: Path) -> Result:
     images = [ImageRecord(name, folder / name, (h, w), (h, w)) for name in names]
     heatmaps = HeatMaps(maps.flatten(2).transpose(1, 2).reshape(-1, k), [(h, w)] * n, [(h, w)] * n)
     source = FeatureSource(
-        "net", "random", "0" * 64, "layer", k, 1, 8, (0, 0, 0), (1, 1, 1), "bilinear", False
+        "net", "random", "0" * 64, "layer", k, 1, 8, 1, (0, 0, 0), (1, 1, 1), "bilinear", False
     )
     found = Factorization(torch.eye(k), heatmaps, 0.0, 1)
-    return Result(images, [], {k: found}, "nmf", source, {}, "deepff", {})
+    return Result(images, [], {k: found}, "nmf", (source,), {}, "deepff", {})
 
 
 def test_components_are_instances_by_region_and_size() -> None:

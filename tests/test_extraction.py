@@ -17,7 +17,7 @@ from PIL import Image
 
 from deepff.backbones import Backbone, load_backbone
 from deepff.errors import InputError
-from deepff.extraction import extract
+from deepff.extraction import extract, extract_layers
 from deepff.image_files import find_images
 from deepff.layers import Layer, resolve_layer
 
@@ -210,3 +210,32 @@ def test_a_killed_run_resumes_with_the_same_result(backbone, layer, data_root, t
     assert torch.equal(resumed.rows, uninterrupted.rows)
     source = json.loads(next(cache.glob("*/source.json")).read_text())
     assert source["layer"] == "bn2"
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_several_layers_share_one_pass_and_lie_over_the_same_pixels(
+    backbone, mixed_set, tmp_path, cached
+):
+    """Sides are multiples of the largest stride, so the finer grid halves the coarser's cells."""
+    (mixed_set / "broken.png").write_bytes(b"not an image")
+    layers = [resolve_layer(backbone, path, SIZE) for path in ("blocks.5.0.bn1", "bn2")]
+    counts: list[int] = []
+    handle = count_images(backbone, counts)
+    cache = tmp_path / "cache" if cached else None
+    files = find_images(mixed_set)
+    (finer, coarser), skipped = extract_layers(files, backbone, layers, size=SIZE, cache=cache)
+    assert sum(counts) == 9 and [file.name for file in skipped] == ["broken.png"]
+    extract_layers(files, backbone, layers, size=SIZE, cache=cache)
+    assert sum(counts) == (9 if cached else 18)
+    handle.remove()
+    alone, _ = extract(files, backbone, layers[1], size=SIZE)
+    assert torch.equal(torch.cat(coarser.blocks), torch.cat(alone.blocks))
+    assert [image.name for image in finer.images] == [image.name for image in coarser.images]
+    for fine, coarse in zip(finer.images, coarser.images, strict=True):
+        assert fine.grid == (2 * coarse.grid[0], 2 * coarse.grid[1])
+    assert finer.rows.shape == (sum(image.n_cells for image in finer.images), 672)
+
+
+def test_a_layer_named_twice_is_refused(backbone, layer, mixed_set):
+    with pytest.raises(InputError, match="named twice"):
+        extract_layers(find_images(mixed_set), backbone, [layer, layer], size=SIZE)

@@ -1,6 +1,7 @@
 """Channel weights, fused layers and object maps, against values worked out by hand."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from deepff.activations import Activations, ImageRecord
 from deepff.backbones import load_backbone
 from deepff.datasets import GroundTruthSet, load_icoseg, load_voc
 from deepff.errors import InputError
-from deepff.extraction import extract
+from deepff.extraction import extract, extract_layers
 from deepff.factorization import NMF
 from deepff.foreground import (
     BorderContrast,
@@ -20,10 +21,9 @@ from deepff.foreground import (
     border_contrast,
     contrast_layers,
     fuse,
+    fused_object,
     object_factor,
-    object_map,
     separation_warning,
-    weighted,
 )
 from deepff.heatmaps import HeatMaps
 from deepff.image_files import find_images
@@ -111,7 +111,7 @@ def test_a_channel_that_hardly_fires_weighs_little():
 
 def test_results_do_not_depend_on_the_scale_of_the_activations():
     small = random_activations(0, [(6, 8), (8, 6)])
-    large = weighted(small, torch.full((12,), 1000.0))
+    large = replace(small, blocks=[1000 * block for block in small.blocks])
     torch.testing.assert_close(
         border_contrast(large).weights, border_contrast(small).weights, rtol=0.02, atol=1e-4
     )
@@ -119,7 +119,7 @@ def test_results_do_not_depend_on_the_scale_of_the_activations():
     a, b = object_factor(small, weights), object_factor(large, weights)
     torch.testing.assert_close(b.components, a.components)
     torch.testing.assert_close(b.coefficients, 1000 * a.coefficients)
-    fused = [fuse([maps, maps]).coefficients for maps in (a.heatmaps, b.heatmaps)]
+    fused = [fused_object([x, x], [weights, weights]).coefficients for x in (small, large)]
     torch.testing.assert_close(fused[0], fused[1])
 
 
@@ -149,7 +149,7 @@ def test_object_factor_is_the_non_negative_factorization_with_one_factor(seed):
     weights = torch.rand(12, generator=torch.Generator().manual_seed(seed))
     found = object_factor(activations, weights)
     reference = NMF(1, random_state=0, tol=1e-9)
-    H = reference.fit_transform(weighted(activations, weights).rows)
+    H = reference.fit_transform(activations.rows * weights)
     torch.testing.assert_close(found.components, reference.components_, rtol=0, atol=1e-4)
     torch.testing.assert_close(found.coefficients, H, rtol=1e-3, atol=1e-4)
     assert found.relative_error == pytest.approx(reference.relative_err_, abs=1e-5)
@@ -189,8 +189,8 @@ def one_factor(*grids: list[list[float]], size: tuple[int, int] = (8, 8)) -> Hea
 
 
 def test_fused_maps_are_the_geometric_mean_at_the_finer_grid():
-    coarse = one_factor([[1.0, 5.0]])  # divided by its maximum: 0.2, 1
-    fine = one_factor([[8.0, 8.0, 2.0, 0.0]])
+    coarse = one_factor([[0.2, 1.0]])
+    fine = one_factor([[1.0, 1.0, 0.25, 0.0]])
     # bilinear, align_corners=False: 0.2, 0.4, 0.8, 1
     expected = torch.tensor([0.2, 0.4, 0.8 * 0.25, 0.0]).sqrt()
     for order in ([coarse, fine], [fine, coarse]):
@@ -200,9 +200,9 @@ def test_fused_maps_are_the_geometric_mean_at_the_finer_grid():
 
 
 def test_fusing_a_map_with_itself_or_alone_gives_it_back():
-    maps = one_factor([[0.0, 1.0], [3.0, 4.0]], [[2.0, 2.0]])
+    maps = one_factor([[0.0, 0.25], [0.75, 1.0]], [[0.5, 0.5]])
     for n in (1, 2, 3):
-        torch.testing.assert_close(fuse([maps] * n).coefficients, maps.coefficients / 4)
+        torch.testing.assert_close(fuse([maps] * n).coefficients, maps.coefficients)
 
 
 def test_three_layers_fuse_by_the_cube_root():
@@ -222,27 +222,25 @@ def test_maps_that_do_not_belong_together_are_not_fused():
         fuse([maps, one_factor([[1.0, -2.0]])])
 
 
-def test_object_map_weighs_factors_by_how_little_they_touch_the_border():
-    border = border_cells((5, 5)).float().flatten()
-    inside = 1 - border
-    # b = 0, 1/3 and 3: weights 1, 1/2 and 0
-    H = torch.stack([inside, 3 * inside + border, inside + 3 * border], dim=1)
-    found = object_map(HeatMaps(H, [(5, 5)], [(40, 40)]))
-    torch.testing.assert_close(found.coefficients[:, 0], inside + 0.5 * (3 * inside + border))
-
-
-def test_object_map_of_factors_that_keep_to_the_border_is_empty():
-    border = border_cells((5, 5)).float().flatten()
-    found = object_map(HeatMaps(border[:, None].repeat(1, 2), [(5, 5)], [(40, 40)]))
-    assert not found.coefficients.any()
-    with pytest.raises(InputError, match="nowhere negative"):
-        object_map(HeatMaps(-border[:, None], [(5, 5)], [(40, 40)]))
+def test_the_fused_object_is_each_layers_best_factor_made_comparable_and_fused():
+    """W is scaled so that it alone, without the set, gives maps with maximum 1."""
+    layers = [random_activations(seed, [(6, 8), (4, 6)]) for seed in (0, 1)]
+    weights = [torch.linspace(0, 1, 12), torch.linspace(1, 0, 12)]
+    found = fused_object(layers, weights)
+    product = torch.ones(len(found.coefficients))
+    for activations, own, w in zip(layers, weights, found.components.split(12, dim=1), strict=True):
+        h = activations.rows @ (own * w[0]) / w.square().sum()
+        assert h.max().item() == pytest.approx(1)
+        alone = object_factor(activations, own).coefficients[:, 0]
+        torch.testing.assert_close(h, alone / alone.max())
+        product *= h
+    torch.testing.assert_close(found.coefficients[:, 0], product.sqrt())
 
 
 def test_a_set_without_contrast_is_warned_of():
     level = torch.ones(3)
-    assert separation_warning(BorderContrast(2 * level, level)) is None
-    message = separation_warning(BorderContrast(1.1 * level, level))
+    assert separation_warning(BorderContrast(2 * level, level).separation) is None
+    message = separation_warning(BorderContrast(1.1 * level, level).separation)
     assert message is not None and "only 0.05" in message  # 0.1 / 2.101
 
 
@@ -302,14 +300,12 @@ def test_weights_and_two_layers_beat_the_papers_recipe_on_real_images(data_root)
     backbone = load_backbone()
     head, _ = extract(files, backbone, resolve_layer(backbone))
     paper = object_factor(head, torch.ones(head.rows.shape[1])).heatmaps
-    maps = []
-    for layer in contrast_layers(backbone):
-        activations, _ = extract(files, backbone, layer)
-        contrast = border_contrast(activations)
-        maps.append(object_factor(activations, contrast.weights).heatmaps)
+    layers, _ = extract_layers(files, backbone, contrast_layers(backbone))
+    weights = [border_contrast(activations).weights for activations in layers]
+    contrast = fused_object(layers, weights).heatmaps
     # 0.49 and 0.79 when measured.
     assert object_quality(paper, "percentile", truth) < 0.55
-    assert object_quality(fuse(maps), "otsu-image", truth) > 0.74
+    assert object_quality(contrast, "otsu-image", truth) > 0.74
 
 
 def test_objects_that_fill_the_frame_are_warned_of(data_root, tmp_path):
@@ -325,5 +321,5 @@ def test_objects_that_fill_the_frame_are_warned_of(data_root, tmp_path):
     warnings = []
     for files in ([item.image for item in cats.images[:8]], find_images(tmp_path)):
         activations, _ = extract(files, backbone, coarser)
-        warnings.append(separation_warning(border_contrast(activations)))
+        warnings.append(separation_warning(border_contrast(activations).separation))
     assert warnings[0] is None and warnings[1] is not None

@@ -10,7 +10,7 @@ from deepff.backbones import Backbone, load_backbone
 from deepff.errors import InputError
 from deepff.layers import (
     Layer,
-    forward_to_layer,
+    forward_to_layers,
     list_layers,
     nearby_non_negative,
     paper_names,
@@ -67,6 +67,11 @@ def lite() -> Backbone:
 @pytest.fixture
 def small() -> Backbone:
     return load_backbone(SmallNetwork())
+
+
+def forward_to_layer(backbone: Backbone, layer: Layer, batch: Tensor) -> Tensor:
+    (output,) = forward_to_layers(backbone, [layer], batch)
+    return output
 
 
 def message(error: pytest.ExceptionInfo[InputError]) -> str:
@@ -382,3 +387,22 @@ def test_nearby_non_negative_layers(lite: Backbone) -> None:
     assert nearby_non_negative(layers, signed["conv_head"]) == expected
     assert nearby_non_negative(layers, signed["conv_head"], n=1) == ["bn2"]
     assert nearby_non_negative(layers[:1], layers[0]) == []
+
+
+def test_several_layers_in_one_pass_are_what_each_alone_is(lite: Backbone) -> None:
+    """An inner module, the one around it, and one whose output is overwritten in place."""
+    paths = ["blocks.5.0.bn1", "blocks.5.0.bn1.act", "blocks.6.0.bn1", "bn2", "blocks.5.0"]
+    layers = [resolve_layer(lite, path, 64) for path in paths]
+    batch = images(2, 3, 96, 64)
+    together = forward_to_layers(lite, layers, batch)
+    for layer, output in zip(layers, together, strict=True):
+        assert torch.equal(output, forward_to_layer(lite, layer, batch))
+
+
+def test_of_several_layers_the_one_that_does_not_run_is_named(small: Backbone) -> None:
+    relu = resolve_layer(small, "relu", size=64)
+    thrice = Layer(**{**relu.__dict__, "calls": 3})
+    with pytest.raises(InputError, match="'relu' of SmallNetwork ran 2 times on these images"):
+        forward_to_layers(
+            small, [resolve_layer(small, "conv", size=64), thrice], images(1, 3, 8, 8)
+        )

@@ -38,10 +38,10 @@ def quadrants(tmp_path: Path) -> Result:
     coefficients = torch.cat([one.flatten(1).T] * 2)
     heatmaps = HeatMaps(coefficients, [(8, 8)] * 2, [(8, 8)] * 2)
     source = FeatureSource(
-        "net", "random", "0" * 64, "layer", 3, 1, 8, (0, 0, 0), (1, 1, 1), "bilinear", False
+        "net", "random", "0" * 64, "layer", 3, 1, 8, 1, (0, 0, 0), (1, 1, 1), "bilinear", False
     )
     found = Factorization(torch.eye(3), heatmaps, 0.0, 1)
-    return Result(images, [], {3: found}, "nmf", source, {}, "deepff", {})
+    return Result(images, [], {3: found}, "nmf", (source,), {}, "deepff", {})
 
 
 HALF = RegionOptions("max-fraction", 0.5)

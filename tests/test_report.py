@@ -113,6 +113,7 @@ def make_result(
         5,
         16,
         448,
+        16,
         *[triple] * 2,
         "bilinear",
         False,
@@ -122,7 +123,7 @@ def make_result(
         [],
         factorizations,
         "nmf",
-        source,
+        (source,),
         {},
         "deepff run images",
         {},
@@ -150,7 +151,7 @@ def test_no_name_from_a_file_becomes_code(tmp_path: Path) -> None:
     hostile = "".join(HOSTILE_NAMES)
     result.skipped = [SkippedFile(name, f"reason {name}") for name in HOSTILE_NAMES]
     result.command = f"deepff run {hostile}"
-    result.source = replace(result.source, model=hostile, layer=hostile, weights=hostile)
+    result.sources = (replace(result.sources[0], model=hostile, layer=hostile, weights=hostile),)
     plain = make_result(tmp_path / "photos", [f"{i}.jpg" for i in range(len(HOSTILE_NAMES))])
     plain.skipped = [SkippedFile("a", "b")] * len(HOSTILE_NAMES)
     write_report(result, tmp_path / "hostile")

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 from skimage.filters import threshold_otsu
 from torch.nn import functional
 
+import deepff
 from deepff.errors import InputError
 from deepff.heatmaps import HeatMaps
+from deepff.levels import Levels
 from deepff.segmentation import PERCENTILE_BINS, THRESHOLDS, label_map, masks, thresholds
 
 
@@ -195,3 +197,22 @@ def test_label_map_labels_the_pixels_of_the_masks_only(
     assert ((labels > 0) == on.any(0)).all()
     for factor in range(k):
         assert on[factor][labels == factor + 1].all()
+
+
+def test_a_sampled_histogram_gives_nearly_the_thresholds_of_all_pixels(data_root):
+    """Real maps, images of several sizes; within half a percent of each factor's maximum."""
+    folder = next((data_root / "icoseg/images").glob("036*"))
+    heatmaps = deepff.discover(folder, 3).heatmaps
+    levels = Levels.sampled(heatmaps)
+    assert torch.equal(levels.high, heatmaps.scale)
+    for method, value in [
+        ("percentile", 75),
+        ("percentile", 90),
+        ("otsu", 0),
+        ("max-fraction", 0.5),
+    ]:
+        exact = thresholds(heatmaps, method, value)[0]
+        (sampled,) = thresholds(levels, method, value)
+        assert ((sampled - exact).abs() / heatmaps.scale).max() < 0.005, method
+    with pytest.raises(InputError, match="per image"):
+        thresholds(levels, "otsu-image")

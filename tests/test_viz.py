@@ -163,9 +163,9 @@ def grey_result(tmp_path: Path) -> Callable[..., Result]:
         }
         triple = (0.5, 0.5, 0.5)
         source = FeatureSource(
-            "net", "random", "0" * 64, "layer", 5, 32, 128, triple, triple, "bilinear", False
+            "net", "random", "0" * 64, "layer", 5, 32, 128, 32, triple, triple, "bilinear", False
         )
-        return Result(images, [], factorizations, "nmf", source, {}, "deepff run images", {})
+        return Result(images, [], factorizations, "nmf", (source,), {}, "deepff run images", {})
 
     return make
 

@@ -7,7 +7,13 @@ from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import write_label_map, write_label_names, write_masks
 from deepff.image_files import output_names
 from deepff.progress import track
-from deepff.regions import RegionOptions, factorization_for, find_regions, region_names
+from deepff.regions import (
+    RECIPE_OPTIONS,
+    RegionOptions,
+    factorization_for,
+    find_regions,
+    region_names,
+)
 from deepff.result import Result
 from deepff.viz.report import RegionGallery, write_report_page
 
@@ -43,7 +49,7 @@ def segment(
     InputError
         See :func:`deepff.regions.find_regions`.
     """
-    options = options or RegionOptions()
+    options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
     names = region_names(heatmaps, options)
     out = Path(folder) / "masks" / f"k{heatmaps.n_factors}"
@@ -91,7 +97,7 @@ def localize(
     InputError
         See :func:`deepff.regions.find_regions`.
     """
-    options = options or RegionOptions()
+    options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
     names = region_names(heatmaps, options)
     gallery = RegionGallery(folder, f"boxes-k{heatmaps.n_factors}", str(options), names)

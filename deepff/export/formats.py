@@ -10,13 +10,13 @@ import torch
 from deepff.errors import InputError
 from deepff.export.coco import write_coco
 from deepff.export.cvat import write_cvat
-from deepff.export.instances import AnnotatedImage, annotated_images
+from deepff.export.instances import AnnotatedImage, ImageEdits, annotated_images
 from deepff.export.label_studio import write_label_studio
 from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
-from deepff.regions import RegionOptions, Regions, factorization_for, region_names
+from deepff.regions import RECIPE_OPTIONS, RegionOptions, Regions, factorization_for, region_names
 from deepff.result import Result
 
 
@@ -47,6 +47,19 @@ FORMATS: dict[str, Writer] = {
     "png": write_label_maps,
 }
 
+# What each instance is written as.
+CONTENTS: dict[str, tuple[str, ...]] = {
+    "coco": ("masks", "boxes"),
+    "coco-polygons": ("masks", "boxes"),
+    "yolo": ("boxes",),
+    "yolo-seg": ("masks",),
+    "voc": ("masks", "boxes"),
+    "labelme": ("masks",),
+    "label-studio": ("masks",),
+    "cvat": ("masks",),
+    "png": ("masks",),
+}
+
 
 def export(
     result: Result,
@@ -56,6 +69,7 @@ def export(
     options: RegionOptions | None = None,
     instances: str = "components",
     min_area: int = 1,
+    edits: ImageEdits | None = None,
     progress: bool = False,
 ) -> int:
     """Write the instances of every image in the format of a labelling tool.
@@ -74,6 +88,8 @@ def export(
         See :func:`deepff.regions.find_regions`.
     instances, min_area
         See :func:`deepff.export.instances.find_instances`.
+    edits : ImageEdits, optional
+        Images to leave out, and factors that are background in one image.
     progress : bool
         Show progress on standard error.
 
@@ -90,12 +106,12 @@ def export(
     """
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are: {', '.join(FORMATS)}")
-    options = options or RegionOptions()
+    options = options or RECIPE_OPTIONS[result.recipe]
     names = region_names(factorization_for(result, k).heatmaps, options)
     for name in names:
         if any(unicodedata.category(character) == "Cc" for character in name):
             raise InputError(f"the name {name!r} has a control character, which formats can't hold")
-    images = annotated_images(result, k, options, instances, min_area, progress)
+    images = annotated_images(result, k, options, instances, min_area, edits, progress)
     count = 0
 
     def counted() -> Iterator[AnnotatedImage]:

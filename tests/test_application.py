@@ -1,0 +1,109 @@
+"""A concept bank applied to new images."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import deepff
+from deepff.cli import app
+from deepff.datasets import load_icoseg
+from deepff.errors import InputError
+from deepff.metrics import count_overlaps, iou
+from deepff.regions import RegionOptions, find_regions
+from deepff.result import Result
+from deepff.segmentation import thresholds
+
+
+@pytest.fixture(scope="module")
+def group(data_root: Path):
+    """Brown bears: five images to find concepts in, and others that they are applied to."""
+    return load_icoseg(data_root / "icoseg", groups=["002"])[0]
+
+
+def quality(result: Result, truth, options: RegionOptions | None = None) -> float:
+    labels = {item.image.name: item.labels() for item in truth.images}
+    pairs = [
+        (found.masks, labels[name])
+        for name, found in zip(result.names, find_regions(result, 1, options), strict=True)
+    ]
+    return float(iou(count_overlaps(pairs, 1))[0, 1])
+
+
+def test_a_bank_gives_its_own_set_the_maps_it_came_from(group, tmp_path):
+    files = [item.image for item in group.images[:3]]
+    for options in ({"n_components": [1, 3]}, {"recipe": "contrast"}):
+        result = deepff.discover(files, **options)
+        again = deepff.apply(result.concepts, files)
+        for k, found in result.factorizations.items():
+            applied = again.factorizations[k]
+            scale = found.heatmaps.scale
+            difference = (applied.coefficients - found.coefficients).abs() / scale
+            assert difference.max() < 1e-3
+            assert applied.relative_error == pytest.approx(found.relative_error, abs=1e-4)
+            torch.testing.assert_close(applied.heatmaps.scale, scale, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("recipe", ["paper", "contrast"])
+def test_a_bank_of_half_a_set_labels_the_other_half_about_as_well_as_a_joint_run(group, recipe):
+    images = group.images[:16]
+    truth = replace(group, images=images)
+    half, other = [i.image for i in images[::2]], [i.image for i in images[1::2]]
+    joint = deepff.discover([item.image for item in images], 1, recipe=recipe)
+    bank = deepff.discover(half, 1, recipe=recipe).concepts
+    applied = deepff.apply(bank, other)
+    on_other = [name in {image.name for image in other} for name in joint.names]
+    labels = {item.image.name: item.labels() for item in images}
+    pairs = [
+        (found.masks, labels[name])
+        for name, found, wanted in zip(joint.names, find_regions(joint, 1), on_other, strict=True)
+        if wanted
+    ]
+    expected = float(iou(count_overlaps(pairs, 1))[0, 1])
+    assert quality(applied, truth) > expected - 0.05
+    assert expected > (0.7 if recipe == "contrast" else 0.5)
+
+
+def test_thresholds_are_those_of_the_banks_set_and_survive_saving(group, tmp_path):
+    files = [item.image for item in group.images[:6]]
+    result = deepff.discover(files[:3], 2)
+    applied = deepff.apply(result.concepts, files[3:])
+    applied.save(tmp_path / "new")
+    loaded = deepff.load(tmp_path / "new")
+    own = thresholds(result.heatmaps)[0]
+    for new in (applied, loaded):
+        torch.testing.assert_close(new.heatmaps.scale, result.heatmaps.scale)
+        for index, found in enumerate(find_regions(new)):
+            maps = new.heatmaps[index]
+            surely = (maps > own[:, None, None] * 1.02), (maps < own[:, None, None] * 0.98)
+            assert found.masks[surely[0]].all() and not found.masks[surely[1]].any()
+    assert torch.equal(loaded.concepts.components[2], result.components)
+
+
+def test_a_network_with_other_weights_is_refused(group, tmp_path):
+    files = [item.image for item in group.images[:2]]
+    bank = deepff.discover(files, 1).concepts
+    other = replace(bank, sources=(replace(bank.sources[0], weights_digest="0" * 64),))
+    with pytest.raises(InputError, match="are others; give the file of the weights"):
+        deepff.apply(other, files)
+    missing = replace(bank, sources=(replace(bank.sources[0], model="MyNetwork"),))
+    with pytest.raises(InputError, match="this needs the network MyNetwork"):
+        deepff.apply(missing, files)
+
+
+def test_the_command_applies_and_what_follows_works_on_it(group, tmp_path):
+    files = [str(item.image.path) for item in group.images[:4]]
+    run = CliRunner().invoke
+    first = ["discover", *files[:2], "--recipe", "contrast", "--out", str(tmp_path / "a")]
+    assert run(app, first).exit_code == 0
+    bank = tmp_path / "a/concepts.safetensors"
+    outcome = run(app, ["apply", str(bank), *files[2:], "--out", str(tmp_path / "b")])
+    assert outcome.exit_code == 0, outcome.output
+    outcome = run(app, ["segment", str(tmp_path / "b"), "--object"])
+    assert outcome.exit_code == 0, outcome.output
+    assert len(list((tmp_path / "b/masks/k1/factor 0").iterdir())) == 2
+    outcome = run(app, ["apply", str(tmp_path / "none"), *files, "--out", str(tmp_path / "c")])
+    assert outcome.exit_code == 2 and "no concept bank" in outcome.output
+    assert not (tmp_path / "c").exists()
