@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -146,13 +147,12 @@ def find_regions(
         yield found if options.parts is None else _by_part(found, options.parts, names)
 
 
-def refined(image: Tensor, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:
+def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:
     """The factors' probabilities along the edges of one image, or of a batch of one shape.
 
     Parameters
     ----------
-    image : Tensor, (..., 3, H, W)
-        In [0, 1].
+    image : ndarray uint8 (H, W, 3), or Tensor float (..., 3, H, W) in [0, 1]
     maps : Tensor, (..., k, h, w)
         At any size, normalised to [0, 1] over the set.
     thresholds : Tensor, (..., k)

@@ -15,6 +15,7 @@ from PIL import Image
 from test_datasets_voc import write_parts
 from torch import nn
 
+from deepff.activations import ImageRecord
 from deepff.backbones import load_backbone
 from deepff.benchmark.curves import figure5, require_matplotlib
 from deepff.benchmark.evaluation import Network
@@ -22,9 +23,15 @@ from deepff.benchmark.icoseg import column_name, table1
 from deepff.benchmark.named_parts import LABEL_HEIGHT, part_masks, table3
 from deepff.benchmark.objects import table2
 from deepff.benchmark.parts import part_sets, table4
-from deepff.benchmark.tables import Table
+from deepff.benchmark.poorest import Poorest
+from deepff.benchmark.tables import Table, write_tables
+from deepff.datasets import load_icoseg
+from deepff.discovery import discover
 from deepff.errors import InputError
+from deepff.foreground import contrast_layers
 from deepff.layers import resolve_layer
+from deepff.metrics import count_overlaps, iou
+from deepff.regions import find_regions
 
 SIDE = 16
 RED, GREEN, BLUE = (
@@ -412,3 +419,41 @@ def test_table_1_on_real_groups_is_near_an_independent_measurement(data_root: Pa
     assert rows["DFF"][:2] == pytest.approx([0.25, 0.47], abs=0.05)
     assert rows["DFF-CRF"][1] > rows["DFF"][1] + 0.05
     assert rows["PCA"] == pytest.approx(rows["DFF"], abs=0.01)
+
+
+def test_the_recipe_contrast_stands_beside_the_papers_in_table_1(
+    data_root: Path, tmp_path: Path
+) -> None:
+    """As `deepff discover --recipe contrast` and `deepff segment` find it, in numbers and shown."""
+    backbone = load_backbone()
+    layers = contrast_layers(backbone)
+    network = Network(backbone, resolve_layer(backbone), object_layers=layers)
+    table = table1(network, data_root / "icoseg", groups=["036"], report=quiet)["table1-top"]
+    rows = rows_of(table)
+
+    (truth,) = load_icoseg(data_root / "icoseg", ["036"])
+    result = discover([item.image for item in truth.images], recipe="contrast", model=backbone)
+    labels = [item.labels() for item in truth.images]
+    pairs = zip((found.masks for found in find_regions(result)), labels, strict=True)
+    assert rows["contrast"][0] == pytest.approx(float(iou(count_overlaps(pairs, 1))[0, 1]))
+    # 0.35, 0.60 and 0.84 when measured
+    assert rows["contrast, unrefined"][0] > rows["DFF"][0] + 0.2
+    assert rows["contrast"][0] > rows["DFF"][0] + 0.4
+
+    paths = write_tables({"top": table}, tmp_path)
+    assert tmp_path / "top-01.jpg" in paths
+    assert "![" in (tmp_path / "top.md").read_text() and "pictures" not in table.json()
+
+
+def test_the_poorest_images_are_shown_the_poorest_first(tmp_path: Path) -> None:
+    poorest = Poorest()
+    for score in (0.9, 0.2, 0.5, 0.7):
+        image = ImageRecord(f"{score}.png", tmp_path / f"{score}.png", (8, 8), (1, 1))
+        Image.new("RGB", (8, 8), (int(250 * score), 0, 0)).save(image.path)
+        drawn = {"DFF": torch.zeros(1, 8, 8).bool(), "PCA": torch.ones(1, 8, 8).bool()}
+        poorest.add(image, drawn, {"DFF": score, "PCA": 0.0})
+    assert "0.20, 0.50, 0.70" in poorest.caption("set")
+    picture = poorest.picture()
+    side = len(picture) // 3
+    reds = [int(picture[row * side + side // 2, side // 2, 0]) for row in range(3)]
+    assert reds == [50, 125, 175]

@@ -27,12 +27,16 @@ def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None
     printed = run("table1", "--data", data, *options, "--cache", str(tmp_path / "cache"))
 
     written = {path.name: path for path in (tmp_path / "out").iterdir()}
-    assert sorted(written) == ["table1-top.csv", "table1-top.json", "table1-top.md"]
-    assert written["table1-top.md"].read_text(encoding="utf-8") in printed
+    assert sorted(written) == [
+        "table1-top-01.jpg", "table1-top.csv", "table1-top.json", "table1-top.md",
+    ]  # fmt: skip
+    markdown = written["table1-top.md"].read_text(encoding="utf-8")
+    shown, _, pictures = markdown.partition("\n018, the images with the lowest IoU")
+    assert shown in printed and "(table1-top-01.jpg)" in pictures
     assert all(str(path) in printed for path in written.values())
     table = json.loads(written["table1-top.json"].read_text(encoding="utf-8"))
     assert [row["label"] for row in table["rows"] if row["origin"] == "this run"] == [
-        "images", "DFF", "PCA", "k-means", "mean activation", "Le et al.",
+        "images", "DFF", "contrast, unrefined", "PCA", "k-means", "mean activation", "Le et al.",
     ]  # fmt: skip
     for words in ("efficientnet_lite0", "layer bn2", "ImageNet", "448", "5 images"):
         assert words in table["source"]

@@ -36,6 +36,9 @@ LayerName = Annotated[
     str | None, typer.Option("--layer", help="Layer, as `deepff layers` lists it.")
 ]
 Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="With a row for DFF-CRF.")]
+Contrast = Annotated[
+    bool, typer.Option("--contrast/--no-contrast", help="With rows for the recipe contrast.")
+]
 CrfOnly = Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")]
 Seeds = Annotated[int, typer.Option(min=1, help="Take means over this many seeds.")]
 Cache = Annotated[
@@ -71,13 +74,14 @@ def table1(
     weights: Weights = None,
     num_classes: NumClasses = None,
     crf: Crf = True,
+    contrast: Contrast = True,
     seeds: Seeds = 1,
     cache: Cache = None,
     out: Out = Path("benchmark/table1"),
     device: DeviceName = Device.auto,
 ) -> None:
     """Co-segmentation on iCoseg: IoU of objects with k = 1, and of parts with k = 2, 3, 4."""
-    network = _network(model, layer, size, weights, num_classes, cache, device)
+    network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
 
     from deepff.benchmark.icoseg import table1
 
@@ -100,13 +104,14 @@ def table2(
     weights: Weights = None,
     num_classes: NumClasses = None,
     crf: Crf = True,
+    contrast: Contrast = True,
     seeds: Seeds = 1,
     cache: Cache = None,
     out: Out = Path("benchmark/table2"),
     device: DeviceName = Device.auto,
 ) -> None:
     """Co-localization on Pascal VOC 2007: CorLoc of each class with k = 1."""
-    network = _network(model, layer, size, weights, num_classes, cache, device)
+    network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
 
     from deepff.benchmark.objects import table2
     from deepff.datasets import VOC_CLASSES
@@ -264,15 +269,23 @@ def _network(
     num_classes: int | None,
     cache: Path | None,
     device: Device,
+    contrast: bool = False,
 ) -> "Network":
     from deepff.backbones import load_backbone, select_device
     from deepff.benchmark.evaluation import Network
+    from deepff.foreground import contrast_layers
     from deepff.layers import resolve_layer
 
     backbone = load_backbone(
         model, weights=weights, num_classes=num_classes, device=select_device(device)
     )
-    return Network(backbone, resolve_layer(backbone, layer, size), size, cache)
+    return Network(
+        backbone,
+        resolve_layer(backbone, layer, size),
+        size,
+        cache,
+        object_layers=contrast_layers(backbone, size) if contrast else (),
+    )
 
 
 def _layer_names(load: "Callable[..., Network]") -> list[str]:

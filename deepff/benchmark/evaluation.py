@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -15,19 +15,22 @@ from deepff.activations import Activations
 from deepff.backbones import Backbone
 from deepff.datasets import GroundTruthImage, GroundTruthSet
 from deepff.errors import InputError
-from deepff.extraction import extract
+from deepff.extraction import extract_layers
 from deepff.feature_source import FeatureSource
+from deepff.foreground import border_contrast, fused_object
 from deepff.heatmaps import HeatMaps
 from deepff.images import read_image
 from deepff.layers import Layer
 from deepff.metrics import Overlaps, count_overlaps
 from deepff.refinement import guided_crf, refined_masks
+from deepff.regions import RECIPE_OPTIONS, refined
 from deepff.segmentation import masks, thresholds
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 DFF, DFF_CRF = "DFF", "DFF-CRF"
+CONTRAST, CONTRAST_UNREFINED = "contrast", "contrast, unrefined"
 
 
 class Variant(NamedTuple):
@@ -46,6 +49,8 @@ class Network:
     ----------
     backbone, layer
         What `load_backbone` and `resolve_layer` give. The layer must not be negative anywhere.
+    object_layers : sequence of Layer
+        Those that the recipe contrast fuses; none where it is left out.
     size : int
         The longer side of the resized images, in pixels.
     cache : path or None
@@ -59,6 +64,7 @@ class Network:
     size: int = 448
     cache: Path | None = None
     progress: bool = False
+    object_layers: Sequence[Layer] = ()
 
     def __post_init__(self) -> None:
         if not self.layer.non_negative:
@@ -80,12 +86,16 @@ class Network:
 
 @dataclass(frozen=True)
 class Features:
-    """Activations of a set and the ground truth of the same images, in the same order."""
+    """Activations of a set and the ground truth of the same images, in the same order.
+
+    With ``object_maps``, the recipe contrast's, where the network has layers for it.
+    """
 
     name: str
     activations: Activations
     truth: tuple[GroundTruthImage, ...]
     part_names: tuple[str, ...]
+    object_maps: HeatMaps | None = None
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -101,10 +111,11 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     """
     if not truth.images:
         raise InputError(f"{truth.name} has no images")
-    activations, skipped = extract(
+    layers = list({x.path: x for x in (network.layer, *network.object_layers)}.values())
+    extracted, skipped = extract_layers(
         [item.image for item in truth.images],
         network.backbone,
-        network.layer,
+        layers,
         size=network.size,
         cache=network.cache,
         progress=network.progress,
@@ -112,8 +123,14 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     for file in skipped:
         to_stderr(f"{truth.name}: skipped {file.name} ({file.reason})")
     by_name = {item.image.name: item for item in truth.images}
-    kept = tuple(by_name[image.name] for image in activations.images)
-    return Features(truth.name, activations, kept, truth.part_names)
+    kept = tuple(by_name[image.name] for image in extracted[0].images)
+    by_path = {x.path: found for x, found in zip(layers, extracted, strict=True)}
+    object_maps = None
+    if network.object_layers:
+        of_object = [by_path[x.path] for x in network.object_layers]
+        weights = [border_contrast(activations).weights for activations in of_object]
+        object_maps = fused_object(of_object, weights).heatmaps
+    return Features(truth.name, extracted[0], kept, truth.part_names, object_maps)
 
 
 def image_masks(
@@ -155,6 +172,29 @@ def image_masks(
             if photo is not None and variant.method == DFF:
                 refined = refined_masks(guided_crf(photo, grid, limit))
                 found[variant._replace(method=DFF_CRF)] = refined
+        yield found
+
+
+def contrast_masks(features: Features, crf: bool) -> Iterator[dict[Variant, Tensor]]:
+    """The object's mask by the recipe contrast, image by image: bool (1, H, W) each.
+
+    With ``crf`` refined, too; nothing where the features have no object maps.
+    """
+    maps, options = features.object_maps, RECIPE_OPTIONS["contrast"]
+    if maps is None:
+        yield from ({} for _ in features.truth)
+        return
+    limits = thresholds(maps, options.threshold, options.value)
+    for index, image in enumerate(features.activations.images):
+        found = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
+        if crf:
+            probabilities = refined(
+                read_image(image.path),
+                maps.normalized(index),
+                limits[index] / maps.scale,
+                options.refine,
+            )
+            found[Variant(CONTRAST, 1)] = refined_masks(probabilities)
         yield found
 
 

@@ -1,18 +1,25 @@
 """Whole objects with one factor: co-segmentation (Table 1, top) and co-localization (Table 2)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from deepff.benchmark.baselines import object_coefficients
 from deepff.benchmark.evaluation import (
+    CONTRAST,
+    CONTRAST_UNREFINED,
+    DFF,
+    DFF_CRF,
     Features,
     Network,
+    Variant,
     attempt,
     collect,
+    contrast_masks,
     count_by_variant,
     each,
     failure_notes,
@@ -20,12 +27,13 @@ from deepff.benchmark.evaluation import (
     require_success,
     to_stderr,
 )
+from deepff.benchmark.poorest import Poorest
 from deepff.benchmark.published import published_rows
 from deepff.benchmark.tables import Row, Table, mean_of_known
 from deepff.datasets import VOC_CLASSES, VOC_FILTERS, load_voc
 from deepff.datasets.voc import check_classes
-from deepff.localization import component_boxes
-from deepff.metrics import corloc, iou
+from deepff.localization import Box, component_boxes
+from deepff.metrics import BoxCoordinates, box_iou, corloc, iou, jaccard
 
 BASELINE_NOTE = (
     "k-means has two clusters, of which that with the longer centre is taken for the object; "
@@ -41,6 +49,7 @@ class Scores:
     n_images: int
     by_method: Mapping[str, list[float]]
     counts: Mapping[str, int]
+    poorest: Poorest
 
 
 def table2(
@@ -102,12 +111,35 @@ def table2(
 def object_scores(features: Features, crf: bool, seeds: int) -> Scores:
     """Set-wide IoU of each method's mask with the object."""
     by_method: dict[str, list[float]] = {}
+    poorest = Poorest()
+
+    def judged(
+        found_in_images: Iterator[dict[Variant, Tensor]],
+    ) -> Iterator[dict[Variant, Tensor]]:
+        for index, found in enumerate(found_in_images):
+            labels = features.truth[index].labels()
+            poorest.add(
+                features.activations.images[index],
+                {variant.method: own for variant, own in found.items()},
+                {variant.method: jaccard(own[0], labels) for variant, own in found.items()},
+            )
+            yield found
+
     for seed in range(seeds):
-        coefficients = object_coefficients(features.activations, seed)
-        found = image_masks(features, coefficients, crf)
-        for variant, overlaps in count_by_variant(found, features).items():
+        found = _all_masks(features, crf, seed)
+        overlaps_of = count_by_variant(judged(found) if seed == 0 else found, features)
+        for variant, overlaps in overlaps_of.items():
             by_method.setdefault(variant.method, []).append(float(iou(overlaps)[0, 1]))
-    return Scores(len(features), by_method, {})
+    return Scores(len(features), by_method, {}, poorest)
+
+
+def _all_masks(features: Features, crf: bool, seed: int) -> Iterator[dict[Variant, Tensor]]:
+    """Masks of every method; the recipe contrast has no seed, so it comes with the first."""
+    found = image_masks(features, object_coefficients(features.activations, seed), crf)
+    if seed > 0:
+        return found
+    pairs = zip(found, contrast_masks(features, crf), strict=True)
+    return (own | contrast for own, contrast in pairs)
 
 
 def object_table(
@@ -122,7 +154,9 @@ def object_table(
     """One column a class or group, their mean, and a row a method."""
     columns = [*scores, "mean"]
     done = [score for score in scores.values() if score is not None]
-    rows = [_method_row(scores, method) for method in done[0].by_method]
+    first = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST)
+    methods = sorted(done[0].by_method, key=lambda m: first.index(m) if m in first else len(first))
+    rows = [_method_row(scores, method) for method in methods]
     if not count_rows:
         counts = each(scores, lambda score: score.n_images)
         count_rows = [Row("images", [*counts, None])]
@@ -133,6 +167,11 @@ def object_table(
         [*count_rows, *rows, *published],
         network.describe(sum(score.n_images for score in done)),
         [*notes, *failure_notes(failures), *published_notes],
+        {
+            score.poorest.caption(name): score.poorest.picture()
+            for name, score in scores.items()
+            if score is not None
+        },
     )
 
 
@@ -164,18 +203,28 @@ def _corloc(
     (truth,) = load_voc(root, year=2007, classes=[class_name], filter=filter)
     features = collect(truth, network)
     boxes = [item.boxes_of(class_name) for item in features.truth]
+    poorest = Poorest()
     by_method: dict[str, list[float]] = {}
     for seed in range(seeds):
         predicted: dict[str, list] = {}
-        coefficients = object_coefficients(features.activations, seed)
-        for found in image_masks(features, coefficients, crf):
+        for index, found in enumerate(_all_masks(features, crf, seed)):
             for variant, own in found.items():
                 # the largest component comes first
                 first = [*component_boxes(own[0]), None][0]
                 predicted.setdefault(variant.method, []).append(first)
+            if seed == 0:
+                poorest.add(
+                    features.activations.images[index],
+                    {variant.method: own for variant, own in found.items()},
+                    {method: _best_iou(own[-1], boxes[index]) for method, own in predicted.items()},
+                )
         for method, own_boxes in predicted.items():
             by_method.setdefault(method, []).append(corloc(own_boxes, boxes))
-    return Scores(len(features), by_method, counts)
+    return Scores(len(features), by_method, counts, poorest)
+
+
+def _best_iou(box: Box | None, boxes: Sequence[BoxCoordinates]) -> float:
+    return 0.0 if box is None else float(box_iou([box], boxes).max())
 
 
 def _count_row(scores: Mapping[str, Scores | None], filter: str) -> Row:

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from PIL import Image
+
 from deepff.files import atomic_path
 
 MAX_COLUMNS = 12
@@ -49,6 +52,8 @@ class Table:
         Network, layer, weights and number of images behind the rows of this run.
     notes : sequence of str
         What a reader has to know: definitions, failures, where published numbers come from.
+    pictures : mapping of str to ndarray, uint8 (H, W, 3)
+        By a caption.
     """
 
     title: str
@@ -56,6 +61,7 @@ class Table:
     rows: Sequence[Row]
     source: str
     notes: Sequence[str] = field(default=())
+    pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -68,7 +74,8 @@ class Table:
     def markdown(self) -> str:
         """A heading, the table, and the source and notes as a list.
 
-        A table of many columns is turned over, with a line a column.
+        A table of many columns is turned over, with a line a column. Pictures are in files
+        (:func:`write_tables`).
         """
         cells = [[_cell(value, row.origin) for value in row.values] for row in self.rows]
         if len(self.columns) <= MAX_COLUMNS:
@@ -100,8 +107,9 @@ class Table:
         return text.getvalue()
 
     def json(self) -> str:
-        """All fields, as JSON; missing values are null."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+        """All fields but the pictures, as JSON; missing values are null."""
+        fields = {name: value for name, value in asdict(self).items() if name != "pictures"}
+        return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
     def _alignment(self) -> list[str]:
         columns = zip(*(row.values for row in self.rows), strict=True)
@@ -109,10 +117,24 @@ class Table:
 
 
 def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
-    """Write each table as ``<name>.md``, ``<name>.csv`` and ``<name>.json``; returns the paths."""
+    """Write each table as ``<name>.md``, ``<name>.csv`` and ``<name>.json``; returns the paths.
+
+    Its pictures are ``<name>-01.jpg`` and so on, which the Markdown shows.
+    """
     paths = []
     for name, table in tables.items():
-        texts = {"md": table.markdown(), "csv": table.csv(), "json": table.json()}
+        links = []
+        for number, (caption, picture) in enumerate(table.pictures.items(), 1):
+            path = folder / f"{name}-{number:02d}.jpg"
+            with atomic_path(path) as temporary:
+                Image.fromarray(picture).save(temporary, "JPEG", quality=85)
+            paths.append(path)
+            links.append(f"\n{caption}\n\n![{caption}]({path.name})\n")
+        texts = {
+            "md": table.markdown() + "".join(links),
+            "csv": table.csv(),
+            "json": table.json(),
+        }
         for suffix, text in texts.items():
             path = folder / f"{name}.{suffix}"
             with atomic_path(path) as temporary:
