@@ -13,6 +13,8 @@ from torch.nn import functional
 from deepff.errors import InputError
 from deepff.refinement import as_image_batch, at_working_size, with_background
 
+DENSE_CRF_SIZE = 256  # pixels
+
 # Rounding may take the sum of the labels this far above 1.
 _ROUNDING = 1e-4
 
@@ -27,7 +29,7 @@ def dense_crf(
     color_sigma: float = 13.0,
     bilateral_weight: float = 5.0,
     n_iter: int = 5,
-    size: int = 256,
+    size: int = DENSE_CRF_SIZE,
 ) -> Tensor:
     """Refine the factors' probabilities along the edges of their image.
 

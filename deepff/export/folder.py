@@ -3,7 +3,11 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
+from deepff.errors import InputError
 from deepff.export.png import write_label_map, write_label_names, write_masks
 from deepff.image_files import output_names
 from deepff.progress import track
@@ -14,7 +18,7 @@ from deepff.regions import (
     find_regions,
     region_names,
 )
-from deepff.result import Result
+from deepff.result import OBJECT, Result
 from deepff.viz.report import RegionGallery, write_report_page
 
 
@@ -61,12 +65,50 @@ def segment(
         for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
             write_masks(regions, names, out, files[index])
             write_label_map(regions, out / "labels", files[index])
-            gallery.add(result, index, regions.labels.cpu().numpy(), [])
+            gallery.add(result, index, [regions.labels.cpu().numpy()])
             advance(1)
     write_label_names(names, out / "labels")
     gallery.close()
     write_report_page(result, folder)
     return out
+
+
+def compare_recipes(result: Result, folder: str | Path, progress: bool = False) -> None:
+    """Show the object's masks by both recipes side by side in the report of a saved result.
+
+    Parameters
+    ----------
+    result : Result
+        With k = 1, the paper's map of the object, and an ``object``, whose masks :func:`segment`
+        has written. An image that the object's result lacks is shown without a mask.
+    folder : path
+        The folder of the saved result.
+    progress : bool
+        Show progress on standard error.
+
+    Raises
+    ------
+    InputError
+        There is nothing to compare.
+    """
+    if result.object is None:
+        raise InputError("the result has no masks of the object to compare; segment it first")
+    folder = Path(folder)
+    description = "left the paper's recipe, k = 1, right contrast"
+    gallery = RegionGallery(folder, "recipes", description, ["object"], n_panels=2)
+    labels = folder / OBJECT / "masks" / "k1" / "labels"
+    contrast = dict(zip(result.object.names, output_names(result.object.names), strict=True))
+    with track("recipes", len(result.names), enabled=progress) as advance:
+        for index, found in enumerate(find_regions(result, 1, RECIPE_OPTIONS["paper"])):
+            paper = found.labels.cpu().numpy()
+            if result.names[index] in contrast:
+                with Image.open(labels / f"{contrast[result.names[index]]}.png") as image:
+                    gallery.add(result, index, [paper, np.asarray(image)])
+            else:
+                gallery.add(result, index, [paper, np.zeros_like(paper)])
+            advance(1)
+    gallery.close()
+    write_report_page(result, folder)
 
 
 def localize(
@@ -106,7 +148,7 @@ def localize(
         for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
             boxes = region_boxes(regions, result.names[index], names, all_components, min_area)
             drawn = [(names.index(box.region), box.box) for box in boxes]
-            gallery.add(result, index, regions.labels.cpu().numpy(), drawn)
+            gallery.add(result, index, [regions.labels.cpu().numpy()], drawn)
             found += boxes
             advance(1)
     write_boxes(found, Path(folder) / "boxes" / f"k{heatmaps.n_factors}", str(options))

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.files import atomic_path
+from deepff.foreground import separation_warning
 from deepff.image_files import output_names
 from deepff.localization import Box
 from deepff.progress import track
@@ -117,25 +118,37 @@ class RegionGallery:
         How the regions were found, for people.
     regions : sequence of str
         The regions' names.
+    n_panels : int
+        Pictures side by side for each image.
     """
 
     def __init__(
-        self, folder: str | Path, name: str, description: str, regions: Sequence[str]
+        self,
+        folder: str | Path,
+        name: str,
+        description: str,
+        regions: Sequence[str],
+        n_panels: int = 1,
     ) -> None:
         self._folder = Path(folder) / GALLERIES / name
-        self._content = {"title": name, "description": description, "regions": list(regions)}
+        self._content = {
+            "title": name,
+            "description": description,
+            "regions": list(regions),
+            "n_panels": n_panels,
+        }
 
     def add(
         self,
         result: Result,
         index: int,
-        labels: np.ndarray,
-        boxes: Sequence[tuple[int, Box]],
+        panels: Sequence[np.ndarray],
+        boxes: Sequence[tuple[int, Box]] = (),
     ) -> None:
-        """Draw one image's regions; see :func:`deepff.viz.regions.region_picture`."""
+        """Draw one image's regions, a label map a panel; see `deepff.viz.regions`."""
         photo, _ = read_photo(result.paths[index], result.image_sizes[index])
-        picture = region_picture(photo, labels, boxes)
-        _save_jpeg(picture, self._folder / f"{index:05d}.jpg")
+        pictures = [region_picture(photo, labels, boxes) for labels in panels]
+        _save_jpeg(np.concatenate(pictures, axis=1), self._folder / f"{index:05d}.jpg")
 
     def close(self) -> None:
         """Let the next report show the gallery."""
@@ -145,7 +158,7 @@ class RegionGallery:
 
 def _galleries(folder: Path) -> list[dict[str, Any]]:
     return [
-        {**json.loads(path.read_text()), "folder": f"{GALLERIES}/{path.stem}"}
+        {"n_panels": 1, **json.loads(path.read_text()), "folder": f"{GALLERIES}/{path.stem}"}
         for path in sorted((folder / GALLERIES).glob("*.json"))
     ]
 
@@ -220,6 +233,8 @@ def _page(
         ],
         galleries=galleries,
         drawings=_drawings(result),
+        separation_warning=result.separation is not None and separation_warning(result.separation),
+        has_object=result.object is not None,
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),
         data=_embedded(result, files, colors),
     )
