@@ -69,7 +69,7 @@ class ActivationCache:
             query = "SELECT COALESCE(MAX(first_row + n_cells), 0) FROM images"
             next_row = self._index.execute(query).fetchone()[0]
             for image in images:
-                place = (image.digest, next_row, image.n_cells)
+                place = (_key(image), next_row, image.n_cells)
                 insert = (
                     "INSERT OR IGNORE INTO images (digest, first_row, n_cells) VALUES (?, ?, ?)"
                 )
@@ -79,7 +79,7 @@ class ActivationCache:
 
     def holds(self, image: ImageRecord) -> bool:
         """Whether the image's rows are written."""
-        return image.digest in self._done
+        return _key(image) in self._done
 
     def write(self, images: Sequence[ImageRecord], rows: Tensor) -> None:
         """Write the rows of images, (images, cells, c), and mark them written."""
@@ -87,9 +87,9 @@ class ActivationCache:
         with self._disk_errors():
             with open(self._data, "r+b") as file:
                 for image, values in zip(images, rows.float().cpu().numpy(), strict=True):
-                    file.seek(self._first_rows[image.digest] * row_bytes)
+                    file.seek(self._first_rows[_key(image)] * row_bytes)
                     file.write(np.ascontiguousarray(values).data)
-            digests = [image.digest for image in images]
+            digests = [_key(image) for image in images]
             with self._index:
                 mark = "UPDATE images SET done = 1 WHERE digest = ?"
                 self._index.executemany(mark, [(digest,) for digest in digests])
@@ -97,13 +97,15 @@ class ActivationCache:
 
     def blocks(self, images: Sequence[ImageRecord]) -> list[Tensor]:
         """The rows of images in their order, as few memory-mapped blocks as their places allow."""
+        if not images:
+            return [torch.empty(0, self._channels)]
         n_rows = self._data.stat().st_size // (4 * self._channels)
         # mode "c": copy-on-write, so that nothing done to the tensor reaches the file
         mapped = np.memmap(self._data, np.float32, mode="c", shape=(n_rows, self._channels))
         rows = torch.from_numpy(mapped)
         spans: list[list[int]] = []
         for image in images:
-            first = self._first_rows[image.digest]
+            first = self._first_rows[_key(image)]
             if spans and spans[-1][1] == first:
                 spans[-1][1] += image.n_cells
             else:
@@ -120,3 +122,8 @@ class ActivationCache:
                 f"the activation cache {self.folder} cannot be written ({reason}); what it holds "
                 "is kept, so a rerun resumes once that is mended, or choose another folder"
             ) from error
+
+
+def _key(image: ImageRecord) -> str:
+    """What the image is found by: its content, or in a cache of one set alone its name."""
+    return image.digest or image.name

@@ -1,5 +1,6 @@
 """Options that commands share."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -56,6 +57,15 @@ Cache = Annotated[
     Path | None,
     typer.Option("--cache", help="Keep activations here, for other runs and to resume."),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        help="What activations and coefficients may take in memory, such as 2GiB or 500MB; the "
+        "rest is on disk. By default what is free.",
+        show_default=False,
+    ),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Images a forward pass.")]
 Size = Annotated[int, typer.Option(min=1, help="Longer side of the resized images, in pixels.")]
 
@@ -97,6 +107,18 @@ Crf = Annotated[bool, typer.Option("--crf", help="The paper's DFF-CRF: --refine 
 Parts = Annotated[
     Path | None, typer.Option("--parts", help="File of names, with lines such as 0: head.")
 ]
+
+
+def byte_count(text: str | None) -> int | None:
+    """Bytes from text such as "2GiB", "500MB" or "1000000"."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise InputError(f"--memory takes a size such as 2GiB or 500MB, not {text!r}")
+    number, prefix, binary = found.groups()
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** " KMGT".index(prefix.upper() or " "))
 
 
 def numbers(text: str) -> list[int]:

@@ -10,12 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from deepff import ranks
 from deepff.activations import Activations
 from deepff.backbones import Backbone, load_backbone, select_device
 from deepff.errors import InputError
 from deepff.extraction import extract_layers
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
+from deepff.factorization.reduction import gather_rows
 from deepff.feature_source import FeatureSource
 from deepff.foreground import border_contrast, contrast_layers, fused_object
 from deepff.heatmaps import HeatMaps
@@ -50,6 +52,7 @@ def discover(
     method_options: dict[str, Any] | None = None,
     batch_size: int = 8,
     cache: str | Path | None = None,
+    memory: int | None = None,
     device: str = "auto",
     amp: bool = False,
     progress: bool = False,
@@ -97,6 +100,9 @@ def discover(
         Images a forward pass.
     cache : path, optional
         A folder in which activations are kept for further runs and for resuming.
+    memory : int, optional
+        Bytes that activations and coefficients may take in memory, each; what takes more is in
+        temporary files, read block by block. By default what the device has free.
     device : "auto", "cpu", "cuda" or "mps"
         Where to compute.
     amp : bool
@@ -113,6 +119,12 @@ def discover(
     InputError
         If something that was asked for cannot be had: the message says what would be right.
 
+    Notes
+    -----
+    Where `torch.distributed` is initialised, every rank calls this with the same arguments, runs
+    the network on its share of the images (with a part of the cache of its own), and gets the
+    result of the whole set, without activations. Ranks exchange sums over rows.
+
     Examples
     --------
     >>> import deepff
@@ -121,6 +133,7 @@ def discover(
     torch.Size([4, 375, 500])
     """
     command = _call(locals())
+    progress = progress and ranks.rank() == 0
     if recipe not in RECIPES:
         raise InputError(f"there is no recipe {recipe!r}; choose one of {', '.join(RECIPES)}")
     weighting = channel_weights or ("border" if recipe == "contrast" else "none")
@@ -139,8 +152,14 @@ def discover(
             "layer"
         )
 
+    if ranks.n_ranks() > 1 and (is_fused or weighting != "none" or asked == "auto"):
+        raise InputError(
+            "several processes can share a run with given numbers of factors of one layer; run "
+            "the recipe contrast, channel weights and -k auto in one process"
+        )
+
     def estimator(k: int) -> Any:
-        return _estimator(method, k, random_state, method_options or {})
+        return _estimator(method, k, random_state, memory, method_options or {})
 
     estimator(1)  # so that a mistake in the options is told before the network runs
     files = given_files(images)
@@ -163,13 +182,14 @@ def discover(
         _check_non_negative(backbone, layers, size)
     loaded = time.perf_counter()
     activations, skipped = extract_layers(
-        files,
+        ranks.own_share(files, size),
         backbone,
         layers,
         size=size,
         batch_size=batch_size,
         amp=amp,
-        cache=cache,
+        cache=_own_cache(cache),
+        memory=memory,
         progress=progress,
     )
     extracted = time.perf_counter()
@@ -195,15 +215,19 @@ def discover(
                 factorizations[k] = fused_object(activations, applied or ones)
             else:
                 factorizations[k] = factorize(
-                    activations[0], estimator(k), applied[0] if applied else None
+                    activations[0],
+                    estimator(k),
+                    applied[0] if applied else None,
+                    backbone.device,
                 )
             advance(1)
     finest = min(range(len(layers)), key=lambda index: layers[index].stride)
     coarsest = max(range(len(layers)), key=lambda index: layers[index].stride)
     multiple = layers[coarsest].stride
+    is_shared = ranks.n_ranks() > 1
     return Result(
-        images=activations[finest].images,
-        skipped=skipped,
+        images=ranks.gather(activations[finest].images),
+        skipped=ranks.gather(skipped),
         factorizations=factorizations,
         method=method,
         sources=tuple(FeatureSource.of(backbone, x, size, amp, multiple) for x in layers),
@@ -219,23 +243,32 @@ def discover(
         channel_weights=torch.cat(applied) if applied else None,
         recipe=recipe,
         separation=contrasts[coarsest].separation if contrasts else None,
-        cache=None if cache is None else str(Path(cache).resolve()),
-        activations=None if is_fused else activations[0],
+        cache=None if cache is None or is_shared else str(Path(cache).resolve()),
+        activations=None if is_fused or is_shared else activations[0],
     )
 
 
 def factorize(
-    activations: Activations, estimator: Any, channel_weights: Tensor | None = None
+    activations: Activations,
+    estimator: Any,
+    channel_weights: Tensor | None = None,
+    device: torch.device | None = None,
 ) -> Factorization:
-    """Factorise A, or A·diag(channel_weights), with an estimator of :mod:`deepff.factorization`."""
+    """Factorise A, or A·diag(channel_weights), with an estimator of :mod:`deepff.factorization`.
+
+    It computes on ``device``, by default where A is. Over several ranks the heat maps are those of
+    all of them.
+    """
     rows = RowBlocks(
         activations.blocks,
-        transform=None if channel_weights is None else lambda place, rows: rows * channel_weights,
+        device,
+        None if channel_weights is None else lambda _, rows: rows * channel_weights.to(rows.device),
     )
+    images = ranks.gather(activations.images)
     heatmaps = HeatMaps(
-        estimator.fit_transform(rows),
-        [image.grid for image in activations.images],
-        [image.size for image in activations.images],
+        gather_rows(estimator.fit_transform(rows)),
+        [image.grid for image in images],
+        [image.size for image in images],
     )
     return Factorization(
         estimator.components_, heatmaps, float(estimator.relative_err_), int(estimator.n_iter_)
@@ -333,12 +366,22 @@ def _factor_counts(n_components: int | Iterable[int] | str) -> list[int]:
     return counts
 
 
-def _estimator(method: str, k: int, random_state: int, options: dict[str, Any]) -> Any:
+def _own_cache(cache: str | Path | None) -> str | Path | None:
+    """The folder of this rank: several processes do not share one index."""
+    if cache is None or ranks.n_ranks() == 1:
+        return cache
+    return Path(cache) / f"rank-{ranks.rank()}-of-{ranks.n_ranks()}"
+
+
+def _estimator(
+    method: str, k: int, random_state: int, memory: int | None, options: dict[str, Any]
+) -> Any:
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
     seed = {} if method == "pca" else {"random_state": random_state}
+    bound = {"memory": memory} if method == "nmf" else {}
     try:
-        return METHODS[method](k, **seed, **options)
+        return METHODS[method](k, **seed, **bound, **options)
     except TypeError as error:
         raise InputError(f"method {method} does not take these options: {error}") from error
 

@@ -4,9 +4,11 @@ import os
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from deepff.activation_cache import ActivationCache
 from deepff.activations import Activations, ImageRecord
 from deepff.backbones import Backbone
 from deepff.errors import InputError
+from deepff.factorization.blocks import available_memory
+from deepff.factorization.reduction import all_reduce_sum
 from deepff.feature_source import FeatureSource
 from deepff.image_files import ImageFile
 from deepff.images import (
@@ -41,6 +45,7 @@ def extract(
     batch_size: int = 8,
     amp: bool = False,
     cache: str | Path | None = None,
+    memory: int | None = None,
     progress: bool = False,
 ) -> tuple[Activations, list[SkippedFile]]:
     """Collect the activations of ``layer`` for every readable image.
@@ -62,7 +67,10 @@ def extract(
         Run the network in automatic mixed precision; only on a CUDA device.
     cache : path, optional
         A folder in which activations are kept, so that no image goes through the network twice
-        and an interrupted run resumes. Without it A is in the memory of the network's device.
+        and an interrupted run resumes. Without it A is in the memory of the network's device, or
+        in a temporary file where it would take more than ``memory``.
+    memory : int, optional
+        Bytes that A may take in memory; by default half of what the device has free.
     progress : bool
         Show progress with images per second on standard error.
 
@@ -85,6 +93,7 @@ def extract(
         batch_size=batch_size,
         amp=amp,
         cache=cache,
+        memory=memory,
         progress=progress,
     )
     return activations, skipped
@@ -99,6 +108,7 @@ def extract_layers(
     batch_size: int = 8,
     amp: bool = False,
     cache: str | Path | None = None,
+    memory: int | None = None,
     progress: bool = False,
 ) -> tuple[list[Activations], list[SkippedFile]]:
     """Collect the activations of several layers in one pass over the images.
@@ -110,7 +120,7 @@ def extract_layers(
     ----------
     layers : sequence of Layer
         Each once.
-    files, backbone, size, batch_size, amp, cache, progress
+    files, backbone, size, batch_size, amp, cache, memory, progress
         As for :func:`extract`.
 
     Returns
@@ -124,8 +134,6 @@ def extract_layers(
     InputError
         As :func:`extract`, or a layer is named twice.
     """
-    if not files:
-        raise InputError("no images were named: give at least one")
     if batch_size < 1:
         raise InputError(f"the batch size must be 1 or more, not {batch_size}")
     if amp and backbone.device.type != "cuda":
@@ -136,12 +144,56 @@ def extract_layers(
     planned, reasons = _plan(
         files, backbone, layers, size, multiple, with_digests=cache is not None
     )
-    stores: list[_Memory | ActivationCache] = [
-        _Memory(layer.channels, backbone.device)
-        if cache is None
-        else ActivationCache(cache, FeatureSource.of(backbone, layer, size, amp, multiple))
-        for layer in layers
-    ]
+    n_bytes = 4 * sum(
+        record.n_cells * layer.channels
+        for image in planned
+        for record, layer in zip(image.records, layers, strict=True)
+    )
+    fits = n_bytes <= (_free_memory(backbone.device) // 2 if memory is None else memory)
+    in_memory = cache is None and fits
+    # What is mapped into memory outlives the names of a temporary folder's files.
+    temporary = TemporaryDirectory(prefix="deepff-") if cache is None and not fits else None
+    with temporary or nullcontext(cache) as folder:
+        sources = [FeatureSource.of(backbone, layer, size, amp, multiple) for layer in layers]
+        stores: list[_Memory | ActivationCache] = [
+            _Memory(source.channels, backbone.device)
+            if in_memory
+            else ActivationCache(str(folder), source)
+            for source in sources
+        ]
+        _fill(stores, planned, backbone, layers, batch_size, amp, reasons, progress)
+        kept = [image for image in planned if _is_held(image, stores)]
+        activations = []
+        for index, store in enumerate(stores):
+            records = [image.records[index] for image in kept]
+            activations.append(Activations(records, store.blocks(records)))
+    skipped = [SkippedFile(file.name, reasons[file.name]) for file in files if file.name in reasons]
+    # Another rank may have images where this one has none.
+    if int(all_reduce_sum(torch.tensor(len(kept), device=backbone.device))) == 0:
+        raise InputError(_nothing_readable(skipped))
+    return activations, skipped
+
+
+def _nothing_readable(skipped: Sequence[SkippedFile]) -> str:
+    if not skipped:
+        return "no images were named: give at least one"
+    return (
+        f"none of the {len(skipped)} files is an image that can be read; the first, "
+        f"{skipped[0].name}, was skipped for this reason: {skipped[0].reason}"
+    )
+
+
+def _fill(
+    stores: "Sequence[_Memory | ActivationCache]",
+    planned: "Sequence[_PlannedImage]",
+    backbone: Backbone,
+    layers: Sequence[Layer],
+    batch_size: int,
+    amp: bool,
+    reasons: dict[str, str],
+    progress: bool,
+) -> None:
+    """Run the network over what the stores lack; note in `reasons` what cannot be decoded."""
     for index, store in enumerate(stores):
         store.reserve([image.records[index] for image in planned])
     batches = _batches(planned, batch_size, stores)
@@ -159,19 +211,10 @@ def extract_layers(
                 if isinstance(error, UnreadableImageError):
                     reasons[image.name] = str(error)
             advance(len(batch))
-    kept = [image for image in planned if _is_held(image, stores)]
-    skipped = [SkippedFile(file.name, reasons[file.name]) for file in files if file.name in reasons]
-    if not kept:
-        first = skipped[0]
-        raise InputError(
-            f"none of the {len(skipped)} files is an image that can be read; the first, "
-            f"{first.name}, was skipped for this reason: {first.reason}"
-        )
-    activations = []
-    for index, store in enumerate(stores):
-        records = [image.records[index] for image in kept]
-        activations.append(Activations(records, store.blocks(records)))
-    return activations, skipped
+
+
+def _free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 @dataclass(frozen=True)

@@ -239,3 +239,21 @@ def test_several_layers_share_one_pass_and_lie_over_the_same_pixels(
 def test_a_layer_named_twice_is_refused(backbone, layer, mixed_set):
     with pytest.raises(InputError, match="named twice"):
         extract_layers(find_images(mixed_set), backbone, [layer, layer], size=SIZE)
+
+
+def test_what_memory_is_too_small_for_is_read_from_a_temporary_file(
+    backbone, layer, mixed_set, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    files = find_images(mixed_set)
+    held, _ = extract(files, backbone, layer, size=SIZE)
+    n_bytes = held.rows.numel() * 4
+    spilled, _ = extract(files, backbone, layer, size=SIZE, memory=n_bytes - 1)
+    assert torch.equal(spilled.rows, held.rows)
+    assert [image.name for image in spilled.images] == [image.name for image in held.images]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("deepff-")]
+    mapped = Path("/proc/self/maps").read_text()
+    assert mapped.count("activations.f32 (deleted)") == 1
+    fitting, _ = extract(files, backbone, layer, size=SIZE, memory=n_bytes)
+    assert torch.equal(fitting.rows, held.rows)
+    assert Path("/proc/self/maps").read_text().count("activations.f32 (deleted)") == 1
