@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deepff.errors import InputError
     from deepff.factorization import NMF, PCA, KMeans
     from deepff.heatmaps import HeatMaps
+    from deepff.part_discovery import discover_parts
     from deepff.result import Result, load
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ _MODULES = {
     "Result": "deepff.result",
     "apply": "deepff.application",
     "discover": "deepff.discovery",
+    "discover_parts": "deepff.part_discovery",
     "find_object": "deepff.discovery",
     "load": "deepff.result",
     "load_concepts": "deepff.concepts",
@@ -42,6 +44,7 @@ __all__ = [
     "Result",
     "apply",
     "discover",
+    "discover_parts",
     "find_object",
     "load",
     "load_concepts",

@@ -11,6 +11,7 @@ from deepff.activations import Activations
 from deepff.backbones import select_device
 from deepff.concepts import ConceptBank, load_concepts
 from deepff.discovery import Images, given_files
+from deepff.errors import InputError
 from deepff.extraction import extract_layers
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
@@ -57,13 +58,19 @@ def apply(
     Raises
     ------
     InputError
-        The bank, its network with the same weights, or the images cannot be had.
+        The bank, its network with the same weights, or the images cannot be had; or the bank's
+        factors are parts inside an object, which it does not hold.
 
     Examples
     --------
     >>> new = deepff.apply("result/concepts.safetensors", "new_photos/")  # doctest: +SKIP
     """
     bank = bank if isinstance(bank, ConceptBank) else load_concepts(bank)
+    if bank.parts_of is not None:
+        raise InputError(
+            "parts inside the object cannot be applied to other images; run discover with "
+            "--inside-object on them, or apply a bank made without it"
+        )
     files = given_files(images)
     started = time.perf_counter()
     source = bank.sources[0]

@@ -35,6 +35,8 @@ class ConceptBank:
         What activations are multiplied with before W applies to them.
     recipe : str
         "paper" or "contrast": how masks are made from the maps unless told otherwise.
+    parts_of : str or None
+        As of :class:`deepff.result.Result`.
     """
 
     components: dict[int, Tensor]
@@ -43,6 +45,7 @@ class ConceptBank:
     sources: tuple[FeatureSource, ...]
     channel_weights: Tensor | None = None
     recipe: str = "paper"
+    parts_of: str | None = None
 
     def save(self, path: str | Path) -> None:
         """Write the bank as one safetensors file, whole or not at all."""
@@ -56,6 +59,7 @@ class ConceptBank:
             "format": FORMAT,
             "method": self.method,
             "recipe": self.recipe,
+            "parts_of": self.parts_of or "",
             "sources": json.dumps([asdict(source) for source in self.sources]),
             "n_images": json.dumps({k: levels.n_images for k, levels in self.levels.items()}),
         }
@@ -97,4 +101,5 @@ def load_concepts(path: str | Path) -> ConceptBank:
         sources=tuple(map(FeatureSource.from_dict, json.loads(metadata["sources"]))),
         channel_weights=tensors.get("channel_weights"),
         recipe=metadata["recipe"],
+        parts_of=metadata["parts_of"] or None,
     )

@@ -145,7 +145,7 @@ def discover(
     is_fused = not isinstance(layer, str | None) or (layer is None and recipe == "contrast")
     if n_components is None:
         n_components = 1 if is_fused else 4
-    asked = "auto" if n_components == "auto" else _factor_counts(n_components)
+    asked = "auto" if n_components == "auto" else factor_counts_of(n_components)
     if is_fused and (asked != [1] or method != "nmf"):
         raise InputError(
             "several layers give one map of the object: use one factor and the method nmf, or one "
@@ -164,18 +164,14 @@ def discover(
     estimator(1)  # so that a mistake in the options is told before the network runs
     files = given_files(images)
     started = time.perf_counter()
-    backbone = (
-        model
-        if isinstance(model, Backbone)
-        else load_backbone(
-            model,
-            weights=None if weights is None else Path(weights),
-            num_classes=num_classes,
-            mean=mean,
-            std=std,
-            interpolation=interpolation,
-            device=select_device(device),
-        )
+    backbone = opened_backbone(
+        model,
+        weights=weights,
+        num_classes=num_classes,
+        mean=mean,
+        std=std,
+        interpolation=interpolation,
+        device=device,
     )
     layers = _layers(backbone, layer, recipe, size)
     if method == "nmf":
@@ -325,6 +321,13 @@ def find_object(
     )
 
 
+def opened_backbone(model: str | nn.Module | Backbone, *, device: str, **options: Any) -> Backbone:
+    """A network by name, or one's own, on the device; one that is open already as it is."""
+    if isinstance(model, Backbone):
+        return model
+    return load_backbone(model, device=select_device(device), **options)
+
+
 def _layers(
     backbone: Backbone, layer: str | Sequence[str] | None, recipe: str, size: int
 ) -> list[Layer]:
@@ -357,7 +360,8 @@ def _check_non_negative(backbone: Backbone, layers: Sequence[Layer], size: int) 
         )
 
 
-def _factor_counts(n_components: int | Iterable[int] | str) -> list[int]:
+def factor_counts_of(n_components: int | Iterable[int] | str) -> list[int]:
+    """Numbers of factors, ascending; InputError where they are none, or below 1."""
     if isinstance(n_components, str):
         raise InputError(f'n_components is {n_components!r}; give a number, several, or "auto"')
     counts = [n_components] if isinstance(n_components, int) else sorted(set(n_components))

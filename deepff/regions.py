@@ -11,11 +11,13 @@ from deepff.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.errors import InputError
 from deepff.heatmaps import HeatMaps
 from deepff.images import UnreadableImageError, read_image
+from deepff.object_parts import part_probabilities
 from deepff.parts import check_parts, part_map
 from deepff.refinement import (
     as_image_batch,
     at_working_size,
     guided_crf,
+    masks_of_labels,
     refined_labels,
     refined_masks,
     unary_probabilities,
@@ -134,6 +136,11 @@ def find_regions(
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
     names = region_names(heatmaps, options)
+    if result.parts_of is not None:
+        for labels in _part_labels(result, heatmaps, options):
+            found = Regions(masks_of_labels(labels, heatmaps.n_factors), labels)
+            yield found if options.parts is None else _by_part(found, options.parts, names)
+        return
     if result.bank is None or options.threshold == "otsu-image":
         limits = thresholds(heatmaps, options.threshold, options.value)
     else:
@@ -152,6 +159,50 @@ def find_regions(
             )
             found = Regions(refined_masks(probabilities), refined_labels(probabilities))
         yield found if options.parts is None else _by_part(found, options.parts, names)
+
+
+def object_probabilities(result: Result, options: RegionOptions) -> Iterator[Tensor]:
+    """How likely each pixel is the object, image by image: (1, H, W) in [0, 1].
+
+    Parameters
+    ----------
+    result : Result
+        With one factor, the object.
+    options : RegionOptions
+        Threshold and refinement; unrefined, the probability is 1/2 at the threshold.
+    """
+    heatmaps = factorization_for(result, 1).heatmaps
+    for index, limit in enumerate(thresholds(heatmaps, options.threshold, options.value)):
+        if options.refine == "none":
+            yield unary_probabilities(heatmaps[index], limit)
+        else:
+            yield refined(
+                _photo(result, index),
+                heatmaps.normalized(index),
+                limit / heatmaps.scale,
+                options.refine,
+            )
+
+
+def _part_labels(result: Result, heatmaps: HeatMaps, options: RegionOptions) -> Iterator[Tensor]:
+    """One part per pixel, image by image: the parts share what is object, refined together."""
+    if options.refine == "guided-crf":
+        raise InputError("parts of the object are refined by dense-crf, or by none")
+    if result.object is None:
+        raise InputError("the result of the object, in the folder object, is gone; run it again")
+    if result.parts_of == "object":
+        for index, whole in enumerate(object_probabilities(result.object, options)):
+            shares = part_probabilities(whole, heatmaps.grid(index))
+            yield _labels_of(result, index, shares, options)
+    else:
+        for index in range(len(heatmaps)):
+            yield _labels_of(result, index, heatmaps[index], options)
+
+
+def _labels_of(result: Result, index: int, probabilities: Tensor, options: RegionOptions) -> Tensor:
+    if options.refine == "dense-crf":
+        probabilities = dense_crf(_photo(result, index), probabilities)
+    return refined_labels(probabilities)
 
 
 def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:

@@ -114,6 +114,9 @@ class Result:
         from their border (:class:`deepff.foreground.BorderContrast`), of the coarsest layer.
     object : Result or None
         The object in the same images, found by the recipe "contrast".
+    parts_of : "object", "frame" or None
+        Whether the factors are parts of the object (:mod:`deepff.object_parts`), and where: on its
+        cells, or on all where objects fill the frame.
     bank : ConceptBank or None
         The bank that was applied, where the components were found in another set.
     activations : Activations or None
@@ -134,6 +137,7 @@ class Result:
     recipe: str = "paper"
     separation: float | None = None
     object: "Result | None" = field(default=None, repr=False)
+    parts_of: str | None = None
     bank: ConceptBank | None = field(default=None, repr=False)
     activations: Activations | None = field(default=None, repr=False)
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -214,6 +218,7 @@ class Result:
             sources=self.sources,
             channel_weights=self.channel_weights,
             recipe=self.recipe,
+            parts_of=self.parts_of,
         )
 
     def save(self, folder: str | Path, progress: bool = False) -> None:
@@ -275,6 +280,7 @@ class Result:
             "sources": [asdict(source) for source in self.sources],
             "recipe": self.recipe,
             "separation": self.separation,
+            "parts_of": self.parts_of,
             "applied": self.bank is not None,
             "cache": self.cache,
             "agreements": self.agreements,
@@ -337,6 +343,7 @@ def load(folder: str | Path) -> Result:
         recipe=manifest["recipe"],
         separation=manifest["separation"],
         object=_load_object(folder / OBJECT),
+        parts_of=manifest["parts_of"],
         bank=bank if manifest["applied"] else None,
         activations=_cached_activations(manifest["cache"], bank.sources, images),
         created=manifest["created"],

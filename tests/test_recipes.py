@@ -13,7 +13,7 @@ import deepff
 from deepff.backbones import Backbone, load_backbone
 from deepff.cli import app
 from deepff.cli_options import byte_count
-from deepff.datasets import GroundTruthSet, load_icoseg
+from deepff.datasets import GroundTruthSet, load_icoseg, load_voc
 from deepff.errors import InputError
 from deepff.extraction import extract
 from deepff.factorization import NMF
@@ -152,3 +152,48 @@ def test_sizes_of_memory(text, expected):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(InputError, match="such as 2GiB"):
         byte_count(text)
+
+
+def test_parts_lie_inside_the_object_one_a_pixel(elephants, backbone, tmp_path):
+    files = [item.image for item in elephants.images[:4]]
+    result = deepff.discover_parts(files, [1, 3], model=backbone)
+    assert result.parts_of == "object" and result.object is not None
+    result.save(tmp_path / "result")
+    loaded = deepff.load(tmp_path / "result")
+    assert loaded.parts_of == "object" and loaded.object is not None
+    whole = list(find_regions(loaded.object))
+    sizes = set()
+    for index, found in enumerate(find_regions(loaded, 3)):
+        assert torch.equal(found.labels, list(find_regions(result, 3))[index].labels)
+        union = found.masks.any(0)
+        assert (found.masks.sum(0) <= 1).all()
+        same = float((union & whole[index].masks[0]).sum() / (union | whole[index].masks[0]).sum())
+        assert same > 0.9
+        sizes |= {j for j in range(3) if found.masks[j].any()}
+    assert sizes == {0, 1, 2}
+    assert "parts of the object" in (tmp_path / "result/report.html").read_text()
+    with pytest.raises(InputError, match="cannot be applied to other images"):
+        deepff.apply(tmp_path / "result/concepts.safetensors", files)
+    with pytest.raises(InputError, match="dense-crf, or by none"):
+        next(find_regions(loaded, 3, RegionOptions("otsu-image", refine="guided-crf")))
+
+
+def test_the_command_finds_parts_and_says_how(data_root, tmp_path):
+    """Cats cropped so that they fill the frame: the other way, and a warning."""
+    (cats,) = load_voc(data_root / "VOCdevkit", year=2007, classes=["cat"])
+    for item in cats.images[:8]:
+        left, top, right, bottom = item.boxes_of("cat")[0]
+        x, y = 0.1 * (right - left), 0.1 * (bottom - top)
+        with Image.open(item.image.path) as image:
+            inside = image.crop((left + x, top + y, right - x, bottom - y))
+            inside.save(tmp_path / f"{item.image.path.stem}.png")
+    out = tmp_path / "result"
+    output = run("discover", tmp_path, "-k", "2", "--inside-object", "--out", out)
+    assert "should not be trusted" in output
+    assert "fill the frame" in (out / "report.html").read_text()
+    assert deepff.load(out).parts_of == "frame"
+    run("segment", out, "--refine", "none")
+    outcome = CliRunner().invoke(
+        app, ["discover", str(tmp_path), "--inside-object", "--method", "pca", "--out", str(out)]
+    )
+    assert outcome.exit_code == 2 and "has its own way" in outcome.output
