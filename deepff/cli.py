@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +18,7 @@ from deepff.cli_options import (
     Device,
     DeviceChoice,
     FactorCount,
+    Memory,
     Model,
     NumClasses,
     Object,
@@ -32,6 +33,7 @@ from deepff.cli_options import (
     ThresholdMethod,
     ThresholdValue,
     Weights,
+    byte_count,
     numbers,
 )
 from deepff.errors import InputError
@@ -55,9 +57,21 @@ class _Group(TyperGroup):
             where = f": {error.filename}" if error.filename else ""
             _warn(f"error: {error.strerror or error}{where}")
             raise typer.Exit(2) from None
+        except RuntimeError as error:
+            # One of the processes of a shared run is gone, and its connections with it.
+            if "torch" not in sys.modules or not _is_shared():
+                raise
+            _warn(f"error: another process of this run has stopped ({str(error).splitlines()[0]})")
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             _warn("interrupted; with --cache the same command goes on where it stopped")
             raise typer.Exit(130) from None
+
+
+def _is_shared() -> bool:
+    from deepff.ranks import n_ranks
+
+    return n_ranks() > 1
 
 
 def _warn(message: str) -> None:
@@ -148,6 +162,10 @@ def discover(
     recipe: Annotated[
         Recipe, typer.Option(help="contrast: one map of the object, from weighted, fused layers.")
     ] = Recipe.paper,
+    inside_object: Annotated[
+        bool,
+        typer.Option("--inside-object", help="The factors are parts of the object, found first."),
+    ] = False,
     size: Size = 448,
     weights: Weights = None,
     num_classes: NumClasses = None,
@@ -162,6 +180,7 @@ def discover(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the factorization.")] = 0,
     cache: Cache = None,
+    memory: Memory = None,
     batch_size: BatchSize = 8,
     device: DeviceChoice = Device.auto,
     amp: Annotated[bool, typer.Option("--amp", help="Mixed precision on a CUDA device.")] = False,
@@ -172,35 +191,57 @@ def discover(
     counts: list[int] | Literal["auto"] | None = (
         "auto" if k == "auto" else None if k is None else numbers(k)
     )
+    bound = byte_count(memory)
     means, stds = _triple(mean, "--mean"), _triple(std, "--std")
 
+    from deepff import ranks
     from deepff.discovery import discover
     from deepff.image_files import sample_images
+    from deepff.part_discovery import discover_parts
     from deepff.result import check_output_folder
 
-    check_output_folder(out)
-    result = discover(
-        sample_images() if sample else images or [],
-        counts,
-        recipe=recipe,
-        model=model,
-        layer=layer[0] if layer and len(layer) == 1 else layer,
-        channel_weights=channel_weights,
-        size=size,
-        weights=weights,
-        num_classes=num_classes,
-        mean=means,
-        std=stds,
-        interpolation=interpolation,
-        method=method,
-        random_state=seed,
-        method_options={} if solver is None else {"solver": solver.value},
-        batch_size=batch_size,
-        cache=cache,
-        device=device,
-        amp=amp,
-        progress=True,
-    )
+    ranks.join()
+    if ranks.rank() == 0:
+        check_output_folder(out)
+    if inside_object and (
+        channel_weights or solver or method != Method.nmf or len(layer or ()) > 1
+    ):
+        raise InputError(
+            "--inside-object has its own way to factorise one layer; leave out --method, --solver, "
+            "--channel-weights and a second --layer"
+        )
+    files = sample_images() if sample else images or []
+    common: dict[str, Any] = {
+        "model": model,
+        "layer": layer[0] if layer and len(layer) == 1 else layer,
+        "size": size,
+        "weights": weights,
+        "num_classes": num_classes,
+        "mean": means,
+        "std": stds,
+        "interpolation": interpolation,
+        "random_state": seed,
+        "batch_size": batch_size,
+        "cache": cache,
+        "memory": bound,
+        "device": device,
+        "amp": amp,
+        "progress": True,
+    }
+    if inside_object:
+        result = discover_parts(files, counts or 3, **common)
+    else:
+        result = discover(
+            files,
+            counts,
+            recipe=recipe,
+            channel_weights=channel_weights,
+            method=method,
+            method_options={} if solver is None else {"solver": solver.value},
+            **common,
+        )
+    if ranks.rank() > 0:
+        return
     result.command = shlex.join(["deepff", *sys.argv[1:]])
     result.save(out, progress=True)
     _report_skipped(result.skipped, out)
@@ -288,11 +329,17 @@ def segment(
     device: DeviceChoice = Device.auto,
 ) -> None:
     """Write masks and label maps of every image as PNG, into the result's folder."""
-    from deepff.export.folder import segment
+    from deepff.export.folder import compare_recipes, segment
+    from deepff.result import load
 
-    result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
+    result, where, k = _opened(folder, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    typer.echo(segment(result, folder, k, options, progress=True))
+    typer.echo(segment(result, where, k, options, progress=True))
+    if where != folder:
+        whole = load(folder)
+        if 1 in whole.factorizations:
+            compare_recipes(whole, folder, progress=True)
+            typer.echo(folder / "report.html")
 
 
 @app.command()
@@ -485,18 +532,87 @@ def export(
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.auto,
+    labels: Annotated[
+        bool,
+        typer.Option("--labels", help="What was decided with `deepff label`, in place of options."),
+    ] = False,
 ) -> None:
     """Write masks and boxes for a labelling tool or a training program."""
     import shutil
+    from functools import partial
 
     from deepff.export.formats import export
 
-    result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
-    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
+    write: Callable[..., int]
+    if labels:
+        choices = (k, recipe, threshold, value, refine, parts)
+        if object or crf or any(choice is not None for choice in choices):
+            raise InputError(
+                "--labels takes k, threshold, refinement and names from labels.json; leave the "
+                "options for these out"
+            )
+        from deepff.app.label_file import export_labelled, load_labels
+        from deepff.result import load
+
+        result = load(folder)
+        write = partial(export_labelled, result, load_labels(folder, result))
+    else:
+        result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
+        options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
+        write = partial(export, result, k=k, options=options)
     if out is None:
         out = folder / "export" / format.value
         if out.exists():
             shutil.rmtree(out)
-    count = export(result, format.value, out, k, options, instances.value, min_area, progress=True)
+    count = write(
+        format=format.value, folder=out, instances=instances.value, min_area=min_area, progress=True
+    )
     typer.echo(f"{count} instances")
     typer.echo(out)
+
+
+@app.command()
+def label(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folder of a result; or folders, files or globs of images, which are factorised "
+            "first.",
+            show_default=False,
+        ),
+    ],
+    k: Annotated[
+        str | None,
+        typer.Option("-k", help="Numbers of factors of a new result; by default 1-6."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for a new result; by default result.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; by default for this machine alone.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="By default the first free one from 7860."),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Name factors in the browser, look the images over, and export what they mark."""
+    import webbrowser
+
+    from deepff.app.server import is_loopback, serve
+    from deepff.app.workspace import open_workspace
+
+    workspace = open_workspace(sources, out, None if k is None else numbers(k))
+    if not is_loopback(host):
+        _warn(f"whoever reaches {host} can see the images of {workspace.folder} and change labels")
+
+    def announce(url: str) -> None:
+        typer.echo(url)
+        if browser:
+            webbrowser.open(url)
+
+    try:
+        serve(workspace, host, port, announce)
+    except KeyboardInterrupt:
+        typer.echo(f"saved in {workspace.folder / 'labels.json'}")

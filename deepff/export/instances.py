@@ -4,17 +4,19 @@ They come from the label map, which holds one region per pixel, so that no two o
 the masks, which may share pixels, and which formats of one label a pixel cannot hold.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.image_files import output_names
 from deepff.localization import Box
+from deepff.parts import part_map
 from deepff.progress import track
-from deepff.regions import RegionOptions, find_regions
+from deepff.regions import RECIPE_OPTIONS, RegionOptions, find_regions
 from deepff.result import Result
 
 INSTANCES = ("components", "parts")
@@ -83,15 +85,32 @@ class AnnotatedImage:
         return image
 
 
+@dataclass(frozen=True)
+class ImageEdits:
+    """What a person decided image by image.
+
+    Attributes
+    ----------
+    skipped : collection of str
+        The names of images to leave out.
+    dropped : mapping of str to collection of int
+        By an image's name, the factors that count as background in it.
+    """
+
+    skipped: Collection[str] = frozenset()
+    dropped: Mapping[str, Collection[int]] = field(default_factory=dict)
+
+
 def annotated_images(
     result: Result,
     k: int | None = None,
     options: RegionOptions | None = None,
     instances: str = "components",
     min_area: int = 1,
+    edits: ImageEdits | None = None,
     progress: bool = False,
 ) -> Iterator[AnnotatedImage]:
-    """Yield every image with its instances, in the set's order.
+    """Yield every image that is not skipped with its instances, in the set's order.
 
     Memory holds one image at a time.
 
@@ -101,6 +120,7 @@ def annotated_images(
         See :func:`deepff.regions.find_regions`.
     instances, min_area
         See :func:`find_instances`.
+    edits : ImageEdits, optional
     progress : bool
         Show progress on standard error.
 
@@ -109,14 +129,45 @@ def annotated_images(
     InputError
         See :func:`deepff.regions.find_regions` and :func:`find_instances`.
     """
+    options, edits = options or RECIPE_OPTIONS[result.recipe], edits or ImageEdits()
     files = output_names(result.names)
+    # By factor, as a factor that is dropped cannot be told from others of its name in their part.
+    by_factor = find_regions(result, k, replace(options, parts=None))
     with track("export", len(files), enabled=progress) as advance:
-        for index, regions in enumerate(find_regions(result, k, options)):
-            found = find_instances(regions.labels, instances, min_area)
-            yield AnnotatedImage(
-                result.names[index], files[index], result.image_sizes[index], found
-            )
+        for name, file, size, regions in zip(
+            result.names, files, result.image_sizes, by_factor, strict=True
+        ):
+            if name not in edits.skipped:
+                dropped = edits.dropped.get(name, ())
+                labels = region_labels(regions.labels, options.parts, dropped)
+                found = find_instances(labels, instances, min_area)
+                yield AnnotatedImage(name, file, size, found)
             advance(1)
+
+
+def region_labels(
+    labels: Tensor, parts: Mapping[int, str] | None, dropped: Collection[int] = ()
+) -> Tensor:
+    """Turn a label map of factors into one of regions.
+
+    Parameters
+    ----------
+    labels : Tensor, (H, W), integer
+        0 is the background, factor j is j + 1.
+    parts : mapping of int to str, optional
+        See :class:`deepff.regions.RegionOptions`. Without it each factor is a region.
+    dropped : collection of int
+        Factors that count as background.
+
+    Returns
+    -------
+    Tensor, (H, W)
+        0 is the background, region i is i + 1, see :func:`deepff.regions.region_names`.
+    """
+    if dropped:
+        values = torch.tensor([factor + 1 for factor in dropped], device=labels.device)
+        labels = labels.masked_fill(torch.isin(labels.long(), values), 0)
+    return labels if parts is None else part_map(labels, parts)[0]
 
 
 def find_instances(

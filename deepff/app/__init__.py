@@ -1,0 +1,1 @@
+"""The browser app: name factors while looking at them, and export what they mark."""

@@ -1,0 +1,99 @@
+"""The export side of the app: how many annotations there will be, one of them, and all of them."""
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from deepff.app.label_file import export_labelled
+from deepff.app.labels import Labels
+from deepff.export.formats import FORMATS
+from deepff.export.instances import AnnotatedImage, Instance, annotated_images
+from deepff.files import atomic_path
+from deepff.regions import region_names
+from deepff.result import Result
+
+_LONGEST_LINE = 480
+_LONGEST_FILE = 1600
+
+
+def labelled_images(
+    result: Result, labels: Labels, instances: str, min_area: int
+) -> Iterator[AnnotatedImage]:
+    """Every image that is not skipped with the instances that an export would write."""
+    return annotated_images(
+        result,
+        labels.settings.k,
+        labels.region_options,
+        instances,
+        min_area,
+        labels.image_edits,
+    )
+
+
+def sample(
+    image: AnnotatedImage, instance: Instance, names: Sequence[str], format: str
+) -> list[tuple[str, str]]:
+    """What a format makes of one instance of an image alone.
+
+    Returns
+    -------
+    list of (name, text)
+        The text files that the format writes, cut where they are long.
+    """
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        FORMATS[format]([replace(image, instances=[instance])], names, root)
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        return [
+            (path.relative_to(root).as_posix(), _shortened(path.read_text("utf-8")))
+            for path in files
+            if path.suffix in (".json", ".xml", ".txt", ".yaml")
+        ]
+
+
+def _shortened(text: str) -> str:
+    # A mask in a format may be thousands of characters or numbers, which show nothing.
+    text = re.sub(r"([^\s]{60})[^\s]{20,}(?=\")", r"\1…", text)
+    text = re.sub(r"((?:-?[\d.]+,?\s+){24})(?:-?[\d.]+,?\s*){8,}", r"\1… ", text)
+    lines = [
+        line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
+        for line in text.splitlines()
+    ]
+    text = "\n".join(lines)
+    return text if len(text) <= _LONGEST_FILE else f"{text[:_LONGEST_FILE]}\n…"
+
+
+def write_archive(
+    result: Result, labels: Labels, folder: Path, format: str, instances: str, min_area: int
+) -> tuple[int, Path]:
+    """Export into ``<folder>/export/<format>`` anew, and the same as a ZIP file beside it.
+
+    Returns
+    -------
+    count : int
+        The number of instances.
+    archive : Path
+        ``<folder>/export/<format>.zip``.
+    """
+    out = folder / "export" / format
+    if out.exists():
+        shutil.rmtree(out)
+    count = export_labelled(result, labels, format, out, instances, min_area)
+    archive = archive_path(folder, format)
+    with atomic_path(archive) as temporary:
+        shutil.make_archive(str(temporary.with_suffix("")), "zip", out)
+    return count, archive
+
+
+def archive_path(folder: Path, format: str) -> Path:
+    """Where :func:`write_archive` leaves its ZIP file."""
+    return folder / "export" / f"{format}.zip"
+
+
+def class_names(result: Result, labels: Labels) -> list[str]:
+    """The names of the classes, in the order of their numbers."""
+    heatmaps = result.factorizations[labels.settings.k].heatmaps
+    return region_names(heatmaps, labels.region_options)

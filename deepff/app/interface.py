@@ -1,0 +1,191 @@
+"""The page, made with Gradio."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from deepff.app import actions, page
+from deepff.app.actions import Shown, View
+from deepff.app.workspace import Workspace
+from deepff.errors import InputError
+from deepff.export.formats import FORMATS
+from deepff.export.instances import INSTANCES
+from deepff.regions import REFINEMENTS
+from deepff.segmentation import THRESHOLDS
+
+# Gradio reads this when it is imported.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+try:
+    import gradio as gr
+except ImportError as error:
+    raise InputError("the app needs Gradio: pip install 'deepff[app]'") from error
+
+_ATTACH = "window.deepffAttach(element, (name, data) => trigger('act', data), watch);"
+_PRIVATELY: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+# The edits of one page are taken one after the other, each on what the one before left.
+_ONE_BY_ONE = {**_PRIVATELY, "concurrency_id": "edit", "concurrency_limit": 1}
+_BESIDE = {**_PRIVATELY, "concurrency_limit": 4}
+
+
+def blocks(workspace: Workspace) -> gr.Blocks:
+    """The page over a workspace."""
+    with gr.Blocks(title="deepff label", analytics_enabled=False, fill_width=True) as demo:
+        view = gr.State(View())
+        timer = gr.Timer(0.5)
+        waiting = _html("waiting-room")
+        with gr.Column(visible=False, elem_id="work") as work:
+            head = _html("head")
+            with gr.Row(elem_id="layout"):
+                factors = _html("factors")
+                with gr.Column(elem_id="settings"):
+                    k, threshold, value, refine = _settings()
+                with gr.Column(elem_id="main"), gr.Tabs():
+                    with gr.Tab("Images") as images_tab:
+                        cards = _html("cards")
+                    with gr.Tab("Factors") as factors_tab:
+                        gallery = _html("gallery")
+                    with gr.Tab("Export") as export_tab:
+                        asked, count, write, written, preview = _export()
+
+        parts = {"head": head, "factors": factors, "cards": cards, "gallery": gallery}
+        settings = {"k": k, "threshold": threshold, "value": value, "refine": refine}
+        outputs = [view, *parts.values(), *settings.values()]
+
+        def update(view_now: View, now: Shown) -> dict[Any, Any]:
+            chosen = now.pop("settings")
+            return {
+                view: view_now,
+                **{parts[name]: html for name, html in now.items()},
+                k: gr.Dropdown(list(workspace.result.factorizations), value=chosen.k),
+                threshold: chosen.threshold,
+                value: _slider(chosen.threshold, chosen.value),
+                refine: chosen.refine,
+            }
+
+        def tick(view_now: View) -> dict[Any, Any]:
+            if not workspace.ready:
+                return {waiting: actions.waiting(workspace)}
+            if view_now.revision >= 0:
+                return {timer: gr.Timer(active=False)}
+            try:
+                now = actions.opened(workspace, view_now)
+            except InputError as error:
+                return {waiting: actions.waiting(workspace, str(error))}
+            return {
+                **update(view_now, now),
+                waiting: "",
+                work: gr.Column(visible=True),
+                timer: gr.Timer(active=False),
+            }
+
+        def act(view_now: View, event: gr.EventData) -> dict[Any, Any]:
+            return update(view_now, actions.act(workspace, view_now, event._data))
+
+        def choose(name: str) -> Callable[[View, Any], dict[Any, Any]]:
+            def change(view_now: View, chosen: Any) -> dict[Any, Any]:
+                before = view_now.revision
+                now = update(view_now, actions.choose(workspace, view_now, name, chosen))
+                if name == "value" and view_now.revision == before + 1:
+                    del now[value]  # which would jump under the pointer that moves it
+                return now
+
+            return change
+
+        def select(tab: str) -> Callable[[View], dict[Any, Any]]:
+            return lambda view_now: update(view_now, actions.select(workspace, view_now, tab))
+
+        counting: dict[str | None, object] = {}
+
+        def measure(
+            view_now: View, format: str, instances: str, min_area: int | None, request: gr.Request
+        ) -> Iterator[dict[Any, Any]]:
+            # A newer count of the same page takes over from this one.
+            mine = counting[request.session_hash] = object()
+            if view_now.tab != "export":
+                return
+            yield {written: ""}  # an earlier export may not be what is counted now
+            for text, example in actions.measure(workspace, format, instances, min_area or 1):
+                if counting[request.session_hash] is not mine:
+                    return
+                yield {count: text} if example is None else {count: text, preview: example}
+
+        def export(format: str, instances: str, min_area: int | None) -> Iterator[str]:
+            yield page.render("written.html", error=None, archive=None)
+            yield actions.write(workspace, format, instances, min_area or 1)
+
+        opening = [*outputs, waiting, work, timer]
+        demo.load(tick, view, opening, **_ONE_BY_ONE)
+        timer.tick(tick, view, opening, **_ONE_BY_ONE)
+        edits = [
+            part.act(act, view, outputs, trigger_mode="multiple", **_ONE_BY_ONE)
+            for part in parts.values()
+        ]
+        for name, component in settings.items():
+            # Of a slider's many values on the way, the last one counts.
+            mode = "always_last" if name == "value" else "multiple"
+            inputs = [view, component]
+            edits.append(
+                component.input(choose(name), inputs, outputs, trigger_mode=mode, **_ONE_BY_ONE)
+            )
+        for name, tab in (
+            ("images", images_tab),
+            ("factors", factors_tab),
+            ("export", export_tab),
+        ):
+            edits.append(tab.select(select(name), view, outputs, **_ONE_BY_ONE))
+        counted = [count, preview, written]
+        for edit in edits:
+            edit.then(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
+        for field in asked:
+            field.change(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
+        write.click(export, asked, written, **_BESIDE)
+    return demo
+
+
+def _html(elem_id: str) -> gr.HTML:
+    return gr.HTML(elem_id=elem_id, js_on_load=_ATTACH, apply_default_css=False)
+
+
+def _settings() -> tuple[Any, Any, Any, Any]:
+    return (
+        gr.Dropdown([], label="Number of factors, k", elem_id="k", interactive=True),
+        gr.Dropdown(list(THRESHOLDS), label="Threshold", elem_id="threshold", interactive=True),
+        gr.Slider(0, 100, 75, elem_id="value", interactive=True),
+        gr.Radio(
+            [
+                ("off" if name == "none" else name.removesuffix("-crf"), name)
+                for name in REFINEMENTS
+            ],
+            label="CRF: refine along the edges",
+            elem_id="refine",
+            interactive=True,
+        ),
+    )
+
+
+def _slider(threshold: str, value: float) -> gr.Slider:
+    if threshold == "max-fraction":
+        return gr.Slider(0.01, 1, value, step=0.01, label="Fraction of the maximum", visible=True)
+    return gr.Slider(
+        0, 100, value, step=1, label="Percentile over the set", visible=threshold == "percentile"
+    )
+
+
+def _export() -> tuple[list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
+    kinds = ("a connected piece", "a class in an image")
+    with gr.Row():
+        format = gr.Dropdown(list(FORMATS), label="Format", elem_id="format")
+        instances = gr.Dropdown(
+            list(zip(kinds, INSTANCES, strict=True)), label="One annotation is", elem_id="instances"
+        )
+        min_area = gr.Number(
+            1, label="Leave out below (pixels)", minimum=1, precision=0, elem_id="min-area"
+        )
+    count = _html("count-room")
+    with gr.Row(elem_id="writing"):
+        write = gr.Button("Export", variant="primary", elem_id="write")
+        written = _html("written-room")
+    preview = _html("preview-room")
+    return [format, instances, min_area], count, write, written, preview

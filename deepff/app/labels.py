@@ -1,0 +1,236 @@
+"""What a person decides about a result: names of factors, and images accepted, skipped or mended.
+
+`Labels` never change: an edit returns new ones. Each edit replaces one entry (the settings, a
+factor or an image) and notes what was there before, which is all that `undo` needs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from deepff.export.instances import ImageEdits
+from deepff.regions import RegionOptions
+
+HISTORY_LENGTH = 200
+DEFAULT_VALUES = {"percentile": 75.0, "max-fraction": 0.5, "otsu": 75.0, "otsu-image": 75.0}
+STATUSES = ("", "accepted", "skipped")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which factorization, and how its heat maps become regions.
+
+    Attributes
+    ----------
+    k : int
+    threshold, value, refine
+        See :class:`deepff.regions.RegionOptions`.
+    """
+
+    k: int
+    threshold: str = "percentile"
+    value: float = 75.0
+    refine: str = "none"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What a person says of one factor.
+
+    Attributes
+    ----------
+    name : str
+        "" where none was given.
+    keep : bool
+        False: it is background.
+    """
+
+    name: str = ""
+    keep: bool = True
+
+
+@dataclass(frozen=True)
+class ImageLabel:
+    """What a person says of one image.
+
+    Attributes
+    ----------
+    status : "", "accepted" or "skipped"
+        Skipped images are left out of exports.
+    dropped : mapping of int to tuple of int
+        For each k the factors that count as background in this image, ascending.
+    """
+
+    status: str = ""
+    dropped: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an edit replaced.
+
+    Attributes
+    ----------
+    key : None, (int, int) or str
+        The settings; factor (k, number); or the image of that name.
+    before : Settings, Factor or ImageLabel
+    """
+
+    key: Any
+    before: Settings | Factor | ImageLabel
+
+
+@dataclass(frozen=True)
+class Labels:
+    """All that a person decided about a result.
+
+    Attributes
+    ----------
+    run : str
+        A digest of the result that this is about.
+    settings : Settings
+    factors : mapping of (k, factor) to Factor
+        Those that something was said of.
+    images : mapping of str to ImageLabel
+        By name, those that something was said of.
+    history : tuple of Step
+        What `undo` takes back, the latest last; up to `HISTORY_LENGTH`.
+    revision : int
+        Grows by one with each edit and each undo.
+    """
+
+    run: str
+    settings: Settings
+    factors: Mapping[tuple[int, int], Factor] = field(default_factory=dict)
+    images: Mapping[str, ImageLabel] = field(default_factory=dict)
+    history: tuple[Step, ...] = ()
+    revision: int = 0
+
+    def factor(self, number: int) -> Factor:
+        """What is said of a factor of the chosen k."""
+        return self.factors.get((self.settings.k, number), Factor())
+
+    def image(self, name: str) -> ImageLabel:
+        """What is said of an image."""
+        return self.images.get(name, ImageLabel())
+
+    def dropped(self, image: str) -> tuple[int, ...]:
+        """The factors of the chosen k that are dropped in an image."""
+        return self.image(image).dropped.get(self.settings.k, ())
+
+    @property
+    def parts(self) -> dict[int, str]:
+        """The region of each kept factor of the chosen k: its name, or "factor 3" without one."""
+        kept = [(j, self.factor(j)) for j in range(self.settings.k)]
+        return {j: factor.name or f"factor {j}" for j, factor in kept if factor.keep}
+
+    @property
+    def region_options(self) -> RegionOptions:
+        """The settings and names as :func:`deepff.regions.find_regions` takes them."""
+        settings = self.settings
+        return RegionOptions(settings.threshold, settings.value, settings.refine, self.parts)
+
+    @property
+    def image_edits(self) -> ImageEdits:
+        """What was decided image by image, as exports take it."""
+        skipped = frozenset(
+            name for name, label in self.images.items() if label.status == "skipped"
+        )
+        return ImageEdits(skipped, {name: self.dropped(name) for name in self.images})
+
+    def name_suggestions(self) -> list[str]:
+        """The names given so far, for any k and those replaced since too, in alphabetical order."""
+        before = [step.before for step in self.history]
+        factors = [entry for entry in before if isinstance(entry, Factor)]
+        names = {factor.name for factor in [*self.factors.values(), *factors]}
+        return sorted(names - {""}, key=str.casefold)
+
+    def count(self, status: str, names: Sequence[str]) -> int:
+        """How many of the images have a status."""
+        return sum(self.image(name).status == status for name in names)
+
+
+def set_settings(labels: Labels, **changes: Any) -> Labels:
+    """Change k, threshold, value or refinement; a new threshold brings its default value.
+
+    Moves of the value alone, one after the other, are taken back by one `undo`.
+    """
+    settings = replace(labels.settings, **changes)
+    if settings.threshold != labels.settings.threshold and "value" not in changes:
+        settings = replace(settings, value=DEFAULT_VALUES.get(settings.threshold, settings.value))
+    last = labels.history[-1] if labels.history else None
+    if (
+        last is not None
+        and isinstance(last.before, Settings)
+        and _moved(last.before, labels.settings)
+        and _moved(labels.settings, settings)
+    ):
+        labels = replace(_put(labels, None, last.before), history=labels.history[:-1])
+    return _edit(labels, None, settings)
+
+
+def _moved(before: Settings, after: Settings) -> bool:
+    """Whether the value alone was changed."""
+    return before != after and replace(before, value=after.value) == after
+
+
+def name_factor(labels: Labels, number: int, name: str) -> Labels:
+    """Name a factor of the chosen k; white space around and inside is evened out."""
+    factor = replace(labels.factor(number), name=" ".join(name.split()))
+    return _edit(labels, (labels.settings.k, number), factor)
+
+
+def keep_factor(labels: Labels, number: int, keep: bool) -> Labels:
+    """Keep a factor of the chosen k, or take it for background."""
+    return _edit(labels, (labels.settings.k, number), replace(labels.factor(number), keep=keep))
+
+
+def set_status(labels: Labels, image: str, status: str) -> Labels:
+    """Accept or skip an image, or neither ("")."""
+    return _edit(labels, image, replace(labels.image(image), status=status))
+
+
+def drop_factor(labels: Labels, image: str, number: int, drop: bool) -> Labels:
+    """Take a factor of the chosen k for background in one image, or no longer."""
+    label = labels.image(image)
+    numbers = {*labels.dropped(image), number} if drop else {*labels.dropped(image)} - {number}
+    dropped = {k: held for k, held in label.dropped.items() if k != labels.settings.k}
+    if numbers:
+        dropped[labels.settings.k] = tuple(sorted(numbers))
+    return _edit(labels, image, replace(label, dropped=dropped))
+
+
+def undo(labels: Labels) -> Labels:
+    """Take the last edit back; nothing changes where there is none."""
+    if not labels.history:
+        return labels
+    last = labels.history[-1]
+    labels = _put(labels, last.key, last.before)
+    return replace(labels, history=labels.history[:-1], revision=labels.revision + 1)
+
+
+def _edit(labels: Labels, key: Any, after: Settings | Factor | ImageLabel) -> Labels:
+    before = _entry(labels, key)
+    if after == before:
+        return labels
+    history = (*labels.history, Step(key, before))[-HISTORY_LENGTH:]
+    return replace(_put(labels, key, after), history=history, revision=labels.revision + 1)
+
+
+def _entry(labels: Labels, key: Any) -> Settings | Factor | ImageLabel:
+    if key is None:
+        return labels.settings
+    return labels.image(key) if isinstance(key, str) else labels.factors.get(key, Factor())
+
+
+def _put(labels: Labels, key: Any, entry: Any) -> Labels:
+    """The labels with one entry replaced; an entry that says nothing is not kept."""
+    if key is None:
+        return replace(labels, settings=entry)
+    entries: dict[Any, Any] = {**(labels.images if isinstance(key, str) else labels.factors)}
+    entries[key] = entry
+    if entry == type(entry)():
+        del entries[key]
+    if isinstance(key, str):
+        return replace(labels, images=entries)
+    return replace(labels, factors=entries)

@@ -1,0 +1,259 @@
+"""What the app shows of a result: photographs with masks or heat maps, and which of them first."""
+
+import os
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from io import BytesIO
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.app.labels import Labels, Settings
+from deepff.dense_crf import dense_crf
+from deepff.export.instances import Instance
+from deepff.heatmaps import HeatMaps
+from deepff.images import UnreadableImageError, read_image
+from deepff.levels import Levels
+from deepff.object_parts import part_probabilities
+from deepff.refinement import refined_labels, unary_probabilities
+from deepff.regions import refined
+from deepff.result import Result
+from deepff.segmentation import label_map, masks, thresholds
+from deepff.viz.colors import factor_colors
+from deepff.viz.overlay import overlay
+from deepff.viz.regions import region_picture
+
+IN_VIEW = 5
+SIDE = 384
+# The dense CRF takes half the time that it takes at its own size; the guided one works below this.
+_CRF_SIDE = 192
+_GREY = 128
+_JPEG_QUALITY = 85
+
+
+class Pictures:
+    """Pictures of a result at `SIDE` pixels, with what is dear to make kept for the next one.
+
+    Thresholds over the set are read off a histogram of reduced maps, so that a picture follows at
+    once; they differ from an export's by about a thousandth of a factor's maximum.
+
+    Parameters
+    ----------
+    result : Result
+    """
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.photo = lru_cache(64)(self._photo)
+        self.factor_labels = lru_cache(256)(self._factor_labels)
+        self.strengths = lru_cache(self._strengths)
+        self._levels = lru_cache(self._sampled_levels)
+
+    def masks(self, labels: Labels, index: int) -> np.ndarray:
+        """The photograph with its regions in their colours."""
+        shown = self.region_labels(labels, index)
+        return region_picture(self.photo(index)[0], shown)
+
+    def heat_maps(self, labels: Labels, index: int) -> np.ndarray:
+        """The photograph with the heat maps of all factors that are kept, in their colours."""
+        colors = merged_colors(labels)
+        dropped = labels.dropped(self.result.names[index])
+        kept = [factor for factor in labels.parts if factor not in dropped]
+        photo = self.photo(index)[0]
+        maps = self._heatmaps(labels.settings.k).normalized(index, photo.shape[:2])
+        return overlay(photo, maps[kept], colors[kept])
+
+    def plain(self, labels: Labels, index: int) -> np.ndarray:
+        """The photograph alone."""
+        return self.photo(index)[0]
+
+    def factor(self, k: int, factor: int, index: int) -> np.ndarray:
+        """The photograph with the heat map of one factor in its own colour."""
+        photo = self.photo(index)[0]
+        maps = self._heatmaps(k).normalized(index, photo.shape[:2])
+        return overlay(photo, maps[factor : factor + 1], factor_colors(k)[factor : factor + 1])
+
+    def instance(self, index: int, region: int, instance: Instance) -> np.ndarray:
+        """The photograph with one annotation: its mask in the colour of the region, and its box."""
+        mask = instance.full_mask(self.result.image_sizes[index])
+        values = (mask * (region + 1)).astype(np.int32)
+        return region_picture(self.photo(index)[0], values, [(region, instance.box)])
+
+    def region_labels(self, labels: Labels, index: int) -> np.ndarray:
+        """One region per pixel: 0 is the background, j + 1 the region whose first factor is j."""
+        first = merged(labels)
+        dropped = labels.dropped(self.result.names[index])
+        table = np.zeros(labels.settings.k + 1, np.int32)
+        for factor, representative in first.items():
+            if factor not in dropped:
+                table[factor + 1] = representative + 1
+        return table[self.factor_labels(labels.settings, index)]
+
+    def factors_present(self, labels: Labels, index: int) -> list[int]:
+        """The kept factors that some pixel of the image belongs to, dropped ones included."""
+        present = np.unique(self.factor_labels(labels.settings, index)) - 1
+        return [factor for factor in present.tolist() if factor in labels.parts]
+
+    def order(self, k: int) -> list[int]:
+        """All images, first the `IN_VIEW` that cover the factors best, then the others in order."""
+        strengths = self.strengths(k)
+        best = covering(strengths, IN_VIEW)
+        return best + [index for index in range(len(strengths)) if index not in best]
+
+    def strongest(self, k: int, factor: int) -> list[int]:
+        """Up to `IN_VIEW` images, those in which the factor has the largest mean."""
+        values = self.strengths(k)[:, factor]
+        order = np.argsort(-values, kind="stable")[:IN_VIEW]
+        return [int(index) for index in order if values[index] > 0]
+
+    def _heatmaps(self, k: int) -> HeatMaps:
+        return self.result.factorizations[k].heatmaps
+
+    def _strengths(self, k: int) -> np.ndarray:
+        """Each factor's mean |value| in each image, (n, k)."""
+        heatmaps = self._heatmaps(k)
+        means = [heatmaps.grid(i).abs().mean((1, 2)) for i in range(len(heatmaps))]
+        return torch.stack(means).cpu().numpy()
+
+    def _photo(self, index: int) -> tuple[np.ndarray, str | None]:
+        """The photograph, grey where it cannot be read any more, and why."""
+        shape = _scaled(self.result.image_sizes[index], SIDE)
+        try:
+            image = read_image(self.result.paths[index], min_longest_side=SIDE)
+        except UnreadableImageError as error:
+            return np.full((*shape, 3), _GREY, np.uint8), str(error)
+        return _resized(image, shape), None
+
+    def _factor_labels(self, settings: Settings, index: int) -> np.ndarray:
+        """One factor per pixel of the picture: 0 is the background, factor j is j + 1."""
+        if self.photo(index)[1] is not None:  # without it there is nothing to refine along
+            settings = replace(settings, refine="none")
+        heatmaps = self._heatmaps(settings.k)
+        if self.result.parts_of is not None:
+            found = self._part_probabilities(heatmaps, settings, index)
+        elif settings.refine != "none":
+            found = self._refined(heatmaps, settings, index)
+        else:
+            maps = heatmaps.upsampled(index, self._shape(index))
+            on = masks(maps, self._threshold(heatmaps, settings, index))
+            return label_map(maps, on, heatmaps.scale).cpu().numpy()
+        return refined_labels(self._at_full_size(found, index)).cpu().numpy()
+
+    def _part_probabilities(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
+        """Of parts of the object, as :func:`deepff.regions.find_regions` makes them."""
+        shares = heatmaps.upsampled(index, self._shape(index))
+        whole = self.result.object
+        if self.result.parts_of == "object" and whole is not None:
+            object_maps = whole.factorizations[1].heatmaps
+            if settings.refine == "none":
+                limit = self._threshold(object_maps, settings, index)
+                maps = object_maps.upsampled(index, self._shape(index))
+                probability = unary_probabilities(maps, limit)
+            else:
+                probability = self._refined(object_maps, settings, index)
+            shares = part_probabilities(probability, heatmaps.grid(index))
+        return shares if settings.refine == "none" else dense_crf(self._small(index), shares)
+
+    def _refined(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
+        """Probabilities at the size of :meth:`_small`."""
+        small = self._small(index)
+        limit = self._threshold(heatmaps, settings, index) / heatmaps.scale
+        return refined(small, heatmaps.normalized(index, small.shape[:2]), limit, settings.refine)
+
+    def _threshold(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
+        per_image = settings.threshold == "otsu-image"
+        over = (
+            [heatmaps.upsampled(index, self._shape(index))] if per_image else self._levels(heatmaps)
+        )
+        row = thresholds(over, settings.threshold, settings.value)[0]
+        return row.to(heatmaps.scale)
+
+    def _sampled_levels(self, heatmaps: HeatMaps) -> Levels:
+        bank = self.result.bank
+        return Levels.sampled(heatmaps) if bank is None else bank.levels[heatmaps.n_factors]
+
+    def _shape(self, index: int) -> tuple[int, int]:
+        height, width = self.photo(index)[0].shape[:2]
+        return height, width
+
+    def _small(self, index: int) -> np.ndarray:
+        """The photograph at the size that the CRF works at here."""
+        photo = self.photo(index)[0]
+        return _resized(photo, _scaled(photo.shape[:2], _CRF_SIDE))
+
+    def _at_full_size(self, maps: Tensor, index: int) -> Tensor:
+        return functional.interpolate(maps[None], self._shape(index), mode="bilinear")[0]
+
+
+def merged(labels: Labels) -> dict[int, int]:
+    """For each kept factor the first one of its name, whose colour the region has."""
+    first: dict[str, int] = {}
+    return {factor: first.setdefault(name, factor) for factor, name in labels.parts.items()}
+
+
+def merged_colors(labels: Labels) -> np.ndarray:
+    """The colour of each factor's region, (k, 3)."""
+    colors = factor_colors(labels.settings.k)
+    for factor, representative in merged(labels).items():
+        colors[factor] = colors[representative]
+    return colors
+
+
+def covering(strengths: np.ndarray, count: int) -> list[int]:
+    """The images that together show every factor best.
+
+    Greedy: each next image adds most to Σ_j max_i s_ij / max s_j, where i runs over the images
+    chosen so far.
+
+    Parameters
+    ----------
+    strengths : ndarray, (n, k)
+        How strong each factor is in each image, at least 0.
+    count : int
+        How many images, at most.
+
+    Returns
+    -------
+    list of int
+        Indices, the best first; of equal ones the first.
+    """
+    shares = strengths / np.maximum(strengths.max(0), np.finfo(np.float32).tiny)
+    covered = np.zeros(shares.shape[1])
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(shares)):
+        gains = np.maximum(shares - covered, 0).sum(1)
+        # When every factor is covered, the image that shows most of all of them.
+        gains += 1e-6 * shares.sum(1)
+        gains[chosen] = -1
+        chosen.append(int(gains.argmax()))
+        covered = np.maximum(covered, shares[chosen[-1]])
+    return chosen
+
+
+def _scaled(size: tuple[int, ...], side: int) -> tuple[int, int]:
+    """(height, width) with the longer side scaled to ``side`` pixels."""
+    height, width = (max(1, round(side * length / max(size))) for length in size)
+    return height, width
+
+
+def _resized(image: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    resized = Image.fromarray(image).resize(shape[::-1], Image.Resampling.BILINEAR)
+    return np.array(resized)
+
+
+def data_uris(draw: Callable[[int], np.ndarray], indices: Sequence[int]) -> list[str]:
+    """Pictures as JPEG data for ``src``, drawn on several threads."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda index: _data_uri(draw(index)), indices))
+
+
+def _data_uri(picture: np.ndarray) -> str:
+    data = BytesIO()
+    Image.fromarray(picture).save(data, "JPEG", quality=_JPEG_QUALITY)
+    return f"data:image/jpeg;base64,{b64encode(data.getvalue()).decode('ascii')}"

@@ -1,0 +1,152 @@
+"""The server that the page comes from, for this machine unless it is told otherwise."""
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# First, as it says what to install where Gradio is missing, which the others come with.
+from deepff.app.interface import blocks, gr  # isort: skip
+import uvicorn
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import FileResponse
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from deepff.app.annotations import archive_path
+from deepff.app.workspace import Workspace
+from deepff.errors import InputError
+from deepff.export.formats import FORMATS
+
+_STATIC = Path(__file__).parent / "static"
+# The browser itself then refuses to ask anybody but this server.
+_CONTENT_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' "
+    "'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; frame-ancestors 'self'"
+)
+# Gradio's ways to files and to other servers, none of which the page uses.
+_CLOSED = ("file", "upload", "proxy", "stream", "process_recording", "vibe", "run-history")
+_FIRST_PORT, _LAST_PORT = 7860, 7959
+
+
+def serve(
+    workspace: Workspace, host: str, port: int | None, on_start: Callable[[str], None]
+) -> None:
+    """Serve the page until it is interrupted.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    host : str
+        The address to listen on.
+    port : int, optional
+        By default the first free one from 7860.
+    on_start : callable
+        Is told the page's URL once it can be opened.
+
+    Raises
+    ------
+    InputError
+        The address or port cannot be had.
+    """
+    listening = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{listening.getsockname()[1]}/"
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            on_start(url)
+
+    # A page keeps a connection open for as long as it is shown, which must not hold up the end.
+    config = uvicorn.Config(
+        web_app(workspace, host), log_level="warning", timeout_graceful_shutdown=1
+    )
+    Server(config).run([listening])
+
+
+def web_app(workspace: Workspace, host: str = "127.0.0.1") -> FastAPI:
+    """The page, and the downloads of exports, as one web application."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/download/{format}.zip")
+    def download(format: str) -> FileResponse:
+        path = archive_path(workspace.folder, format)
+        if format not in FORMATS or not path.is_file():
+            raise HTTPException(404)
+        return FileResponse(path, filename=path.name)
+
+    gr.mount_gradio_app(
+        app,
+        blocks(workspace),
+        "/",
+        allowed_paths=[],
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        enable_monitoring=False,
+        pwa=False,
+        mcp_server=False,
+        theme=gr.themes.Base(
+            primary_hue="blue",
+            font=("system-ui", "sans-serif"),
+            font_mono=("ui-monospace", "monospace"),
+        ),
+        css=(_STATIC / "app.css").read_text("utf-8"),
+        head=f"<script>{(_STATIC / 'app.js').read_text('utf-8')}</script>",
+    )
+    app.add_middleware(_Guard)
+    if is_loopback(host):
+        # A foreign page whose name was made to stand for this machine does not get in.
+        hosts = ["localhost", "127.0.0.1", "[::1]", host]
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    return app
+
+
+class _Guard:
+    """Keeps the browser to this server, and closes the ways to files that the page doesn't use."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+
+        async def with_policy(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                policy = (b"content-security-policy", _CONTENT_POLICY.encode())
+                message["headers"] = [*message["headers"], policy]
+            await send(message)
+
+        if any(scope["path"].startswith(f"/gradio_api/{name}") for name in _CLOSED):
+            await send({"type": "http.response.start", "status": 403, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self._app(scope, receive, with_policy)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    reason = ""
+    for candidate in range(_FIRST_PORT, _LAST_PORT + 1) if port is None else (port,):
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, candidate))
+            return listening
+        except OSError as error:
+            listening.close()
+            reason = error.strerror or str(error)
+    ports = f"{_FIRST_PORT} to {_LAST_PORT}" if port is None else str(port)
+    raise InputError(
+        f"cannot listen on {host}, port {ports} ({reason}); choose another --host or --port"
+    )

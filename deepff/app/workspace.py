@@ -1,0 +1,156 @@
+"""The result under work, which is there already or is being made."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Thread
+
+from deepff.app.label_file import LabelStore
+from deepff.app.pictures import Pictures
+from deepff.errors import InputError
+from deepff.image_files import ImageFile, find_images
+from deepff.result import Result, check_output_folder, load
+
+
+class Workspace:
+    """A folder with a result, its labels and its pictures.
+
+    Attributes
+    ----------
+    folder : Path
+    stage : str
+        What is being done, for people.
+    done, total : int
+        Images that went through the network, of how many; 0 of 0 where nothing is counted.
+    error : str or None
+        Why there will be no result.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.stage, self.done, self.total = "Opening the result", 0, 0
+        self.error: str | None = None
+        self._opened: tuple[LabelStore, Pictures] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a result to label."""
+        return self._opened is not None
+
+    @property
+    def store(self) -> LabelStore:
+        """The labels; only when `ready`."""
+        assert self._opened is not None
+        return self._opened[0]
+
+    @property
+    def pictures(self) -> Pictures:
+        """The pictures; only when `ready`."""
+        assert self._opened is not None
+        return self._opened[1]
+
+    @property
+    def result(self) -> Result:
+        """The result; only when `ready`."""
+        return self.pictures.result
+
+    def open(self) -> None:
+        """Open the folder's result.
+
+        Raises
+        ------
+        InputError
+            There is none, or its labels don't fit it.
+        """
+        result = load(self.folder)
+        self._opened = LabelStore(self.folder, result), Pictures(result)
+
+    def discover(self, images: Sequence[ImageFile], counts: Sequence[int]) -> None:
+        """Factorise images into the folder in the background, then open it."""
+        self.stage, self.total = "Loading the network", len(images)
+        Thread(target=self._discover, args=(images, counts), daemon=True).start()
+
+    def _discover(self, images: Sequence[ImageFile], counts: Sequence[int]) -> None:
+        from deepff.backbones import load_backbone
+        from deepff.discovery import discover
+
+        try:
+            backbone = load_backbone("efficientnet_lite0")
+
+            def count(module: object, inputs: Sequence[Sequence[object]]) -> None:
+                # The network is tried once on an image of its own before it sees the others.
+                self.done = min(self.total, self.done + len(inputs[0]))
+                finished = self.done == self.total
+                self.stage = "Factorizing" if finished else "Looking at the images"
+
+            counting = backbone.network.register_forward_pre_hook(count)
+            result = discover(images, counts, model=backbone)
+            counting.remove()
+            self.stage, self.total = "Writing the result", 0
+            result.save(self.folder)
+            self.open()
+        except (InputError, OSError) as error:
+            self.error = str(error)
+        except BaseException:
+            self.error = "the run failed; the terminal says why"
+            raise
+
+
+def open_workspace(
+    sources: Sequence[Path], out: Path | None, counts: Sequence[int] | None
+) -> Workspace:
+    """Open a result, or begin one of images.
+
+    Parameters
+    ----------
+    sources : sequence of path
+        The folder of a result; or folders, files and globs of images.
+    out : path, optional
+        Where a result of images goes, by default ``result``. If their result is there already, it
+        is opened.
+    counts : sequence of int, optional
+        k of a new result, by default 1 to 6.
+
+    Raises
+    ------
+    InputError
+        There are no images, or `out` holds something else.
+    """
+    if len(sources) == 1 and _result_status(sources[0]) is not None:
+        if out is not None or counts is not None:
+            raise InputError(
+                f"{sources[0]} holds a result already; -k and --out are for a new one of images"
+            )
+        workspace = Workspace(sources[0])
+        workspace.open()
+        return workspace
+    images = find_images(sources)
+    workspace = Workspace(Path("result") if out is None else out)
+    if _result_status(workspace.folder) == "complete":
+        workspace.open()
+        result = workspace.result
+        seen = {*result.names, *(skipped.name for skipped in result.skipped)}
+        if seen != {image.name for image in images}:
+            raise InputError(
+                f"{workspace.folder} holds a result of other images; name another folder with "
+                f"--out, or open that one with `deepff label {workspace.folder}`"
+            )
+        if counts is not None and set(counts) != set(result.factorizations):
+            held = ", ".join(map(str, result.factorizations))
+            raise InputError(
+                f"{workspace.folder} holds a result with k = {held}; leave -k out to open it, or "
+                "name another folder with --out"
+            )
+        return workspace
+    check_output_folder(workspace.folder)
+    workspace.discover(images, range(1, 7) if counts is None else counts)
+    return workspace
+
+
+def _result_status(folder: Path) -> str | None:
+    """What a result in the folder says of itself ("complete"), None where there is none."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return manifest["status"] if isinstance(manifest, dict) and "deepff" in manifest else None
