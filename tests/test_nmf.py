@@ -409,6 +409,8 @@ def test_transform_refuses_what_it_was_not_fitted_for() -> None:
         model.transform(torch.rand(9, 5))
     with pytest.raises(InputError, match="-1"):
         model.transform(-torch.ones(9, 4))
+    with pytest.raises(InputError, match="NaN or infinite"):
+        model.transform(torch.full((9, 4), math.nan))
     assert model.transform(torch.rand(1, 4)).shape == (1, 2)
 
 

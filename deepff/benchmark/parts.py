@@ -3,15 +3,18 @@
 The same evaluation is the bottom of Table 1.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from deepff.benchmark.baselines import factor_coefficients
 from deepff.benchmark.evaluation import (
+    DFF,
+    DFF_CRF,
     Features,
     Network,
     Variant,
@@ -27,8 +30,18 @@ from deepff.benchmark.evaluation import (
 from deepff.benchmark.published import NOT_IN_PAPER, published_rows
 from deepff.benchmark.tables import Row, Table, mean_of_known
 from deepff.datasets import CAR_PARTS, MERGED_PARTS, GroundTruthSet, load_coco, load_pascal_part
+from deepff.datasets.ground_truth import UNNAMED
 from deepff.datasets.voc import check_classes
-from deepff.metrics import Overlaps, associated_iou, association
+from deepff.errors import InputError
+from deepff.heatmaps import HeatMaps
+from deepff.metrics import Overlaps, associated_iou, association, factor_quality
+from deepff.part_discovery import discover_parts
+from deepff.regions import find_regions
+from deepff.result import Result
+from deepff.segmentation import label_map
+
+INSIDE = "inside object"
+QUALITY_METHODS = (DFF, DFF_CRF, INSIDE)
 
 # The paper's five are not known to us; these have heads, torsos, legs and tails in common.
 TABLE4_CLASSES = ("cat", "cow", "dog", "horse", "sheep")
@@ -37,6 +50,13 @@ SUMMARY_NOTE = (
     "A part belongs to a factor that covers more than half of it over the set; a cell is the mean "
     "over the factors that have parts of their set-wide IoU with all their parts together, and – "
     "where no factor has any"
+)
+
+QUALITY_NOTES = (
+    "Quality is the mean over the factors of the set-wide IoU with their best part",
+    "NMI is the normalised mutual information (arithmetic mean) of factor and part over all pixels "
+    "of the set that have a part; a pixel's factor is the largest relative to its maximum over the "
+    "set among those that are on, and pixels that are on in none are one more group",
 )
 
 
@@ -62,11 +82,18 @@ class PartScores:
         Mean IoU over the factors with parts and over seeds; None where none has any.
     factors : list of LabelledFactor
         Of seed 0.
+    quality, nmi : dict of (method, k) to float
+        Factor quality and normalised mutual information, means over seeds.
+    remarks : list of str
+        How the parts inside the object were found, or why not.
     """
 
     n_images: int
     means: dict[tuple[str, int], float | None]
     factors: list[LabelledFactor]
+    quality: dict[tuple[str, int], float]
+    nmi: dict[tuple[str, int], float]
+    remarks: list[str]
 
 
 def table4(
@@ -92,7 +119,7 @@ def table4(
         PASCAL-Part's; the default is this project's choice, for the paper's five are not known to
         us.
     crf : bool
-        Whether there are rows for DFF-CRF.
+        Whether there are rows for DFF-CRF, and for parts inside the object, which are refined too.
     seeds : int
         How many seeds, from 0, the means are over.
     report : callable
@@ -101,7 +128,7 @@ def table4(
     Returns
     -------
     dict of str to Table
-        "table4", and "table4-factors" with every factor of seed 0.
+        "table4", "table4-factors" with every factor of seed 0, and "table4-quality".
 
     Raises
     ------
@@ -154,22 +181,72 @@ def is_coco(root: str | Path) -> bool:
     return Path(root).suffix == ".json" or (Path(root) / "annotations.json").is_file()
 
 
-def part_scores(features: Features, ks: Sequence[int], crf: bool, seeds: int) -> PartScores:
-    """Label the factors of every method and k by coverage, and measure them."""
-    over_seeds: dict[tuple[str, int], list[float | None]] = {}
+def part_scores(
+    features: Features,
+    ks: Sequence[int],
+    crf: bool,
+    seeds: int,
+    network: Network | None = None,
+) -> PartScores:
+    """Label the factors of every method and k by coverage, and measure them.
+
+    With a network and ``crf`` also the parts that :func:`deepff.part_discovery.discover_parts`
+    finds inside the object.
+    """
+    inside, remarks = _inside(features, network, ks, seeds) if crf and network else ([], [])
+    means: dict[tuple[str, int], list[float | None]] = {}
+    quality: dict[tuple[str, int], list[float]] = {}
+    nmi: dict[tuple[str, int], list[float]] = {}
     factors: list[LabelledFactor] = []
     for k in ks:
         coefficients: dict[Variant, Tensor] = {}
         for seed in range(seeds):
             coefficients |= factor_coefficients(features.activations, k, seed)
-        found = image_masks(features, coefficients, crf)
-        for variant, overlaps in count_by_variant(found, features).items():
+        found = _with_inside(image_masks(features, coefficients, crf), inside, k)
+        counts: dict[Variant, np.ndarray] = {}
+        judged = _counted(found, features, coefficients, counts)
+        for variant, overlaps in count_by_variant(judged, features).items():
             labelled = label_factors(overlaps, variant.method, k, features.part_names)
             ious = [factor.iou for factor in labelled if factor.parts]
-            over_seeds.setdefault((variant.method, k), []).append(mean_of_known(ious))
+            of = variant.method, k
+            means.setdefault(of, []).append(mean_of_known(ious))
+            quality.setdefault(of, []).append(factor_quality(overlaps))
+            nmi.setdefault(of, []).append(normalized_mutual_information(counts[variant]))
             factors += labelled if variant.seed == 0 else []
-    means = {key: mean_of_known(values) for key, values in over_seeds.items()}
-    return PartScores(len(features), means, factors)
+    return PartScores(
+        len(features),
+        {key: mean_of_known(values) for key, values in means.items()},
+        factors,
+        {key: float(np.mean(values)) for key, values in quality.items()},
+        {key: float(np.mean(values)) for key, values in nmi.items()},
+        remarks,
+    )
+
+
+def normalized_mutual_information(counts: np.ndarray) -> float:
+    """Mutual information of rows and columns over the mean of their entropies, in [0, 1].
+
+    As `sklearn.metrics.normalized_mutual_info_score`, which takes labels and not counts.
+
+    Parameters
+    ----------
+    counts : ndarray, (groups, parts)
+        Pixels of each group in each part.
+
+    Returns
+    -------
+    float
+        1 where there is a single group and a single part.
+    """
+    from scipy.stats import entropy
+    from sklearn.metrics import mutual_info_score
+
+    if not counts.any():
+        return 0.0
+    mean_entropy = (entropy(counts.sum(0)) + entropy(counts.sum(1))) / 2
+    if mean_entropy == 0:
+        return 1.0
+    return float(mutual_info_score(None, None, contingency=counts) / mean_entropy)
 
 
 def label_factors(
@@ -206,7 +283,9 @@ def part_tables(
     columns = [*scores, "mean"]
     counts = each(scores, lambda score: score.n_images)
     rows = [Row("images", [*counts, None])]
-    rows += [_mean_row(scores, method, k) for method, k in next(iter(done.values())).means]
+    # One set may lack the parts inside the object.
+    computed = dict.fromkeys(key for score in done.values() for key in score.means)
+    rows += [_mean_row(scores, method, k) for method, k in computed]
     published, published_notes = published_rows(name, columns) if in_paper else NOT_IN_PAPER
     source = network.describe(sum(score.n_images for score in done.values()))
     over = [f"Means over {seeds} seeds"] if seeds > 1 else []
@@ -219,15 +298,109 @@ def part_tables(
         for set_name, score in done.items()
         for factor in score.factors
     ]
+    remarks = [f"{label}: {text}" for label, score in done.items() for text in score.remarks]
     return {
-        name: Table(title, columns, [*rows, *published], source, notes),
+        name: Table(title, columns, [*rows, *published], source, [*notes, *remarks]),
         f"{name}-factors": Table(f"{title}: every factor", ["parts", "IoU"], factor_rows, source),
+        f"{name}-quality": Table(
+            f"{title}: quality of the factors",
+            [f"{set_name} {metric}" for set_name in done for metric in ("quality", "NMI")],
+            _quality_rows(done, list(computed)),
+            source,
+            [*QUALITY_NOTES, *over, *remarks],
+        ),
     }
 
 
 def _mean_row(scores: Mapping[str, PartScores | None], method: str, k: int) -> Row:
-    values = each(scores, lambda score: score.means[method, k])
+    values = each(scores, lambda score: score.means.get((method, k)))
     return Row(f"{method}, k = {k}", [*values, mean_of_known(values)])
+
+
+def _quality_rows(
+    scores: Mapping[str, PartScores], computed: Sequence[tuple[str, int]]
+) -> list[Row]:
+    """A row for each k of the methods that are compared, then the mean over k of each."""
+    by_method: dict[str, list[Row]] = {}
+    for method, k in sorted(computed, key=lambda key: key[1]):
+        values = [
+            of.get((method, k)) for score in scores.values() for of in (score.quality, score.nmi)
+        ]
+        by_method.setdefault(method, []).append(Row(f"{method}, k = {k}", values))
+    rows = []
+    for method in QUALITY_METHODS:
+        own = by_method.get(method, [])
+        columns = zip(*(row.values for row in own), strict=True)
+        rows += own
+        rows += [Row(f"{method}, mean over k", list(map(mean_of_known, columns)))] if own else []
+    return rows
+
+
+def _inside(
+    features: Features, network: Network, ks: Sequence[int], seeds: int
+) -> tuple[list[Result], list[str]]:
+    """The parts inside the object for each seed, and a sentence on which way was taken."""
+    files = [item.image for item in features.truth]
+    try:
+        results = [
+            discover_parts(
+                files,
+                ks,
+                model=network.backbone,
+                size=network.size,
+                cache=network.cache,
+                random_state=seed,
+                progress=network.progress,
+            )
+            for seed in range(seeds)
+        ]
+    except InputError as error:
+        return [], [f"no row for {INSIDE}: {error}"]
+    first = results[0]
+    way = (
+        "parts are found on the cells of the object"
+        if first.parts_of == "object"
+        else "objects are taken to fill the frame, and parts are found on all cells"
+    )
+    return results, [f"{way} (separation {first.separation:.2f}, layer {first.sources[0].layer})"]
+
+
+def _with_inside(
+    found_in_images: Iterator[dict[Variant, Tensor]], inside: Sequence[Result], k: int
+) -> Iterator[dict[Variant, Tensor]]:
+    """The masks of all methods, those of the parts inside the object last."""
+    regions = (find_regions(result, k) for result in inside)
+    for found, *own in zip(found_in_images, *regions, strict=True):
+        masks = {Variant(INSIDE, k, seed): of.masks for seed, of in enumerate(own)}
+        yield found | masks
+
+
+def _counted(
+    found_in_images: Iterator[dict[Variant, Tensor]],
+    features: Features,
+    coefficients: Mapping[Variant, Tensor],
+    counts: dict[Variant, np.ndarray],
+) -> Iterator[dict[Variant, Tensor]]:
+    """Pass masks on, and add up in `counts` the pixels of each factor, or none, in each part."""
+    images = features.activations.images
+    maps = {
+        variant: HeatMaps(H, [image.grid for image in images], [image.size for image in images])
+        for variant, H in coefficients.items()
+    }
+    n_parts = len(features.part_names)
+    for index, found in enumerate(found_in_images):
+        labels = features.truth[index].labels()
+        named = (labels > 0) & (labels < UNNAMED)
+        parts = labels[named].astype(np.int64) - 1
+        for variant, own in found.items():
+            # Other masks do not overlap.
+            of = maps.get(variant)
+            values, scale = (own.float(), None) if of is None else (of[index], of.scale)
+            factors = label_map(values, own, scale).cpu().numpy()[named].astype(np.int64)
+            size = (variant.k + 1) * n_parts
+            added = np.bincount(factors * n_parts + parts, minlength=size)
+            counts[variant] = counts.get(variant, 0) + added.reshape(-1, n_parts)
+        yield found
 
 
 def _load_pascal_class(root: Path, class_name: str) -> GroundTruthSet:
@@ -241,4 +414,4 @@ def _evaluate(
     crf: bool,
     seeds: int,
 ) -> PartScores:
-    return part_scores(collect(load(), network), ks, crf, seeds)
+    return part_scores(collect(load(), network), ks, crf, seeds, network)

@@ -1,14 +1,20 @@
 """The activations as one tall matrix that is read by blocks of rows."""
 
+import copy
 import math
+import os
+import tempfile
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepff.errors import InputError
+from deepff.factorization.reduction import is_distributed, rows_before
 
 Matrix = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray]
 # What is read instead of A: the places of some rows, ascending, and these rows (b, c), to
@@ -17,8 +23,10 @@ Transform = Callable[[slice | Tensor, Tensor], Tensor]
 
 # Measured: a block this big stays in the cache from one product to the next, and is
 # still long enough for the library calls on it to cost nothing beside the products.
-CPU_BLOCK_BYTES = 6 * 2**20
+CPU_BLOCK_BYTES = 3 * 2**20
 ACCELERATOR_BLOCK_BYTES = 256 * 2**20
+# Two blocks, what is computed from them and the sample must fit in the memory that is given.
+_BLOCK_SHARE = 16
 
 
 class RowBlocks:
@@ -35,10 +43,16 @@ class RowBlocks:
     device : where to compute; None is where the (first) rows are.
     transform : applied to rows whenever they are read, so that a matrix which is A row by row,
         such as A·diag(weights), need not be held.
-    power : the matrix read is A · 2^power, so that squares stay in float32's range.
+    memory : bytes that reading and computing may take beside A itself; None is what is free.
+        Where A is memory-mapped, larger than this or on another device, the next block is
+        fetched while one is used.
 
     Attributes
     ----------
+    power : int
+        The matrix read is A · 2^power, so that squares stay in float32's range.
+    memory : int
+        The bound in bytes.
     n_rows, n_channels : int
     n_reads : int
         How often all rows have been read.
@@ -46,7 +60,7 @@ class RowBlocks:
     Raises
     ------
     InputError
-        Not two-dimensional, no rows or channels, unequal channels, or complex.
+        Not two-dimensional, no rows or channels, unequal channels, complex; or memory below 1 MiB.
     """
 
     def __init__(
@@ -54,12 +68,14 @@ class RowBlocks:
         A: Matrix,
         device: str | torch.device | None = None,
         transform: Transform | None = None,
+        memory: int | None = None,
     ) -> None:
         parts: Sequence[Tensor | np.ndarray] = (
             [A] if isinstance(A, Tensor | np.ndarray) else list(A)
         )
         if not parts:
             raise InputError("There are no activations: give at least one row.")
+        self._mapped = any(isinstance(part, np.memmap) for part in parts)
         self._parts = [_as_tensor(part) for part in parts]
         channels = sorted({part.shape[1] for part in self._parts})
         if len(channels) > 1:
@@ -69,41 +85,88 @@ class RowBlocks:
             )
         self._ends = np.cumsum([len(part) for part in self._parts])
         self.n_rows, self.n_channels = int(self._ends[-1]), channels[0]
-        if self.n_rows == 0 or self.n_channels == 0:
+        if self.n_channels == 0 or (self.n_rows == 0 and not is_distributed()):
             raise InputError(
                 f"The activations are {self.n_rows} rows × {self.n_channels} channels; "
                 "there must be at least one of each."
             )
         self.device = torch.device(device) if device is not None else self._parts[0].device
-        budget = CPU_BLOCK_BYTES if self.device.type == "cpu" else ACCELERATOR_BLOCK_BYTES
-        self._block_rows = max(64, budget // (4 * self.n_channels))
+        self.memory = available_memory() if memory is None else memory
+        if self.memory < 2**20:
+            raise InputError(f"memory is {memory} bytes; it must be at least 1 MiB.")
         self._transform = transform
         self.power = 0
         self.n_reads = 0
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         """Read all rows once: (their place, the block (b, c)), in order."""
-        for start in range(0, self.n_rows, self._block_rows):
-            stop = min(start + self._block_rows, self.n_rows)
-            place = slice(start, stop)
-            yield place, self._prepared(place, self._rows(start, stop))
+        return self.read()
+
+    def read(self, times: int = 1) -> Iterator[tuple[slice, Tensor]]:
+        """Read all rows once; on the CPU in blocks `times` as long where the memory allows it."""
+        on_cpu = self.device.type == "cpu"
+        budget = times * CPU_BLOCK_BYTES if on_cpu else ACCELERATOR_BLOCK_BYTES
+        budget = min(budget, self.memory // _BLOCK_SHARE)
+        step = max(64, budget // (4 * self.n_channels))
+        places = [slice(i, min(i + step, self.n_rows)) for i in range(0, self.n_rows, step)]
+        for place, block in zip(places, self._fetch(places), strict=True):
+            yield place, self._prepared(place, block)
         self.n_reads += 1
 
     def take(self, indices: Tensor) -> Tensor:
         """The rows (m, c) at ascending `indices` (m,), float32 on the device."""
         owner = np.searchsorted(self._ends, indices.numpy(), side="right")
-        taken = []
+        taken = [torch.empty(0, self.n_channels, device=self.device)]
         for i in np.unique(owner):
             part = self._parts[i]
             local = indices[torch.from_numpy(owner == i)] - (int(self._ends[i]) - len(part))
             taken.append(part.index_select(0, local.to(part.device)).to(self.device))
-        return self._prepared(indices, taken[0] if len(taken) == 1 else torch.cat(taken))
+        return self._prepared(indices, taken[1] if len(taken) == 2 else torch.cat(taken))
 
-    def anew(self, device: str | torch.device | None = None) -> "RowBlocks":
-        """The same rows, unscaled and not read yet, on `device` (None: on the same)."""
-        return RowBlocks(self._parts, device or self.device, self._transform)
+    def anew(
+        self, device: str | torch.device | None = None, memory: int | None = None
+    ) -> "RowBlocks":
+        """The same rows, unscaled and not read yet; None leaves device or memory as they are."""
+        rows = copy.copy(self)
+        rows.power = rows.n_reads = 0
+        rows.device = torch.device(device) if device is not None else self.device
+        rows.memory = memory or self.memory
+        return rows
 
-    def _rows(self, start: int, stop: int) -> Tensor:
+    def coefficients(self, k: int, value: float = 0.0) -> Tensor:
+        """H (rows, k) filled with `value`: in memory, or in a file where the memory is short."""
+        if self.device.type != "cpu" or 4 * self.n_rows * k <= self.memory // 4:
+            return torch.full((self.n_rows, k), value, device=self.device)
+        # The map outlives the name of its file, and leaves nothing behind.
+        with tempfile.NamedTemporaryFile(prefix="deepff-") as file:
+            H = torch.from_file(file.name, shared=True, size=self.n_rows * k)
+        return H.fill_(value).view(self.n_rows, k)
+
+    def _fetch(self, places: Sequence[slice]) -> Iterator[Tensor]:
+        n_bytes = sum(part.numel() * part.element_size() for part in self._parts)
+        elsewhere = any(part.device != self.device for part in self._parts)
+        if not (self._mapped or elsewhere or n_bytes > self.memory):
+            yield from map(self._rows, places)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            upcoming: deque[Future[Tensor]] = deque()
+            for place in places:
+                upcoming.append(pool.submit(self._fetched, place))
+                if len(upcoming) == 2:
+                    yield upcoming.popleft().result()
+            yield from (fetched.result() for fetched in upcoming)
+
+    def _fetched(self, place: slice) -> Tensor:
+        """The rows at `place` on the device, in memory of their own."""
+        rows = self._rows(place)
+        if rows.device == self.device:
+            return rows.to(torch.float32, copy=True)
+        if self.device.type == "cuda" and rows.device.type == "cpu":
+            rows = rows.pin_memory()
+        return rows.to(self.device)
+
+    def _rows(self, place: slice) -> Tensor:
+        start, stop = place.start, place.stop
         pieces = []
         i = int(np.searchsorted(self._ends, start, side="right"))
         while start < stop:
@@ -122,9 +185,34 @@ class RowBlocks:
         return rows if self.power == 0 else torch.ldexp(rows, torch.tensor(self.power))
 
 
-def as_row_blocks(A: "Matrix | RowBlocks", device: str | torch.device | None = None) -> RowBlocks:
+def as_row_blocks(
+    A: "Matrix | RowBlocks",
+    device: str | torch.device | None = None,
+    memory: int | None = None,
+) -> RowBlocks:
     """`A` as blocks of rows on `device`, to be read anew; it may be `RowBlocks` already."""
-    return A.anew(device) if isinstance(A, RowBlocks) else RowBlocks(A, device)
+    if isinstance(A, RowBlocks):
+        return A.anew(device, memory)
+    return RowBlocks(A, device, memory=memory)
+
+
+def available_memory() -> int:
+    """Bytes of main memory that are free or can be freed at once; at least 1 GiB is assumed."""
+    try:
+        with open("/proc/meminfo") as file:
+            kilobytes = next(line.split()[1] for line in file if line.startswith("MemAvailable"))
+        found = 1024 * int(kilobytes)
+    except (OSError, StopIteration):
+        try:
+            found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        except (AttributeError, ValueError, OSError):  # not on Windows
+            found = 0
+    return max(found, 2**30)
+
+
+def sums(*shape: int, device: torch.device) -> Tensor:
+    """Zeros in float64 to add to, on `device` where that has float64."""
+    return torch.zeros(shape, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
 
 
 def check_finite(value: float) -> None:
@@ -145,13 +233,14 @@ def check_non_negative(low: float, high: float) -> None:
 
 
 def check_n_components(n_components: int, rows: RowBlocks) -> None:
-    """Raise InputError unless 1 ≤ n_components ≤ rows and channels of the matrix."""
+    """Raise InputError unless 1 ≤ n_components ≤ rows (of all ranks) and channels of the matrix."""
     if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer):
         raise InputError(f"n_components is {n_components!r}; it must be a whole number.")
-    if not 1 <= n_components <= min(rows.n_rows, rows.n_channels):
+    _, n_rows = rows_before(rows.n_rows)
+    if not 1 <= n_components <= min(n_rows, rows.n_channels):
         raise InputError(
             f"n_components is {n_components}; it must be from 1 to the smaller of the "
-            f"{rows.n_rows} rows and {rows.n_channels} channels."
+            f"{n_rows} rows and {rows.n_channels} channels."
         )
 
 

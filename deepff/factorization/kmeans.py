@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepff.errors import InputError
 from deepff.factorization.blocks import (
     Matrix,
     RowBlocks,
@@ -15,12 +16,14 @@ from deepff.factorization.blocks import (
     check_fitted,
     check_n_components,
 )
+from deepff.factorization.reduction import is_distributed
 
 
 class KMeans:
     """A ≈ H W with the cluster centres as W and one-hot membership as H (scikit-learn's KMeans).
 
-    Unlike the other factorizations, `fit` holds all of A in host memory as float32.
+    Unlike the other factorizations, `fit` holds all of A in host memory as float32, and runs in
+    one process only.
 
     Parameters
     ----------
@@ -29,6 +32,8 @@ class KMeans:
     random_state : int or None
         Seed of the starting centres; None draws another one each time.
     device : where H and W are put; None is where A is. Clustering itself is on the CPU.
+    memory : int or None
+        Bytes that may be taken beside A; None is what the machine has free.
 
     Attributes
     ----------
@@ -45,10 +50,12 @@ class KMeans:
         n_components: int,
         random_state: int | None = None,
         device: str | torch.device | None = None,
+        memory: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.random_state = random_state
         self.device = device
+        self.memory = memory
 
     def fit(self, A: Matrix | RowBlocks) -> Self:
         """Find `components_` for A (rows, c); see `fit_transform`."""
@@ -62,15 +69,24 @@ class KMeans:
         Raises
         ------
         InputError
-            A is not a real matrix of finite values, or k is more than its rows or channels.
+            A is not a real matrix of finite values, or k is more than its rows or channels;
+            there are several processes; or A does not fit in the memory.
         """
         import warnings
 
         from sklearn.cluster import KMeans as SklearnKMeans
         from sklearn.exceptions import ConvergenceWarning
 
-        rows = as_row_blocks(A, self.device)
+        if is_distributed():
+            raise InputError("k-means runs in one process; start one, or choose nmf or pca.")
+        rows = as_row_blocks(A, self.device, self.memory)
         check_n_components(self.n_components, rows)
+        n_bytes = 4 * rows.n_rows * rows.n_channels
+        if n_bytes > rows.memory:
+            raise InputError(
+                f"k-means holds all {n_bytes / 2**30:.3g} GiB of activations in memory, and "
+                f"{rows.memory / 2**30:.3g} GiB may be used; choose nmf or pca, or fewer images."
+            )
         matrix = np.empty((rows.n_rows, rows.n_channels), dtype=np.float32)
         for place, block in rows:
             matrix[place] = block.cpu().numpy()
@@ -106,7 +122,7 @@ class KMeans:
     @torch.no_grad()
     def transform(self, A: Matrix | RowBlocks) -> Tensor:
         """One-hot membership H (rows, k): the nearest centre of each row, the first of equals."""
-        rows = as_row_blocks(A, self.device)
+        rows = as_row_blocks(A, self.device, self.memory)
         check_fitted(self, rows)
         W = self.components_.to(rows.device)
         H = torch.zeros(rows.n_rows, len(W), device=rows.device)

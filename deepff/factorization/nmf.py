@@ -12,17 +12,27 @@ from deepff.factorization.blocks import (
     Matrix,
     RowBlocks,
     as_row_blocks,
-    check_finite,
     check_fitted,
     check_n_components,
     check_non_negative,
+    sums,
 )
 from deepff.factorization.nnls import solve, sweep
+from deepff.factorization.reduction import (
+    all_reduce_max,
+    all_reduce_sum,
+    from_first_rank,
+    gather_rows,
+    rows_before,
+)
 from deepff.factorization.start import SAMPLE_ROWS, nndsvda_start, normalize, random_start
 
 _H_SWEEPS, _W_SWEEPS = 5, 20
+MAX_READS = 8  # of A by "hals" unless `max_iter` is given
+_SOLVE_BLOCKS = 16  # blocks at once where there is one product only
 # Below this share of ‖A‖², the loss from P and Q is mostly rounding error of float32.
 _CANCELLATION = 1e-3
+_SAMPLE_SHARE = 8  # the start holds the sample a few times
 # Largest entries between these need no scaling for float32 to hold the sums of squares.
 _SAFE = (2.0**-30, 2.0**30)
 
@@ -44,13 +54,18 @@ class NMF:
     random_state : int or None
         Seed of every draw; None draws another one each time. Draws are made on the CPU,
         so that they are the same for every device.
-    max_iter : int
-        The most iterations over all rows.
+    max_iter : int or None
+        The most iterations over all rows; None is 200 for "mu", and for "hals" as many as leave
+        8 reads of A in all.
     tol : float
-        Stop when the error falls by less than this share in one iteration ("mu": in ten).
+        Stop when an update of W lowers the error by less than this share ("mu": when ten
+        iterations do).
     n_init : int
         Random starts that "hals" tries on the sample.
     device : where to compute; None is where A is. Rows elsewhere are sent block by block.
+    memory : int or None
+        Bytes that the fit may take beside A; None is what the machine has free. H goes to a
+        temporary file, mapped into memory, where it would take more than a quarter of them.
 
     Attributes
     ----------
@@ -69,8 +84,12 @@ class NMF:
     Notes
     -----
     Computation is in float32, of float64 input too (converted block by block), with sums over
-    blocks in float64. H, (rows, k), is kept; of A, never more than a block and a
-    sample of 6000 rows is copied.
+    blocks in float64. H, (rows, k), is kept, and one byte a row; of A, never more than a few
+    blocks and a sample of 6000 rows is copied.
+
+    Where `torch.distributed` is initialised, every rank calls `fit` with its own rows, of any
+    number; all get the W of all rows together, and H of their own. The ranks exchange sums
+    over rows, (k, c) and (k, k), and the sample.
     """
 
     def __init__(
@@ -79,10 +98,11 @@ class NMF:
         solver: str = "hals",
         init: str = "random",
         random_state: int | None = None,
-        max_iter: int = 200,
+        max_iter: int | None = None,
         tol: float = 1e-4,
         n_init: int = 8,
         device: str | torch.device | None = None,
+        memory: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.solver = solver
@@ -92,6 +112,7 @@ class NMF:
         self.tol = tol
         self.n_init = n_init
         self.device = device
+        self.memory = memory
 
     def fit(self, A: Matrix | RowBlocks) -> Self:
         """Find `components_` for A (rows, c); see `fit_transform`."""
@@ -109,44 +130,58 @@ class NMF:
             its rows or channels; or a parameter is out of its range.
         """
         self._check_parameters()
-        rows = as_row_blocks(A, self.device)
+        rows = as_row_blocks(A, self.device, self.memory)
         k = self.n_components
         check_n_components(k, rows)
-        norms = _scan(rows)
-        total = float(norms.cpu().double().square().sum())
-
-        W = self._start(rows, norms)
-        update_H: Update
-        update_W: Update
-        if self.solver == "hals":
-            update_H, update_W, check_every = _sweep_coefficients, _sweep_components, 1
-            H = torch.zeros(k, rows.n_rows, device=rows.device)
-        else:
-            update_H, update_W, check_every = _multiply, _multiply, 10
-            H = torch.ones(k, rows.n_rows, device=rows.device)
+        filled, total = _scan(rows)
+        W = from_first_rank(self._start(rows, filled))
+        hals = self.solver == "hals"
+        update: Update = _sweep_coefficients if hals else _multiply
+        H = rows.coefficients(k, 0.0 if hals else 1.0)
+        scale = torch.ones(k, device=rows.device)
+        # The last read is left for the solution.
+        enough_reads = MAX_READS - 1 if hals and self.max_iter is None else math.inf
         self.errors_: list[float] = []
+        by_residual = False
         checked = math.inf
-        for iteration in range(1, self.max_iter + 1):
-            P, Q, loss = _accumulate(rows, norms, W, H, update_H)
-            error = _relative_error(loss, total)
-            self.errors_.append(error)
-            W = update_W(W.cpu().double(), P, Q).to(W)
-            H *= W.norm(dim=1, keepdim=True)
-            W = normalize(W)
-            if iteration % check_every == 0:
-                if checked - error <= self.tol * error:
+        for iteration in range(1, (self.max_iter or 200) + 1):
+            P, Q, loss = _accumulate(rows, W, H, scale, update, total, by_residual)
+            if not by_residual and loss < _CANCELLATION * total:
+                by_residual = True
+                if rows.n_reads < enough_reads:
+                    scale = torch.ones_like(scale)
+                    P, Q, loss = _accumulate(rows, W, H, scale, update, total, by_residual)
+            self.errors_.append(_relative_error(loss, total))
+            old = W.cpu().double()
+            new = _sweep_components(old.clone(), P, Q) if hals else _multiply(old, P, Q)
+            new = from_first_rank(new)
+            scale = new.norm(dim=1).to(scale)
+            W = normalize(new).to(W)
+            if rows.n_reads >= enough_reads:
+                break
+            if hals:
+                gain = 2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum()
+                if gain <= 2 * self.tol * loss:
                     break
-                checked = error
-        _, Q, loss = _accumulate(rows, norms, W, H, _solve_coefficients)
+            elif iteration % 10 == 0:
+                if checked - self.errors_[-1] <= self.tol * self.errors_[-1]:
+                    break
+                checked = self.errors_[-1]
+        solve_coefficients = _solver(W)
+        _, Q, loss = _accumulate(
+            rows, W, H, scale, solve_coefficients, total, by_residual, with_P=False
+        )
         self.errors_.append(_relative_error(loss, total))
 
-        order = Q.diagonal().argsort(descending=True, stable=True)
-        self.components_ = W[order.to(W.device)]
+        order = Q.diagonal().argsort(descending=True, stable=True).to(W.device)
+        for part in H.split(2**16):
+            part.copy_(_unscale(part[:, order], rows.power))
+        self.components_ = W[order]
         self.relative_err_ = self.errors_[-1]
         self.reconstruction_err_ = math.ldexp(math.sqrt(loss), -rows.power)
         self.n_iter_ = iteration
         self.n_reads_ = rows.n_reads
-        return _unscale(H[order.to(H.device)].T.contiguous(), rows.power)
+        return H
 
     @torch.no_grad()
     def transform(self, A: Matrix | RowBlocks) -> Tensor:
@@ -158,36 +193,40 @@ class NMF:
             Before `fit`, or if A is not a real matrix with the fitted number of channels, or holds
             a negative or non-finite value.
         """
-        rows = as_row_blocks(A, self.device)
+        rows = as_row_blocks(A, self.device, self.memory)
         check_fitted(self, rows)
         W = self.components_.to(rows.device)
-        H = torch.empty(len(W), rows.n_rows, device=rows.device)
-        for place, block in rows:
-            check_non_negative(*(float(x) for x in block.aminmax()))
-            G = W @ block.T
-            H[:, place] = _solve_coefficients(H[:, place], G, W @ W.T)
-        return H.T.contiguous()
+        H = rows.coefficients(len(W))
+        gram = W @ W.T
+        for place, block in rows.read(_SOLVE_BLOCKS):
+            _check_extremes(_extremes(block))
+            G = (block @ W.T).T
+            H[place] = solve(torch.zeros_like(G), G, gram).T
+        return H
 
-    def _start(self, rows: RowBlocks, norms: Tensor) -> Tensor:
+    def _start(self, rows: RowBlocks, filled: Tensor) -> Tensor:
         """The first W (k, c), rows of length one."""
         k = self.n_components
         generator = torch.Generator()
         if self.init == "nndsvda":
             generator.manual_seed(0)
         elif self.random_state is None:
-            generator.seed()
+            seed = torch.tensor(generator.seed() & (2**63 - 1))
+            generator.manual_seed(int(from_first_rank(seed)))
         else:
             generator.manual_seed(self.random_state)
         if self.solver == "mu" and self.init == "random":
             W = torch.randn(k, rows.n_channels, generator=generator).abs()
             return normalize(W).to(rows.device)
-        indices = norms.cpu().nonzero().squeeze(1)
-        if len(indices) > SAMPLE_ROWS:
-            chosen = torch.randint(len(indices), (SAMPLE_ROWS,), generator=generator).unique()
-            indices = indices[chosen]
-        if len(indices) == 0:
+        first, n_filled = rows_before(int(filled.sum()))
+        if n_filled == 0:
             return torch.zeros(k, rows.n_channels, device=rows.device)
-        sample = rows.take(indices)
+        n_sampled = min(SAMPLE_ROWS, rows.memory // (_SAMPLE_SHARE * 4 * rows.n_channels))
+        if n_filled > n_sampled:
+            chosen = torch.randint(n_filled, (n_sampled,), generator=generator).unique()
+        else:
+            chosen = torch.arange(n_filled)
+        sample = gather_rows(rows.take(_places(filled, chosen - first)))
         if self.init == "nndsvda":
             return normalize(nndsvda_start(sample, k, generator))
         return random_start(sample, k, self.n_init, generator)
@@ -197,7 +236,7 @@ class NMF:
             raise InputError(f'solver is {self.solver!r}; it must be "hals" or "mu".')
         if self.init not in ("random", "nndsvda"):
             raise InputError(f'init is {self.init!r}; it must be "random" or "nndsvda".')
-        if self.max_iter < 1 or self.n_init < 1:
+        if (self.max_iter is not None and self.max_iter < 1) or self.n_init < 1:
             raise InputError(
                 f"max_iter is {self.max_iter} and n_init {self.n_init}; both must be at least 1."
             )
@@ -205,68 +244,102 @@ class NMF:
             raise InputError(f"tol is {self.tol}; it must be at least 0.")
 
 
-def _scan(rows: RowBlocks) -> Tensor:
-    """Check all entries, set the scale, and return the scaled rows' lengths (rows,)."""
-    norms = torch.empty(rows.n_rows, device=rows.device)
-    low, high = math.inf, 0.0
+def _scan(rows: RowBlocks) -> tuple[Tensor, float]:
+    """Check all entries and set the scale; which rows are not zero (rows,), and ‖A‖²."""
+    filled = torch.empty(rows.n_rows, dtype=torch.bool, device=rows.device)
+    energy = sums(1, device=rows.device)
+    extremes = [torch.zeros(2, device=rows.device)]
     for place, block in rows:
-        least, most = (float(x) for x in block.aminmax())
-        check_finite(least + most)
-        low, high = min(low, least), max(high, most)
-        # Divided by the largest entry, squares neither overflow nor vanish.
-        divisor = most if most > 0 and not _SAFE[0] < most < _SAFE[1] else 1.0
-        norms[place] = torch.linalg.vector_norm(block / divisor if divisor != 1 else block, dim=1)
-        norms[place] *= divisor
-    check_non_negative(low, high)
-    if high > 0 and not _SAFE[0] < high < _SAFE[1]:
-        rows.power = max(-126, min(126, -math.frexp(high)[1]))
-    return _unscale(norms, -rows.power)
+        extremes.append(_extremes(block))
+        norms = torch.linalg.vector_norm(block, dim=1)
+        filled[place] = norms > 0
+        energy += norms.to(energy).square().sum()
+    if rows.power == 0:
+        high = _check_extremes(all_reduce_max(torch.stack(extremes).amax(0)))
+        if high > 0 and not _SAFE[0] < high < _SAFE[1]:
+            # Squares overflow or vanish: once more, scaled.
+            rows.power = max(-126, min(126, -math.frexp(high)[1]))
+            return _scan(rows)
+    return filled, float(all_reduce_sum(energy))
+
+
+def _extremes(block: Tensor) -> Tensor:
+    """The least entry, negated, and the largest (2,); infinite where one is not a number."""
+    low, high = block.aminmax()
+    return torch.stack([-low, high]).nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+
+
+def _check_extremes(extremes: Tensor) -> float:
+    """The largest entry; refuses matrices with a negative or a non-finite one."""
+    negative, high = extremes.tolist()
+    check_non_negative(-negative, high)
+    return high
+
+
+def _places(filled: Tensor, ordinals: Tensor) -> Tensor:
+    """Where the rows are that come at these ordinals (ascending) among the filled ones."""
+    found = [torch.empty(0, dtype=torch.int64)]
+    first = before = 0
+    for part in filled.split(2**20):  # the places of all would take eight bytes a row
+        places = part.cpu().nonzero().squeeze(1) + first
+        inside = (ordinals >= before) & (ordinals < before + len(places))
+        found.append(places[ordinals[inside] - before])
+        first, before = first + len(part), before + len(places)
+    return torch.cat(found)
 
 
 def _accumulate(
-    rows: RowBlocks, norms: Tensor, W: Tensor, H: Tensor, update: Update
+    rows: RowBlocks,
+    W: Tensor,
+    H: Tensor,
+    scale: Tensor,
+    update: Update,
+    total: float,
+    by_residual: bool,
+    with_P: bool = True,
 ) -> tuple[Tensor, Tensor, float]:
-    """One read of A: update H in place; P = HᵀA (k, c), Q = HᵀH (k, k), and ‖A − HW‖².
+    """One read of A: update H · diag(scale); P = HᵀA (k, c), Q = HᵀH (k, k), and ‖A − HW‖².
 
-    P and Q are float64 on the CPU. Sums over rows end here and nowhere else, so with rows
-    spread over processes this is where P, Q and the loss would be added up.
+    P and Q are float64. Nothing here waits for an accelerator before all blocks are read.
 
-    The loss is ‖A‖² − 2⟨H, AWᵀ⟩ + ⟨Q, WWᵀ⟩, except for blocks fitted so well that float32
-    would leave little of the difference: there it is taken from A − HW, still in the cache.
+    The loss is ‖A‖² − 2⟨H, AWᵀ⟩ + ⟨Q, WWᵀ⟩, or, where A is fitted so well that float32 would
+    leave little of the difference, taken from A − HW by block, still in the cache.
     """
     k, c = W.shape
-    P = torch.zeros(k, c, dtype=torch.float64)
-    Q = torch.zeros(k, k, dtype=torch.float64)
-    loss = 0.0
     gram = W @ W.T
-    gram64 = gram.cpu().double()
-    for place, block in rows:
-        G = W @ block.T
-        h = update(H[:, place], G, gram)
-        H[:, place] = h
-        q = (h @ h.T).cpu().double()
-        P += (h @ block).cpu()
-        Q += q
-        energy = float(norms[place].cpu().double().square().sum())
-        block_loss = (
-            energy - 2 * float((h * G).sum(1).cpu().double().sum()) + float((q * gram64).sum())
-        )
-        if block_loss < _CANCELLATION * energy:
+    packed = sums(k * c + k * k + 1, device=W.device)
+    P, Q = packed[: k * c].view(k, c), packed[k * c : -1].view(k, k)
+    for place, block in rows.read(1 if with_P else _SOLVE_BLOCKS):
+        # Measured: the second is faster on its own, the first leaves the block in the cache.
+        G = W @ block.T if with_P else (block @ W.T).T
+        h = update(H[place].T.contiguous().mul_(scale[:, None]), G, gram)
+        H[place] = h.T
+        Q += (h @ h.T).to(packed)
+        if with_P:
+            P += (h @ block).to(packed)
+        if by_residual:
             residual = torch.linalg.vector_norm(block - h.T @ W, dim=1)
-            block_loss = float(residual.cpu().double().square().sum())
-        loss += block_loss
-    return P, Q, loss
+            packed[-1] += residual.to(packed).square().sum()
+        else:
+            packed[-1] -= 2 * (h * G).sum(1).to(packed).sum()
+    packed = all_reduce_sum(packed).cpu()
+    P, Q, loss = packed[: k * c].view(k, c), packed[k * c : -1].view(k, k), float(packed[-1])
+    if not by_residual:
+        loss += total + float((Q * gram.cpu().double()).sum())
+    return P, Q, max(loss, 0.0)
 
 
 def _sweep_coefficients(H: Tensor, G: Tensor, gram: Tensor) -> Tensor:
-    H = H.contiguous()
     sweep(H[None], G[None], gram[None], _H_SWEEPS)
     return H
 
 
-def _solve_coefficients(H: Tensor, G: Tensor, gram: Tensor) -> Tensor:
-    """The optimum from zero, whatever H is: where it is not unique, always the same one."""
-    return solve(torch.zeros_like(G), G, gram)
+def _solver(W: Tensor) -> Update:
+    """The optimum for H: from what it is, or, where it is not unique, always the same one."""
+    values = torch.linalg.eigvalsh(W.cpu().double() @ W.cpu().double().T)
+    if values[0] > 1e-3 * values[-1]:
+        return solve
+    return lambda H, G, gram: solve(torch.zeros_like(G), G, gram)
 
 
 def _sweep_components(W: Tensor, P: Tensor, Q: Tensor) -> Tensor:

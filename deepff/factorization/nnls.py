@@ -45,7 +45,7 @@ def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
     """
     X = X.clone()
     open_columns = torch.arange(X.shape[1], device=X.device)
-    for n_sweeps in (5, 5, 10, 20, 40, 80):
+    for n_sweeps in (4, 6, 10, 20, 40, 80):
         part, rhs = X[:, open_columns].contiguous(), G[:, open_columns]
         sweep(part[None], rhs[None], Q[None], n_sweeps)
         exact, optimal = _solve_support(part, rhs, Q)

@@ -7,29 +7,35 @@ from deepff.factorization.nnls import sweep
 
 # Measured on the layers of benchmarks/nmf.py: less of any leaves more to the full
 # reads, or ends in a worse local minimum more often; more only costs time. The
-# subspace has SUBSPACE dimensions for each factor.
-SAMPLE_ROWS, SAMPLE_ITERATIONS = 6000, 30
-RACE_ROWS, RACE_ITERATIONS, FINALISTS = 3000, 15, 2
-SUBSPACE = 6
+# subspace has SUBSPACE dimensions for each factor and is found on SUBSPACE_ROWS.
+SAMPLE_ROWS, SUBSPACE_ROWS, SUBSPACE = 6000, 3000, 6
+# The race: (rows, runs still in it, iterations). The first round takes all runs.
+ROUNDS = ((1500, None, 10), (3000, 3, 10), (SAMPLE_ROWS, 1, 15))
 _SWEEPS = 3
 
 
 def random_start(sample: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
     """The best of `n_init` HALS runs from random rows, on a sample (m, c); components (k, c).
 
-    All runs go at once on a part of the sample; the best two go on with all of it. Rows
+    All runs go at once on a part of the sample; the best go on with more of it. Rows
     are redundant and nearly of low rank, so the products are taken in a subspace that holds
     the sample's leading right singular vectors (Halko, Martinsson & Tropp 2011; for NMF:
     Erichson et al. 2018); non-negativity is kept in the full space.
     """
-    racers = sample[:: max(1, len(sample) // max(RACE_ROWS, 8 * k))]
-    basis = _leading_subspace(racers, SUBSPACE * k, generator)
+    basis = _leading_subspace(_part(sample, SUBSPACE_ROWS, k), SUBSPACE * k, generator)
     rows = torch.randint(len(sample), (n_init, k), generator=generator)
     W = sample[rows.to(sample.device)] + 0.01 * sample.mean(0)
-    W, losses = _hals(racers @ basis, basis, W, RACE_ITERATIONS)
-    W = W[losses.topk(min(FINALISTS, n_init), largest=False).indices]
-    W, losses = _hals(sample @ basis, basis, W, SAMPLE_ITERATIONS)
-    return W[int(losses.argmin())]
+    losses = torch.zeros(n_init, device=sample.device)
+    projected = sample @ basis
+    for n_rows, n_runs, iterations in ROUNDS:
+        kept = losses.topk(min(n_runs or n_init, n_init), largest=False).indices
+        W, losses = _hals(_part(projected, n_rows, k), basis, W[kept], iterations)
+    return W[0]
+
+
+def _part(sample: Tensor, n_rows: int, k: int) -> Tensor:
+    """About `n_rows` of the rows, evenly spread, and enough for k factors."""
+    return sample[:: max(1, len(sample) // max(n_rows, 8 * k))]
 
 
 def nndsvda_start(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:

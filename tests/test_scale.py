@@ -1,0 +1,148 @@
+"""Rows beyond memory: memory-mapped, fetched ahead, and within a bound."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.factorization import NMF, PCA, KMeans
+from deepff.factorization import nmf as nmf_module
+from deepff.factorization.blocks import RowBlocks
+
+MIB = 2**20
+
+
+def matrix(rows: int = 20_000, channels: int = 64, k: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    H = torch.rand(rows, k, generator=generator) ** 4
+    W = torch.rand(k, channels, generator=generator) ** 4
+    return (H @ W + 0.05 * torch.randn(rows, channels, generator=generator)).clamp_min(0)
+
+
+def mapped(A: Tensor, folder: Path) -> np.memmap:
+    np.save(folder / "A.npy", A.numpy())
+    return np.load(folder / "A.npy", mmap_mode="r")
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The blocks that are fetched ahead."""
+    blocks: list[Tensor] = []
+    fetch = RowBlocks._fetched
+
+    def noted(self: RowBlocks, place: slice) -> Tensor:
+        blocks.append(fetch(self, place))
+        return blocks[-1]
+
+    monkeypatch.setattr(RowBlocks, "_fetched", noted)
+    return blocks
+
+
+@pytest.mark.parametrize("build", [lambda: NMF(4, random_state=0), lambda: PCA(4)])
+def test_a_memory_map_gives_the_same_bits(build, tmp_path: Path, fetched: list[Tensor]) -> None:
+    A = matrix()
+    in_memory, on_disk = build(), build()
+    H = in_memory.fit_transform(A)
+    assert not fetched
+    rows = mapped(A, tmp_path)
+    assert torch.equal(on_disk.fit_transform(rows), H)
+    assert torch.equal(on_disk.components_, in_memory.components_)
+    assert on_disk.n_reads_ == in_memory.n_reads_
+    # PCA reads once more for H.
+    n_reads = on_disk.n_reads_ + isinstance(on_disk, PCA)
+    assert sum(map(len, fetched)) == n_reads * len(A)
+    assert torch.equal(on_disk.transform(rows), in_memory.transform(A))
+
+
+def test_memory_bounds_blocks_and_sample(
+    tmp_path: Path, fetched: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = []
+    gather = nmf_module.gather_rows
+    monkeypatch.setattr(
+        nmf_module, "gather_rows", lambda rows: samples.append(rows) or gather(rows)
+    )
+    A = matrix()
+    reference = NMF(4, random_state=0).fit(A)
+    model = NMF(4, random_state=0, memory=4 * MIB).fit(mapped(A, tmp_path))
+    assert max(block.nbytes for block in fetched) <= 4 * MIB // 16
+    assert samples[-1].nbytes <= 4 * MIB // 8 < samples[0].nbytes
+    assert sum(map(len, fetched)) == model.n_reads_ * len(A)
+    assert model.relative_err_ == pytest.approx(reference.relative_err_, rel=1e-3)
+
+
+def test_the_bound_changes_rounding_only(tmp_path: Path) -> None:
+    """With the whole sample within the bound, other blocks make no difference."""
+    A = matrix()
+    bounded = NMF(5, random_state=0, memory=13 * MIB)  # 6000 rows are an eighth of it
+    whole = NMF(5, random_state=0)
+    expected = whole.fit_transform(A)
+    H = bounded.fit_transform(mapped(A, tmp_path))
+    torch.testing.assert_close(H, expected, rtol=0, atol=1e-5 * float(expected.max()))
+    torch.testing.assert_close(bounded.components_, whole.components_, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["hals", "mu"])
+def test_h_moves_to_a_file_that_leaves_nothing_behind(
+    solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = []
+    from_file = torch.from_file
+
+    def noted(*args: object, **kwargs: object) -> Tensor:
+        made.append(from_file(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "from_file", noted)
+    A = matrix(channels=16, k=8)
+    short = NMF(8, solver=solver, random_state=0, max_iter=4, memory=2 * MIB)
+    H = short.fit_transform(A)
+    assert [values.shape for values in made] == [(20_000 * 8,)]
+    assert H.untyped_storage().data_ptr() == made[0].untyped_storage().data_ptr()
+    assert not list(tmp_path.iterdir())
+    expected = float((A - H @ short.components_).norm() / A.norm())
+    assert short.relative_err_ == pytest.approx(expected, rel=1e-4)
+    torch.testing.assert_close(short.transform(A), H, rtol=0, atol=1e-5 * float(H.max()))
+
+
+def test_blocks_of_another_dtype_are_converted_ahead(tmp_path: Path, fetched: list[Tensor]) -> None:
+    A = matrix(3000).half()
+    np.save(tmp_path / "A.npy", A.numpy())
+    rows = np.load(tmp_path / "A.npy", mmap_mode="r")
+    H = NMF(3, random_state=0).fit_transform(rows)
+    assert {block.dtype for block in fetched} == {torch.float32}
+    assert torch.equal(H, NMF(3, random_state=0).fit_transform(A.float()))
+
+
+def test_a_mistake_in_rows_on_disk_is_refused(tmp_path: Path) -> None:
+    A = matrix()
+    A[15_000, 3] = -0.75
+    with pytest.raises(InputError, match=r"-0\.75"):
+        NMF(3, random_state=0).fit(mapped(A, tmp_path))
+
+
+def test_bounds_that_cannot_be_kept_are_refused() -> None:
+    A = matrix(rows=9000)
+    with pytest.raises(InputError, match="at least 1 MiB"):
+        NMF(3, memory=1000).fit(A)
+    with pytest.raises(InputError, match="k-means holds all"):
+        KMeans(3, memory=2 * MIB).fit(A)
+
+
+def test_reads_stay_within_eight_by_default() -> None:
+    """Noise has no structure to converge to, so every read that is allowed is made."""
+    generator = torch.Generator().manual_seed(0)
+    A = torch.rand(9000, 40, generator=generator)
+    model = NMF(8, random_state=0, tol=0).fit(A)
+    assert model.n_reads_ == 8
+    huge = NMF(8, random_state=0, tol=0).fit(A * 1e30)  # once more to find the scale
+    assert huge.n_reads_ == 8
+    assert huge.n_iter_ == model.n_iter_ - 1
+    H, W = (torch.rand(shape, generator=generator) ** 4 for shape in ((9000, 12), (12, 40)))
+    nearly_exact = NMF(12, random_state=0, tol=0).fit(H @ W)  # once more for the error
+    assert nearly_exact.relative_err_ < 0.03
+    assert nearly_exact.n_reads_ == 8
