@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,37 +11,26 @@ import typer
 from typer.core import TyperGroup
 
 from deepff.benchmark.cli import app as benchmark_app
+from deepff.cli_messages import report_skipped, summarize, warn
 from deepff.cli_options import (
     BatchSize,
     Cache,
-    Crf,
     Device,
     DeviceChoice,
-    FactorCount,
     Memory,
     Model,
     NumClasses,
-    Object,
-    Parts,
     Recipe,
-    RecipeChoice,
-    Refine,
-    RefineMethod,
-    ResultFolder,
     Size,
-    Threshold,
-    ThresholdMethod,
-    ThresholdValue,
     Weights,
     byte_count,
     numbers,
 )
+from deepff.cli_regions import export, localize, segment
 from deepff.errors import InputError
 
 if TYPE_CHECKING:
-    from deepff.images import SkippedFile
-    from deepff.regions import RegionOptions
-    from deepff.result import Result
+    pass
 
 
 class _Group(TyperGroup):
@@ -51,20 +40,20 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            _warn(f"error: {error}")
+            warn(f"error: {error}")
             raise typer.Exit(2) from None
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            _warn(f"error: {error.strerror or error}{where}")
+            warn(f"error: {error.strerror or error}{where}")
             raise typer.Exit(2) from None
         except RuntimeError as error:
             # One of the processes of a shared run is gone, and its connections with it.
             if "torch" not in sys.modules or not _is_shared():
                 raise
-            _warn(f"error: another process of this run has stopped ({str(error).splitlines()[0]})")
+            warn(f"error: another process of this run has stopped ({str(error).splitlines()[0]})")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            _warn("interrupted; with --cache the same command goes on where it stopped")
+            warn("interrupted; with --cache the same command goes on where it stopped")
             raise typer.Exit(130) from None
 
 
@@ -72,10 +61,6 @@ def _is_shared() -> bool:
     from deepff.ranks import n_ranks
 
     return n_ranks() > 1
-
-
-def _warn(message: str) -> None:
-    typer.echo(f"deepff: {message}", err=True)
 
 
 app = typer.Typer(
@@ -244,35 +229,8 @@ def discover(
         return
     result.command = shlex.join(["deepff", *sys.argv[1:]])
     result.save(out, progress=True)
-    _report_skipped(result.skipped, out)
-    _summarize(result, out)
-
-
-def _report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
-    if skipped:
-        shown = "; ".join(f"{file.name} ({file.reason})" for file in skipped[:3])
-        rest = f"; all are in {out / 'manifest.json'}" if len(skipped) > 3 else ""
-        _warn(f"skipped {len(skipped)} of the files: {shown}{rest}")
-
-
-def _summarize(result: "Result", out: Path) -> None:
-    from deepff.foreground import separation_warning
-
-    errors = ", ".join(
-        f"k={k}: {found.relative_error:.3f}" for k, found in result.factorizations.items()
-    )
-    n = len(result.images)
-    typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.model} {result.layer}")
-    for k, found in result.factorizations.items():
-        empty = [str(j) for j, share in enumerate(found.energy_shares.tolist()) if share == 0]
-        if empty:
-            _warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
-    typer.echo(f"relative error {errors}")
-    if result.separation is not None:
-        warning = separation_warning(result.separation)
-        if warning:
-            _warn(warning)
-    typer.echo(out / "report.html")
+    report_skipped(result.skipped, out)
+    summarize(result, out)
 
 
 @app.command()
@@ -309,122 +267,12 @@ def apply(
     )
     result.command = shlex.join(["deepff", *sys.argv[1:]])
     result.save(out, progress=True)
-    _report_skipped(result.skipped, out)
-    _summarize(result, out)
+    report_skipped(result.skipped, out)
+    summarize(result, out)
 
 
-@app.command()
-def segment(
-    folder: ResultFolder,
-    k: FactorCount = None,
-    object: Object = False,
-    recipe: RecipeChoice = None,
-    threshold: ThresholdMethod = None,
-    value: ThresholdValue = None,
-    refine: RefineMethod = None,
-    crf: Crf = False,
-    parts: Parts = None,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    device: DeviceChoice = Device.auto,
-) -> None:
-    """Write masks and label maps of every image as PNG, into the result's folder."""
-    from deepff.export.folder import compare_recipes, segment
-    from deepff.result import load
-
-    result, where, k = _opened(folder, k, object, recipe, weights, num_classes, device)
-    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    typer.echo(segment(result, where, k, options, progress=True))
-    if where != folder:
-        whole = load(folder)
-        if 1 in whole.factorizations:
-            compare_recipes(whole, folder, progress=True)
-            typer.echo(folder / "report.html")
-
-
-@app.command()
-def localize(
-    folder: ResultFolder,
-    k: FactorCount = None,
-    object: Object = False,
-    recipe: RecipeChoice = None,
-    threshold: ThresholdMethod = None,
-    value: ThresholdValue = None,
-    refine: RefineMethod = None,
-    crf: Crf = False,
-    parts: Parts = None,
-    all_components: Annotated[
-        bool,
-        typer.Option("--all-components", help="A box around every component, not the largest."),
-    ] = False,
-    min_area: Annotated[int, typer.Option(min=1, help="Leave out components of fewer pixels.")] = 1,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    device: DeviceChoice = Device.auto,
-) -> None:
-    """Write boxes of every image as JSON and CSV, into the result's folder."""
-    from deepff.export.folder import localize
-
-    result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
-    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    boxes = localize(result, folder, k, options, all_components, min_area, progress=True)
-    typer.echo(f"{len(boxes)} boxes")
-    typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
-
-
-def _opened(
-    folder: Path,
-    k: int | None,
-    object: bool,
-    recipe: Recipe | None,
-    weights: Path | None,
-    num_classes: int | None,
-    device: Device,
-) -> "tuple[Result, Path, int | None]":
-    """The result in a folder, or that of its object, its own folder, and which k is meant."""
-    from deepff.result import OBJECT, load
-
-    result = load(folder)
-    if not object or result.recipe == "contrast":
-        return result, folder, k
-    if k not in (None, 1):
-        raise InputError(f"--object is one factor; leave out -k {k}")
-    if recipe is Recipe.paper:
-        return result, folder, 1
-    if result.object is None:
-        from deepff.discovery import find_object
-
-        result.object = find_object(
-            result, weights=weights, num_classes=num_classes, device=device, progress=True
-        )
-        result.object.save(folder / OBJECT, progress=True)
-        _summarize(result.object, folder / OBJECT)
-    return result.object, folder / OBJECT, 1
-
-
-def _region_options(
-    result: "Result",
-    k: int | None,
-    recipe: Recipe | None,
-    threshold: Threshold | None,
-    value: float | None,
-    refine: Refine | None,
-    crf: bool,
-    parts: Path | None,
-) -> "RegionOptions":
-    from deepff.parts import read_parts
-    from deepff.regions import RECIPE_OPTIONS, RegionOptions, factorization_for
-
-    if crf and refine not in (None, Refine.guided_crf):
-        raise InputError(f"--crf means --refine guided-crf; leave it out for {refine.value}")
-    refine = Refine.guided_crf if crf else refine
-    defaults = RECIPE_OPTIONS[recipe or result.recipe]
-    method = defaults.threshold if threshold is None else threshold.value
-    if value is None:
-        value = 0.5 if method == "max-fraction" else 75.0
-    n_factors = factorization_for(result, k).heatmaps.n_factors
-    names = None if parts is None else read_parts(parts, n_factors)
-    return RegionOptions(method, value, refine.value if refine else defaults.refine, names)
+for command in (segment, localize, export):
+    app.command()(command)
 
 
 @app.command()
@@ -486,91 +334,6 @@ def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) ->
     webbrowser.open(report.as_uri())
 
 
-class ExportFormat(StrEnum):
-    """What the annotations are written for."""
-
-    coco = "coco"
-    coco_polygons = "coco-polygons"
-    yolo = "yolo"
-    yolo_seg = "yolo-seg"
-    voc = "voc"
-    labelme = "labelme"
-    label_studio = "label-studio"
-    cvat = "cvat"
-    png = "png"
-
-
-class Instances(StrEnum):
-    """What one annotation is."""
-
-    components = "components"
-    parts = "parts"
-
-
-@app.command()
-def export(
-    folder: ResultFolder,
-    format: Annotated[
-        ExportFormat,
-        typer.Option(help="What the annotations are written for.", show_default=False),
-    ],
-    k: FactorCount = None,
-    object: Object = False,
-    recipe: RecipeChoice = None,
-    threshold: ThresholdMethod = None,
-    value: ThresholdValue = None,
-    refine: RefineMethod = None,
-    crf: Crf = False,
-    parts: Parts = None,
-    instances: Annotated[
-        Instances, typer.Option(help="One annotation a connected component, or a part and image.")
-    ] = Instances.components,
-    min_area: Annotated[int, typer.Option(min=1, help="Leave out instances of fewer pixels.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; by default RESULT/export/FORMAT, anew.")
-    ] = None,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    device: DeviceChoice = Device.auto,
-    labels: Annotated[
-        bool,
-        typer.Option("--labels", help="What was decided with `deepff label`, in place of options."),
-    ] = False,
-) -> None:
-    """Write masks and boxes for a labelling tool or a training program."""
-    import shutil
-    from functools import partial
-
-    from deepff.export.formats import export
-
-    write: Callable[..., int]
-    if labels:
-        choices = (k, recipe, threshold, value, refine, parts)
-        if object or crf or any(choice is not None for choice in choices):
-            raise InputError(
-                "--labels takes k, threshold, refinement and names from labels.json; leave the "
-                "options for these out"
-            )
-        from deepff.app.label_file import export_labelled, load_labels
-        from deepff.result import load
-
-        result = load(folder)
-        write = partial(export_labelled, result, load_labels(folder, result))
-    else:
-        result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
-        options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-        write = partial(export, result, k=k, options=options)
-    if out is None:
-        out = folder / "export" / format.value
-        if out.exists():
-            shutil.rmtree(out)
-    count = write(
-        format=format.value, folder=out, instances=instances.value, min_area=min_area, progress=True
-    )
-    typer.echo(f"{count} instances")
-    typer.echo(out)
-
-
 @app.command()
 def label(
     sources: Annotated[
@@ -599,18 +362,19 @@ def label(
 ) -> None:
     """Name factors in the browser, look the images over, and export what they mark."""
     import webbrowser
+    from threading import Thread
 
     from deepff.app.server import is_loopback, serve
     from deepff.app.workspace import open_workspace
 
     workspace = open_workspace(sources, out, None if k is None else numbers(k))
     if not is_loopback(host):
-        _warn(f"whoever reaches {host} can see the images of {workspace.folder} and change labels")
+        warn(f"whoever reaches {host} can see the images of {workspace.folder} and change labels")
 
     def announce(url: str) -> None:
         typer.echo(url)
-        if browser:
-            webbrowser.open(url)
+        if browser:  # beside, as some browsers keep the one who opens them waiting
+            Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     try:
         serve(workspace, host, port, announce)

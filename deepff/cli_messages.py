@@ -1,0 +1,41 @@
+"""What commands say, on standard output and standard error."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from deepff.images import SkippedFile
+    from deepff.result import Result
+
+
+def warn(message: str) -> None:
+    typer.echo(f"deepff: {message}", err=True)
+
+
+def report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
+    if skipped:
+        shown = "; ".join(f"{file.name} ({file.reason})" for file in skipped[:3])
+        rest = f"; all are in {out / 'manifest.json'}" if len(skipped) > 3 else ""
+        warn(f"skipped {len(skipped)} of the files: {shown}{rest}")
+
+
+def summarize(result: "Result", out: Path) -> None:
+    from deepff.foreground import separation_warning
+
+    errors = ", ".join(
+        f"k={k}: {found.relative_error:.3f}" for k, found in result.factorizations.items()
+    )
+    n = len(result.images)
+    typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.model} {result.layer}")
+    for k, found in result.factorizations.items():
+        empty = [str(j) for j, share in enumerate(found.energy_shares.tolist()) if share == 0]
+        if empty:
+            warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
+    typer.echo(f"relative error {errors}")
+    if result.separation is not None:
+        warning = separation_warning(result.separation)
+        if warning:
+            warn(warning)
+    typer.echo(out / "report.html")
