@@ -267,6 +267,11 @@ def apply(
     )
     result.command = shlex.join(["deepff", *sys.argv[1:]])
     result.save(out, progress=True)
+    if (bank.parent / "labels.json").is_file():
+        from deepff.app.label_file import carry_over, load_labels
+        from deepff.result import load
+
+        carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
     report_skipped(result.skipped, out)
     summarize(result, out)
 
@@ -379,4 +384,5 @@ def label(
     try:
         serve(workspace, host, port, announce)
     except KeyboardInterrupt:
-        typer.echo(f"saved in {workspace.folder / 'labels.json'}")
+        if (saved := workspace.folder / "labels.json").exists():
+            typer.echo(f"saved in {saved}")

@@ -383,9 +383,8 @@ def _estimator(
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
     seed = {} if method == "pca" else {"random_state": random_state}
-    bound = {"memory": memory} if method == "nmf" else {}
     try:
-        return METHODS[method](k, **seed, **bound, **options)
+        return METHODS[method](k, **seed, memory=memory, **options)
     except TypeError as error:
         raise InputError(f"method {method} does not take these options: {error}") from error
 

@@ -8,18 +8,20 @@ Where objects fill the frame (:func:`fills_frame`) nothing tells them from the b
 :func:`factorize_filled` takes one factor more over all cells, of which that on the border is
 background.
 
-Labels of one image, refined together: ``refined_labels(dense_crf(photo, probabilities))`` with
-``probabilities = part_probabilities(object_probability, factorization.heatmaps.grid(index))``.
+Labels of one image, one part per pixel:
+``refined_labels(refined_parts(photo, object_probability, factorization.heatmaps.grid(index)))``.
 """
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from deepff.activations import Activations
 from deepff.backbones import Backbone
+from deepff.dense_crf import dense_crf
 from deepff.errors import InputError
 from deepff.factorization import KMeans
 from deepff.factorization.blocks import RowBlocks, check_non_negative
@@ -186,6 +188,30 @@ def part_probabilities(object_probability: Tensor, maps: Tensor) -> Tensor:
     return object_probability * torch.lerp(share, even, _EVEN_SHARE)
 
 
+def refined_parts(image: Tensor | np.ndarray, object_probability: Tensor, maps: Tensor) -> Tensor:
+    """The parts of one image, refined together along its edges; the object is left as it is.
+
+    A dense CRF over the k parts alone shares the object's probability, which is refined already:
+    beside the background as one more label, the parts would lose pixels to it at every edge for
+    being several (Car Parts, every other image, k = 2, 4, 6: factor quality 0.375, and 0.378 so;
+    mutual information with the parts 0.348 and 0.354).
+
+    Parameters
+    ----------
+    image : ndarray uint8 (H, W, 3), or Tensor float (3, H, W) in [0, 1]
+    object_probability : Tensor, (1, H, W)
+    maps : Tensor, (k, h, w)
+        As for :func:`part_probabilities`.
+
+    Returns
+    -------
+    Tensor, (k, H, W)
+        Sums to `object_probability`.
+    """
+    refined = dense_crf(image, part_probabilities(torch.ones_like(object_probability), maps))
+    return object_probability * refined / refined.sum(0)
+
+
 def object_shares(object_probability: Tensor, grid: tuple[int, int]) -> Tensor:
     """The share of each cell of a grid that is object: where its probability is 1/2 or more.
 
@@ -205,7 +231,13 @@ def object_shares(object_probability: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def fills_frame(separation: float) -> bool:
-    """Whether the objects of a set fill the frame, or there is none: see `factorize_filled`.
+    """Whether the objects of a set fill the frame, for which :func:`factorize_filled` is.
+
+    The separation was 0.17 to 0.32 on eight classes of VOC 2007 and 0.21 on the cars of Car Parts;
+    on crops that leave out a tenth of their boxes at each side 0.05 to 0.08, on the boxes
+    themselves, whose corners show surroundings, 0.08 to 0.18 (EfficientNet-Lite0). On such crops
+    of Car Parts factor quality, mean over k = 2 to 6, was 0.22 inside the object and 0.36 on all
+    cells; on its boxes, which are taken not to fill the frame (0.13), 0.31 and 0.36.
 
     Parameters
     ----------

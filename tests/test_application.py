@@ -8,6 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 import deepff
+from deepff.app.label_file import LabelStore, load_labels
+from deepff.app.labels import name_factor
 from deepff.cli import app
 from deepff.datasets import load_icoseg
 from deepff.errors import InputError
@@ -91,6 +93,24 @@ def test_a_network_with_other_weights_is_refused(group, tmp_path):
     missing = replace(bank, sources=(replace(bank.sources[0], model="MyNetwork"),))
     with pytest.raises(InputError, match="this needs the network MyNetwork"):
         deepff.apply(missing, files)
+
+
+def test_names_carry_over_to_what_a_bank_is_applied_to(group, tmp_path):
+    files = [item.image for item in group.images[:4]]
+    result = deepff.discover(files[:2], 2)
+    result.save(tmp_path / "a")
+    store = LabelStore(tmp_path / "a", result)
+    labels = store.edit(0, lambda before: name_factor(before, 1, "Bär"))
+    images = [str(file.path) for file in files[2:]]
+    bank = str(tmp_path / "a/concepts.safetensors")
+    outcome = CliRunner().invoke(app, ["apply", bank, *images, "--out", str(tmp_path / "b")])
+    assert outcome.exit_code == 0, outcome.output
+    carried = load_labels(tmp_path / "b", deepff.load(tmp_path / "b"))
+    assert carried.parts == labels.parts and "Bär" in carried.parts.values()
+    export = ["export", str(tmp_path / "b"), "--format", "png", "--labels"]
+    assert CliRunner().invoke(app, export).exit_code == 0
+    names = next((tmp_path / "b/export").rglob("labels.txt")).read_text("utf-8").splitlines()
+    assert "Bär" in names
 
 
 def test_the_command_applies_and_what_follows_works_on_it(group, tmp_path):

@@ -129,6 +129,19 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
     return labels
 
 
+def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
+    """Label a saved result that has the same factors in other images: names and settings.
+
+    Raises
+    ------
+    InputError
+        The result has other factors.
+    """
+    carried = Labels(run_digest(result), labels.settings, labels.factors)
+    _check(carried, result)
+    _save(carried, Path(folder))
+
+
 def export_labelled(
     result: Result,
     labels: Labels,

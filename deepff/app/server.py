@@ -1,9 +1,11 @@
 """The server that the page comes from, for this machine unless it is told otherwise."""
 
 import ipaddress
+import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 # First, as it says what to install where Gradio is missing, which the others come with.
@@ -58,11 +60,14 @@ def serve(
             await super().startup(sockets)
             on_start(url)
 
-    # A page keeps a connection open for as long as it is shown, which must not hold up the end.
-    config = uvicorn.Config(
-        web_app(workspace, host), log_level="warning", timeout_graceful_shutdown=1
-    )
-    Server(config).run([listening])
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            super().handle_exit(sig, frame)
+            # A page keeps a connection open for as long as it is shown. That must not hold up the
+            # end, and that it is cut off is no error to be told.
+            self.force_exit = True
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+
+    Server(uvicorn.Config(web_app(workspace, host), log_level="warning")).run([listening])
 
 
 def web_app(workspace: Workspace, host: str = "127.0.0.1") -> FastAPI:
