@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.errors import InputError
+from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import write_label_map, write_label_names, write_masks
 from deepff.image_files import output_names
 from deepff.progress import track
