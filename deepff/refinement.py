@@ -180,13 +180,8 @@ def refined_masks(probabilities: Tensor) -> Tensor:
     Tensor, (..., k, H, W)
         bool, where :func:`refined_labels` names the factor.
     """
-    return masks_of_labels(refined_labels(probabilities), probabilities.shape[-3])
-
-
-def masks_of_labels(labels: Tensor, n_factors: int) -> Tensor:
-    """Each factor's mask, (..., k, H, W) bool, from labels (..., H, W): factor j is j + 1."""
-    factors = torch.arange(1, n_factors + 1, device=labels.device)
-    return labels[..., None, :, :] == factors[:, None, None]
+    factors = torch.arange(1, probabilities.shape[-3] + 1, device=probabilities.device)
+    return refined_labels(probabilities)[..., None, :, :] == factors[:, None, None]
 
 
 def with_background(factors: Tensor) -> Tensor:

@@ -1,7 +1,11 @@
 """The regions of every image of a result: masks and label maps, by factor or by named part."""
 
-from collections.abc import Iterator, Mapping
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,13 +21,14 @@ from deepff.refinement import (
     as_image_batch,
     at_working_size,
     guided_crf,
-    masks_of_labels,
     refined_labels,
     refined_masks,
     unary_probabilities,
 )
 from deepff.result import Factorization, Result
 from deepff.segmentation import label_map, masks, thresholds
+
+T = TypeVar("T")
 
 REFINEMENTS = ("none", "guided-crf", "dense-crf")
 
@@ -112,7 +117,8 @@ def find_regions(
 ) -> Iterator[Regions]:
     """Find the regions of each image in turn, at its own size.
 
-    Memory holds one image at a time; the maps are read once more for thresholds over the set.
+    Images are worked on in parallel, one a core, so that memory holds a few at a time; the maps are
+    read once more for thresholds over the set.
 
     Parameters
     ----------
@@ -136,28 +142,12 @@ def find_regions(
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
     names = region_names(heatmaps, options)
-    if result.parts_of is not None:
-        for labels in _part_labels(result, heatmaps, options):
-            found = Regions(masks_of_labels(labels, heatmaps.n_factors), labels)
-            yield found if options.parts is None else _by_part(found, options.parts, names)
-        return
-    if result.bank is None or options.threshold == "otsu-image":
-        limits = thresholds(heatmaps, options.threshold, options.value)
-    else:
-        levels = result.bank.levels[heatmaps.n_factors]
-        row = thresholds(levels, options.threshold, options.value)
-        limits = row.to(heatmaps.scale).expand(len(heatmaps), -1)
-    for index, limit in enumerate(limits):
-        if options.refine == "none":
-            maps = heatmaps[index]
-            on = masks(maps, limit)
-            found = Regions(on, label_map(maps, on, heatmaps.scale))
-        else:
-            photo = _photo(result, index)
-            probabilities = refined(
-                photo, heatmaps.normalized(index), limit / heatmaps.scale, options.refine
-            )
-            found = Regions(refined_masks(probabilities), refined_labels(probabilities))
+    regions_of = (
+        _factor_regions(result, heatmaps, options)
+        if result.parts_of is None
+        else _part_regions(result, heatmaps, options)
+    )
+    for found in _in_parallel(regions_of, len(heatmaps)):
         yield found if options.parts is None else _by_part(found, options.parts, names)
 
 
@@ -172,37 +162,94 @@ def object_probabilities(result: Result, options: RegionOptions) -> Iterator[Ten
         Threshold and refinement; unrefined, the probability is 1/2 at the threshold.
     """
     heatmaps = factorization_for(result, 1).heatmaps
-    for index, limit in enumerate(thresholds(heatmaps, options.threshold, options.value)):
-        if options.refine == "none":
-            yield unary_probabilities(heatmaps[index], limit)
-        else:
-            yield refined(
-                _photo(result, index),
-                heatmaps.normalized(index),
-                limit / heatmaps.scale,
-                options.refine,
-            )
+    return _in_parallel(_probabilities(result, heatmaps, options), len(heatmaps))
 
 
-def _part_labels(result: Result, heatmaps: HeatMaps, options: RegionOptions) -> Iterator[Tensor]:
-    """One part per pixel, image by image: the parts share what is object, refined together."""
+def _factor_regions(
+    result: Result, heatmaps: HeatMaps, options: RegionOptions
+) -> Callable[[int], Regions]:
+    if options.refine != "none":
+        probabilities = _probabilities(result, heatmaps, options)
+
+        def refined_regions(index: int) -> Regions:
+            found = probabilities(index)
+            return Regions(refined_masks(found), refined_labels(found))
+
+        return refined_regions
+    limits = _limits(result, heatmaps, options)
+
+    def regions(index: int) -> Regions:
+        maps = heatmaps[index]
+        on = masks(maps, limits[index])
+        return Regions(on, label_map(maps, on, heatmaps.scale))
+
+    return regions
+
+
+def _part_regions(
+    result: Result, heatmaps: HeatMaps, options: RegionOptions
+) -> Callable[[int], Regions]:
+    """One part per pixel: the parts share what is object, and are refined together."""
     if options.refine == "guided-crf":
         raise InputError("parts of the object are refined by dense-crf, or by none")
     if result.object is None:
         raise InputError("the result of the object, in the folder object, is gone; run it again")
-    if result.parts_of == "object":
-        for index, whole in enumerate(object_probabilities(result.object, options)):
-            shares = part_probabilities(whole, heatmaps.grid(index))
-            yield _labels_of(result, index, shares, options)
-    else:
-        for index in range(len(heatmaps)):
-            yield _labels_of(result, index, heatmaps[index], options)
+    whole = _probabilities(result.object, factorization_for(result.object, 1).heatmaps, options)
+
+    def regions(index: int) -> Regions:
+        if result.parts_of == "object":
+            probabilities = part_probabilities(whole(index), heatmaps.grid(index))
+        else:
+            probabilities = heatmaps[index]
+        if options.refine == "dense-crf":
+            probabilities = dense_crf(_photo(result, index), probabilities)
+        return Regions(refined_masks(probabilities), refined_labels(probabilities))
+
+    return regions
 
 
-def _labels_of(result: Result, index: int, probabilities: Tensor, options: RegionOptions) -> Tensor:
-    if options.refine == "dense-crf":
-        probabilities = dense_crf(_photo(result, index), probabilities)
-    return refined_labels(probabilities)
+def _limits(result: Result, heatmaps: HeatMaps, options: RegionOptions) -> Tensor:
+    """Each factor's threshold for every image, (n, k)."""
+    if result.bank is None or options.threshold == "otsu-image":
+        return thresholds(heatmaps, options.threshold, options.value)
+    levels = result.bank.levels[heatmaps.n_factors]
+    row = thresholds(levels, options.threshold, options.value)
+    return row.to(heatmaps.scale).expand(len(heatmaps), -1)
+
+
+def _probabilities(
+    result: Result, heatmaps: HeatMaps, options: RegionOptions
+) -> Callable[[int], Tensor]:
+    """The factors' probabilities in an image, (k, H, W): 1/2 at the threshold, then refined."""
+    limits = _limits(result, heatmaps, options)
+
+    def probabilities(index: int) -> Tensor:
+        if options.refine == "none":
+            return unary_probabilities(heatmaps[index], limits[index])
+        return refined(
+            _photo(result, index),
+            heatmaps.normalized(index),
+            limits[index] / heatmaps.scale,
+            options.refine,
+        )
+
+    return probabilities
+
+
+def _in_parallel(work: Callable[[int], T], n: int) -> Iterator[T]:
+    """The outcomes for 0, …, n − 1 in order, worked out by a thread for each core, a few ahead."""
+    n_threads = os.cpu_count() or 1
+    pool = ThreadPoolExecutor(n_threads)
+    pending: deque[Future[T]] = deque()
+    try:
+        for index in range(n):
+            pending.append(pool.submit(work, index))
+            if len(pending) > n_threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:

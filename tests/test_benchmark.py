@@ -267,7 +267,7 @@ def test_table_4_has_rows_for_parts_inside_the_object_or_says_why_not(
 def test_parts_inside_the_object_of_real_cars(tmp_path: Path, data_root: Path) -> None:
     pytest.importorskip("pycocotools")
     content = json.loads((data_root / "car_parts/annotations.json").read_bytes())
-    content["images"] = content["images"][:60:10]
+    content["images"] = content["images"][::25]
     kept = {image["id"] for image in content["images"]}
     content["annotations"] = [x for x in content["annotations"] if x["image_id"] in kept]
     (tmp_path / "annotations.json").write_text(json.dumps(content))
