@@ -35,6 +35,7 @@ def summarize(result: "Result", out: Path) -> None:
             warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
     typer.echo(f"relative error {errors}")
     if result.separation is not None:
+        typer.echo(f"inside of the images against their border {result.separation:.2f}")
         warning = separation_warning(result.separation)
         if warning:
             warn(warning)

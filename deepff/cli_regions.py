@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepff.cli_messages import summarize
+from deepff.cli_messages import report_skipped, summarize
 from deepff.cli_options import (
     Crf,
     Device,
@@ -124,7 +124,7 @@ def _opened(
     from deepff.result import OBJECT, load
 
     result = load(folder)
-    if not object or result.recipe == "contrast":
+    if not object or (result.recipe == "contrast" and result.parts_of is None):
         return result, folder, k
     if k not in (None, 1):
         raise InputError(f"--object is one factor; leave out -k {k}")
@@ -137,6 +137,7 @@ def _opened(
             result, weights=weights, num_classes=num_classes, device=device, progress=True
         )
         result.object.save(folder / OBJECT, progress=True)
+        report_skipped(result.object.skipped, folder / OBJECT)
         summarize(result.object, folder / OBJECT)
     return result.object, folder / OBJECT, 1
 

@@ -29,6 +29,7 @@ from deepff.selection import select_k
 
 CHANNEL_WEIGHTS = ("none", "border")
 RECIPES = ("paper", "contrast")
+MIN_MEMORY = 256 * 2**20
 
 Images = str | Path | Sequence[str | Path] | Sequence[ImageFile]
 
@@ -102,7 +103,8 @@ def discover(
         A folder in which activations are kept for further runs and for resuming.
     memory : int, optional
         Bytes that activations and coefficients may take in memory, each; what takes more is in
-        temporary files, read block by block. By default what the device has free.
+        temporary files, read block by block. At least 256 MiB; by default what the device has
+        free.
     device : "auto", "cpu", "cuda" or "mps"
         Where to compute.
     amp : bool
@@ -144,12 +146,12 @@ def discover(
         )
     is_fused = not isinstance(layer, str | None) or (layer is None and recipe == "contrast")
     if n_components is None:
-        n_components = 1 if is_fused else 4
+        n_components = 1 if is_fused or recipe == "contrast" else 4
     asked = "auto" if n_components == "auto" else factor_counts_of(n_components)
     if is_fused and (asked != [1] or method != "nmf"):
         raise InputError(
-            "several layers give one map of the object: use one factor and the method nmf, or one "
-            "layer"
+            "the recipe contrast and several layers give one map of the object: use one factor and "
+            "the method nmf, or name one layer"
         )
 
     if ranks.n_ranks() > 1 and (is_fused or weighting != "none" or asked == "auto"):
@@ -161,6 +163,7 @@ def discover(
     def estimator(k: int) -> Any:
         return _estimator(method, k, random_state, memory, method_options or {})
 
+    check_memory(memory)
     estimator(1)  # so that a mistake in the options is told before the network runs
     files = given_files(images)
     started = time.perf_counter()
@@ -301,7 +304,7 @@ def find_object(
     InputError
         The network or the images cannot be had any more.
     """
-    if result.recipe == "contrast":
+    if result.recipe == "contrast" and result.parts_of is None:
         return result
     if result.object is not None:
         return result.object
@@ -319,6 +322,14 @@ def find_object(
         amp=source.amp,
         progress=progress,
     )
+
+
+def check_memory(memory: int | None) -> None:
+    """Raise InputError for a bound too small for the sample of rows that factors start from."""
+    if memory is not None and memory < MIN_MEMORY:
+        raise InputError(
+            f"{memory} bytes are too little memory; give {MIN_MEMORY // 2**20} MiB or more"
+        )
 
 
 def opened_backbone(model: str | nn.Module | Backbone, *, device: str, **options: Any) -> Backbone:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from deepff import ranks
 from deepff.activations import Activations
 from deepff.backbones import Backbone
-from deepff.discovery import Images, factor_counts_of, given_files, opened_backbone
+from deepff.discovery import Images, check_memory, factor_counts_of, given_files, opened_backbone
 from deepff.errors import InputError
 from deepff.extraction import extract_layers
 from deepff.factorization import KMeans
@@ -84,6 +84,7 @@ def discover_parts(
     asked = "auto" if n_components == "auto" else factor_counts_of(n_components)
     if ranks.n_ranks() > 1:
         raise InputError("parts inside the object are found by one process; run it without others")
+    check_memory(memory)
     files = given_files(images)
     started = time.perf_counter()
     backbone = opened_backbone(

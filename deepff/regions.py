@@ -239,7 +239,8 @@ def _probabilities(
 def _in_parallel(work: Callable[[int], T], n: int) -> Iterator[T]:
     """The outcomes for 0, …, n − 1 in order, worked out by a thread for each core, a few ahead."""
     n_threads = os.cpu_count() or 1
-    pool = ThreadPoolExecutor(n_threads)
+    # One thread an image is twice as fast as all of them on each operation of every image.
+    pool = ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,))
     pending: deque[Future[T]] = deque()
     try:
         for index in range(n):

@@ -85,6 +85,7 @@ def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephant
         ({"recipe": "colour"}, "no recipe 'colour'; choose one of paper, contrast"),
         ({"channel_weights": "centre"}, "no channel weights 'centre'; choose one of none, border"),
         ({"layer": ["bn2", "nothing"]}, "has no layer 'nothing'"),
+        ({"memory": 1000}, "1000 bytes are too little memory; give 256 MiB or more"),
     ],
 )
 def test_what_does_not_go_together_is_one_sentence(elephants, backbone, options, message):
@@ -193,6 +194,10 @@ def test_the_command_finds_parts_and_says_how(data_root, tmp_path):
     assert "fill the frame" in (out / "report.html").read_text()
     assert deepff.load(out).parts_of == "frame"
     run("segment", out, "--refine", "none")
+    before = (out / "regions/masks-k2.json").read_text()
+    run("segment", out, "--object", "--refine", "none")
+    assert len(list((out / "object/masks/k1/labels").glob("*.png"))) == 8
+    assert (out / "regions/masks-k2.json").read_text() == before
     outcome = CliRunner().invoke(
         app, ["discover", str(tmp_path), "--inside-object", "--method", "pca", "--out", str(out)]
     )
