@@ -129,8 +129,7 @@ def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> 
         estimator.components_ = w.to(rows.device)
         H = estimator.transform(rows)
         errors.append(_relative_error(rows, H, estimator.components_))
-        grids, sizes = [x.grid for x in own.images], [x.size for x in own.images]
-        maps.append(HeatMaps(H, grids, sizes))
+        maps.append(HeatMaps.of_images(H, own.images))
     found = maps[0] if len(maps) == 1 else fuse(maps)
     scale = bank.levels[k].high
     heatmaps = HeatMaps(found.coefficients, found.grids, found.image_sizes, scale)

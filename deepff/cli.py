@@ -249,9 +249,10 @@ def apply(
     device: DeviceChoice = Device.auto,
 ) -> None:
     """Find a result's factors in new images, for segment, localize and export."""
+    from deepff.app.label_file import FILE, carry_over, load_labels
     from deepff.application import apply
     from deepff.concepts import load_concepts
-    from deepff.result import check_output_folder
+    from deepff.result import check_output_folder, load
 
     concepts = load_concepts(bank)
     check_output_folder(out)
@@ -267,10 +268,7 @@ def apply(
     )
     result.command = shlex.join(["deepff", *sys.argv[1:]])
     result.save(out, progress=True)
-    if (bank.parent / "labels.json").is_file():
-        from deepff.app.label_file import carry_over, load_labels
-        from deepff.result import load
-
+    if (bank.parent / FILE).is_file():
         carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
     report_skipped(result.skipped, out)
     summarize(result, out)
@@ -369,6 +367,7 @@ def label(
     import webbrowser
     from threading import Thread
 
+    from deepff.app.label_file import FILE
     from deepff.app.server import is_loopback, serve
     from deepff.app.workspace import open_workspace
 
@@ -384,5 +383,5 @@ def label(
     try:
         serve(workspace, host, port, announce)
     except KeyboardInterrupt:
-        if (saved := workspace.folder / "labels.json").exists():
+        if (saved := workspace.folder / FILE).exists():
             typer.echo(f"saved in {saved}")

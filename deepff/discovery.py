@@ -263,12 +263,8 @@ def factorize(
         device,
         None if channel_weights is None else lambda _, rows: rows * channel_weights.to(rows.device),
     )
-    images = ranks.gather(activations.images)
-    heatmaps = HeatMaps(
-        gather_rows(estimator.fit_transform(rows)),
-        [image.grid for image in images],
-        [image.size for image in images],
-    )
+    coefficients = gather_rows(estimator.fit_transform(rows))
+    heatmaps = HeatMaps.of_images(coefficients, ranks.gather(activations.images))
     return Factorization(
         estimator.components_, heatmaps, float(estimator.relative_err_), int(estimator.n_iter_)
     )

@@ -184,7 +184,7 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
     total = float(energies @ weights.cpu().double().square())
     explained = float(coefficients.double().square().sum())
     relative_error = math.sqrt(max(0.0, 1 - explained / total)) if total > 0 else 0.0
-    heatmaps = _heatmaps(coefficients[:, None], activations)
+    heatmaps = HeatMaps.of_images(coefficients[:, None], activations.images)
     return Factorization(component[None], heatmaps, relative_error, n_iter)
 
 
@@ -333,8 +333,3 @@ def _near_an_end(cells: int) -> Tensor:
 def _unit(vector: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vector)
     return vector / length if length > 0 else vector
-
-
-def _heatmaps(coefficients: Tensor, activations: Activations) -> HeatMaps:
-    images = activations.images
-    return HeatMaps(coefficients, [i.grid for i in images], [i.size for i in images])

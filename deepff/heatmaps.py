@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from deepff.activations import ImageRecord
 from deepff.errors import InputError
 
 
@@ -52,6 +53,14 @@ class HeatMaps(Sequence[Tensor]):
         largest = coefficients.abs().amax(0) if scale is None else scale.to(coefficients)
         self.scale = torch.where(largest > 0, largest, torch.ones_like(largest))
         self.signed = bool((coefficients < 0).any())
+
+    @classmethod
+    def of_images(
+        cls, coefficients: Tensor, images: Sequence[ImageRecord], scale: Tensor | None = None
+    ) -> "HeatMaps":
+        """The heat maps of H, (rows, k), over the images that its rows are ordered by."""
+        grids, sizes = [image.grid for image in images], [image.size for image in images]
+        return cls(coefficients, grids, sizes, scale)
 
     @property
     def n_factors(self) -> int:

@@ -306,8 +306,7 @@ def _factorization(
         block = space.rows(block) * inside[place]
         loss += float((block - H[place] @ space.components).double().square().sum())
         total += float(block.double().square().sum())
-    images = activations.images
-    maps = HeatMaps(H, [image.grid for image in images], [image.size for image in images])
+    maps = HeatMaps.of_images(H, activations.images)
     return Factorization(
         space.components, maps, (loss / total) ** 0.5 if total > 0 else 0.0, n_iter
     )

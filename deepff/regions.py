@@ -194,10 +194,13 @@ def _part_regions(
         raise InputError("parts of the object are refined by dense-crf, or by none")
     if result.object is None:
         raise InputError("the result of the object, in the folder object, is gone; run it again")
-    whole = _probabilities(result.object, factorization_for(result.object, 1).heatmaps, options)
+    whole = None
+    if result.parts_of == "object":
+        object_maps = factorization_for(result.object, 1).heatmaps
+        whole = _probabilities(result.object, object_maps, options)
 
     def regions(index: int) -> Regions:
-        if result.parts_of == "object":
+        if whole is not None:
             probabilities = part_probabilities(whole(index), heatmaps.grid(index))
         else:
             probabilities = heatmaps[index]

@@ -314,7 +314,6 @@ def load(folder: str | Path) -> Result:
     if manifest["status"] != "complete":
         raise InputError(f"the run in {folder} was not finished; run its command again")
     images = [_image_record(entry) for entry in manifest["images"] if entry["status"] == "used"]
-    grids, sizes = [image.grid for image in images], [image.size for image in images]
     bank = load_concepts(folder / "concepts.safetensors")
     shards = [load_file(path) for path in sorted((folder / "heatmaps").glob("*.safetensors"))]
     factorizations = {}
@@ -322,7 +321,7 @@ def load(folder: str | Path) -> Result:
         coefficients = torch.cat([shard[f"k{k}"] for shard in shards])
         facts = manifest["factorizations"][str(k)]
         scale = bank.levels[k].high if manifest["applied"] else None
-        heatmaps = HeatMaps(coefficients, grids, sizes, scale)
+        heatmaps = HeatMaps.of_images(coefficients, images, scale)
         factorizations[k] = Factorization(components, heatmaps, **facts)
     return Result(
         images=images,

@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from deepff.datasets import load_voc
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +20,19 @@ def data_root() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return root
+
+
+@pytest.fixture
+def cats_filling_the_frame(data_root: Path, tmp_path: Path) -> tuple[list[Path], Path]:
+    """Eight photographs of cats, and a folder of what lies well inside a cat's box in each."""
+    (cats,) = load_voc(data_root / "VOCdevkit", year=2007, classes=["cat"])
+    folder = tmp_path / "cats"
+    folder.mkdir()
+    photos = cats.images[:8]
+    for item in photos:
+        left, top, right, bottom = item.boxes_of("cat")[0]
+        x, y = 0.1 * (right - left), 0.1 * (bottom - top)
+        with Image.open(item.image.path) as image:
+            inside = image.crop((left + x, top + y, right - x, bottom - y))
+            inside.save(folder / f"{item.image.path.stem}.png")
+    return [item.image.path for item in photos], folder

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from deepff.activations import Activations, ImageRecord
 from deepff.backbones import load_backbone
-from deepff.datasets import GroundTruthSet, load_icoseg, load_voc
+from deepff.datasets import GroundTruthSet, load_icoseg
 from deepff.errors import InputError
 from deepff.extraction import extract, extract_layers
 from deepff.factorization import NMF
@@ -308,18 +307,12 @@ def test_weights_and_two_layers_beat_the_papers_recipe_on_real_images(data_root)
     assert object_quality(contrast, "otsu-image", truth) > 0.74
 
 
-def test_objects_that_fill_the_frame_are_warned_of(data_root, tmp_path):
-    (cats,) = load_voc(data_root / "VOCdevkit", year=2007, classes=["cat"])
-    for item in cats.images[:8]:
-        left, top, right, bottom = item.boxes_of("cat")[0]
-        x, y = 0.1 * (right - left), 0.1 * (bottom - top)
-        with Image.open(item.image.path) as image:
-            inside = image.crop((left + x, top + y, right - x, bottom - y))
-            inside.save(tmp_path / f"{item.image.path.stem}.png")
+def test_objects_that_fill_the_frame_are_warned_of(cats_filling_the_frame):
+    photos, crops = cats_filling_the_frame
     backbone = load_backbone()
     _, coarser = contrast_layers(backbone)
     warnings = []
-    for files in ([item.image for item in cats.images[:8]], find_images(tmp_path)):
+    for files in (find_images(photos), find_images(crops)):
         activations, _ = extract(files, backbone, coarser)
         warnings.append(separation_warning(border_contrast(activations).separation))
     assert warnings[0] is None and warnings[1] is not None

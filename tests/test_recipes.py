@@ -13,7 +13,7 @@ import deepff
 from deepff.backbones import Backbone, load_backbone
 from deepff.cli import app
 from deepff.cli_options import byte_count
-from deepff.datasets import GroundTruthSet, load_icoseg, load_voc
+from deepff.datasets import GroundTruthSet, load_icoseg
 from deepff.errors import InputError
 from deepff.extraction import extract
 from deepff.factorization import NMF
@@ -179,17 +179,11 @@ def test_parts_lie_inside_the_object_one_a_pixel(elephants, backbone, tmp_path):
         next(find_regions(loaded, 3, RegionOptions("otsu-image", refine="guided-crf")))
 
 
-def test_the_command_finds_parts_and_says_how(data_root, tmp_path):
+def test_the_command_finds_parts_and_says_how(cats_filling_the_frame, tmp_path):
     """Cats cropped so that they fill the frame: the other way, and a warning."""
-    (cats,) = load_voc(data_root / "VOCdevkit", year=2007, classes=["cat"])
-    for item in cats.images[:8]:
-        left, top, right, bottom = item.boxes_of("cat")[0]
-        x, y = 0.1 * (right - left), 0.1 * (bottom - top)
-        with Image.open(item.image.path) as image:
-            inside = image.crop((left + x, top + y, right - x, bottom - y))
-            inside.save(tmp_path / f"{item.image.path.stem}.png")
+    _, crops = cats_filling_the_frame
     out = tmp_path / "result"
-    output = run("discover", tmp_path, "-k", "2", "--inside-object", "--out", out)
+    output = run("discover", crops, "-k", "2", "--inside-object", "--out", out)
     assert "should not be trusted" in output
     assert "fill the frame" in (out / "report.html").read_text()
     assert deepff.load(out).parts_of == "frame"
@@ -199,6 +193,6 @@ def test_the_command_finds_parts_and_says_how(data_root, tmp_path):
     assert len(list((out / "object/masks/k1/labels").glob("*.png"))) == 8
     assert (out / "regions/masks-k2.json").read_text() == before
     outcome = CliRunner().invoke(
-        app, ["discover", str(tmp_path), "--inside-object", "--method", "pca", "--out", str(out)]
+        app, ["discover", str(crops), "--inside-object", "--method", "pca", "--out", str(out)]
     )
     assert outcome.exit_code == 2 and "has its own way" in outcome.output

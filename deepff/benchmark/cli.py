@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepff.cli_options import Device, Model, NumClasses, Size, Weights, numbers
+from deepff.cli_options import (
+    Cache,
+    Device,
+    DeviceChoice,
+    Model,
+    NumClasses,
+    Size,
+    Weights,
+    numbers,
+)
 from deepff.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,11 +50,7 @@ Contrast = Annotated[
 ]
 CrfOnly = Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")]
 Seeds = Annotated[int, typer.Option(min=1, help="Take means over this many seeds.")]
-Cache = Annotated[
-    Path | None, typer.Option(help="Keep activations here, for other runs and to resume.")
-]
 Out = Annotated[Path, typer.Option(help="Folder for Markdown, CSV and JSON.")]
-DeviceName = Annotated[Device, typer.Option("--device", help="Where to compute.")]
 Counts = Annotated[str, typer.Option("-k", help="Numbers of factors: 4, 1-4 or 2,3,6.")]
 PartClasses = Annotated[
     str, typer.Option("--classes", help="PASCAL-Part's classes, separated by commas.")
@@ -78,7 +83,7 @@ def table1(
     seeds: Seeds = 1,
     cache: Cache = None,
     out: Out = Path("benchmark/table1"),
-    device: DeviceName = Device.auto,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Co-segmentation on iCoseg: IoU of objects with k = 1, and of parts with k = 2, 3, 4."""
     network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
@@ -108,7 +113,7 @@ def table2(
     seeds: Seeds = 1,
     cache: Cache = None,
     out: Out = Path("benchmark/table2"),
-    device: DeviceName = Device.auto,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Co-localization on Pascal VOC 2007: CorLoc of each class with k = 1."""
     network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
@@ -142,7 +147,7 @@ def table3(
     crf: Crf = True,
     cache: Cache = None,
     out: Out = Path("benchmark/table3"),
-    device: DeviceName = Device.auto,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Parts of PASCAL-Part's cows and horses with k = 3, from factors that a person names."""
     network = _network(model, layer, size, weights, num_classes, cache, device)
@@ -169,7 +174,7 @@ def table4(
     seeds: Seeds = 1,
     cache: Cache = None,
     out: Out = Path("benchmark/table4"),
-    device: DeviceName = Device.auto,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Parts labelled automatically, on PASCAL-Part or on a COCO file of parts."""
     counts = numbers(k)
@@ -198,7 +203,7 @@ def figure5a(
     seeds: Seeds = 3,
     cache: Cache = None,
     out: Out = Path("benchmark/figure5a"),
-    device: DeviceName = Device.auto,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Factor quality over k for several layers: a plot and its table."""
     load = partial(
@@ -228,7 +233,7 @@ def figure5b(
     seeds: Seeds = 3,
     cache: Cache = None,
     out: Out = Path("benchmark/figure5b"),
-    device: DeviceName = Device.auto,
+    device: DeviceChoice = Device.auto,
 ) -> None:
     """Factor quality over k for several networks at their default layers: a plot and its table."""
     networks = {

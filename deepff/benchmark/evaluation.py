@@ -153,11 +153,7 @@ def image_masks(
     """
     images = features.activations.images
     widths = [h.shape[1] for h in coefficients.values()]
-    maps = HeatMaps(
-        torch.cat(list(coefficients.values()), dim=1),
-        [image.grid for image in images],
-        [image.size for image in images],
-    )
+    maps = HeatMaps.of_images(torch.cat(list(coefficients.values()), dim=1), images)
     limits = thresholds(maps)[0]
     crf_limits = (limits / maps.scale).split(widths)
     for index, image in enumerate(images):

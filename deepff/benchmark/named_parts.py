@@ -158,7 +158,7 @@ def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> li
     from deepff.viz.overlay import overlay
 
     images = features.activations.images
-    maps = HeatMaps(coefficients, [i.grid for i in images], [i.size for i in images])
+    maps = HeatMaps.of_images(coefficients, images)
     colors = factor_colors(maps.n_factors)
     paths = []
     for index in np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).round().astype(int)):

@@ -383,10 +383,7 @@ def _counted(
 ) -> Iterator[dict[Variant, Tensor]]:
     """Pass masks on, and add up in `counts` the pixels of each factor, or none, in each part."""
     images = features.activations.images
-    maps = {
-        variant: HeatMaps(H, [image.grid for image in images], [image.size for image in images])
-        for variant, H in coefficients.items()
-    }
+    maps = {variant: HeatMaps.of_images(H, images) for variant, H in coefficients.items()}
     n_parts = len(features.part_names)
     for index, found in enumerate(found_in_images):
         labels = features.truth[index].labels()
