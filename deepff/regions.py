@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from deepff.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.errors import InputError
 from deepff.heatmaps import HeatMaps
 from deepff.images import UnreadableImageError, read_image
-from deepff.object_parts import part_probabilities
+from deepff.object_parts import part_probabilities, refined_parts
 from deepff.parts import check_parts, part_map
 from deepff.refinement import (
     as_image_batch,
@@ -200,12 +201,14 @@ def _part_regions(
         whole = _probabilities(result.object, object_maps, options)
 
     def regions(index: int) -> Regions:
+        crf = options.refine == "dense-crf"
         if whole is not None:
-            probabilities = part_probabilities(whole(index), heatmaps.grid(index))
+            share = partial(refined_parts, _photo(result, index)) if crf else part_probabilities
+            probabilities = share(whole(index), heatmaps.grid(index))
         else:
             probabilities = heatmaps[index]
-        if options.refine == "dense-crf":
-            probabilities = dense_crf(_photo(result, index), probabilities)
+            if crf:
+                probabilities = dense_crf(_photo(result, index), probabilities)
         return Regions(refined_masks(probabilities), refined_labels(probabilities))
 
     return regions

@@ -229,15 +229,15 @@ def test_table_4_says_how_well_factors_fit_parts(pascal_part: Path, colors: Netw
     tables = table4(colors, pascal_part, [1, 3], classes=["cow", "dog"], crf=False, report=quiet)
 
     table = tables["table4-quality"]
-    assert table.columns == ["cow quality", "cow NMI"]
+    assert table.columns == ["cow quality", "cow NMI", "cow FG-NMI"]
     rows = rows_of(table)
     assert list(rows) == ["DFF, k = 1", "DFF, k = 3", "DFF, mean over k"]
-    # Pixels on in no factor, the red, the green and the blue one, of head, torso and leg.
-    of_three = np.array([[0, 32, 32], [96, 0, 0], [0, 128, 0], [0, 0, 96]])
-    of_one = np.array([[0, 160, 128], [96, 0, 0]])
-    quality, nmi = (HEAD + TORSO + LEG) / 3, normalized_mutual_information(of_three)
-    assert rows["DFF, k = 1"] == pytest.approx([HEAD, normalized_mutual_information(of_one)])
-    assert rows["DFF, k = 3"] == pytest.approx([quality, nmi])
+    # Pixels on in no factor, the red, the green and the blue one, of background, head, torso, leg.
+    of_three = np.array([[64, 0, 32, 32], [32, 96, 0, 0], [0, 0, 128, 0], [32, 0, 0, 96]])
+    of_one = np.array([[96, 0, 160, 128], [32, 96, 0, 0]])
+    for k, quality, counts in ((1, HEAD, of_one), (3, (HEAD + TORSO + LEG) / 3, of_three)):
+        nmi, fg_nmi = map(normalized_mutual_information, (counts, counts[:, 1:]))
+        assert rows[f"DFF, k = {k}"] == pytest.approx([quality, nmi, fg_nmi])
     means = np.mean([rows["DFF, k = 1"], rows["DFF, k = 3"]], axis=0)
     assert rows["DFF, mean over k"] == pytest.approx(means)
 
@@ -437,6 +437,19 @@ def test_table_1_measures_objects_and_parts(tmp_path: Path, colors: Network) -> 
     assert rows_of(bottom)["DFF, k = 2"] == [1, None, 1]
     factors = rows_of(tables["table1-bottom-factors"])
     assert factors["Elephants (021), DFF, k = 3, factor 1"] == ["trunk", 1]
+
+
+def test_table_1_looks_for_parts_inside_the_object_too(tmp_path: Path, colors: Network) -> None:
+    write_group(tmp_path, "021 Elephants", mask(RED))
+    (tmp_path / "parts/021 Elephants").mkdir(parents=True)
+    (tmp_path / "parts/021 Elephants/labels.txt").write_text("head\n")
+    Image.fromarray(mask(RED)).save(tmp_path / "parts/021 Elephants/1.png")
+
+    tables = table1(colors, tmp_path, groups=["all"], parts=tmp_path / "parts", report=quiet)
+
+    # The toy network has one layer, of which no object can be found.
+    expected = f"Elephants (021): no row for {INSIDE}: Sequential has"
+    assert any(note.startswith(expected) for note in tables["table1-bottom"].notes)
 
 
 def test_table_1_keeps_objects_where_no_group_has_parts(tmp_path: Path, colors: Network) -> None:

@@ -166,10 +166,9 @@ def test_parts_lie_inside_the_object_one_a_pixel(elephants, backbone, tmp_path):
     sizes = set()
     for index, found in enumerate(find_regions(loaded, 3)):
         assert torch.equal(found.labels, list(find_regions(result, 3))[index].labels)
-        union = found.masks.any(0)
-        assert (found.masks.sum(0) <= 1).all()
-        same = float((union & whole[index].masks[0]).sum() / (union | whole[index].masks[0]).sum())
-        assert same > 0.9
+        # Refining the parts leaves the object's outline; rounding decides a pixel at one half.
+        assert torch.equal(found.masks.sum(0), found.masks.any(0).long())
+        assert (found.masks.any(0) != whole[index].masks[0]).float().mean() < 1e-4
         sizes |= {j for j in range(3) if found.masks[j].any()}
     assert sizes == {0, 1, 2}
     assert "parts of the object" in (tmp_path / "result/report.html").read_text()

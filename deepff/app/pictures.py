@@ -20,7 +20,7 @@ from deepff.export.instances import Instance
 from deepff.heatmaps import HeatMaps
 from deepff.images import UnreadableImageError, read_image
 from deepff.levels import Levels
-from deepff.object_parts import part_probabilities
+from deepff.object_parts import part_probabilities, refined_parts
 from deepff.refinement import refined_labels, unary_probabilities
 from deepff.regions import refined
 from deepff.result import Result
@@ -147,18 +147,18 @@ class Pictures:
 
     def _part_probabilities(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
         """Of parts of the object, as :func:`deepff.regions.find_regions` makes them."""
-        shares = heatmaps.upsampled(index, self._shape(index))
+        crf = settings.refine != "none"
         whole = self.result.object
         if self.result.parts_of == "object" and whole is not None:
             object_maps = whole.factorizations[1].heatmaps
-            if settings.refine == "none":
-                limit = self._threshold(object_maps, settings, index)
-                maps = object_maps.upsampled(index, self._shape(index))
-                probability = unary_probabilities(maps, limit)
-            else:
+            if crf:
                 probability = self._refined(object_maps, settings, index)
-            shares = part_probabilities(probability, heatmaps.grid(index))
-        return shares if settings.refine == "none" else dense_crf(self._small(index), shares)
+                return refined_parts(self._small(index), probability, heatmaps.grid(index))
+            limit = self._threshold(object_maps, settings, index)
+            maps = object_maps.upsampled(index, self._shape(index))
+            return part_probabilities(unary_probabilities(maps, limit), heatmaps.grid(index))
+        shares = heatmaps.upsampled(index, self._shape(index))
+        return dense_crf(self._small(index), shares) if crf else shares
 
     def _refined(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
         """Probabilities at the size of :meth:`_small`."""

@@ -58,7 +58,7 @@ def table1(
         Part masks: a folder with one folder a group, named as the group is, each as
         `deepff.datasets.load_label_folder` takes it. Without it there is no bottom of the table.
     crf : bool
-        Whether there are rows for DFF-CRF.
+        Whether there are rows for DFF-CRF, and for parts inside the object, which are refined too.
     seeds : int
         How many seeds, from 0, the values are means over.
     report : callable
@@ -88,7 +88,7 @@ def table1(
         evaluated = attempt(label, job, failures, report)
         scores[label] = evaluated and evaluated[1]
         if evaluated is not None and parts is not None:
-            part_job = partial(_part_scores, evaluated[0], parts, crf, seeds)
+            part_job = partial(_part_scores, evaluated[0], network, parts, crf, seeds)
             of_parts[label] = attempt(f"{label}, parts", part_job, part_failures, report)
     require_success(scores, failures)
     notes = [
@@ -128,9 +128,11 @@ def _evaluate(
     return features, object_scores(features, crf, seeds)
 
 
-def _part_scores(features: Features, folder: Path, crf: bool, seeds: int) -> PartScores:
+def _part_scores(
+    features: Features, network: Network, folder: Path, crf: bool, seeds: int
+) -> PartScores:
     """The same activations against the group's part masks."""
     images = [item.image for item in features.truth]
     labelled = load_label_folder(folder / features.name, images)
     of_parts = replace(features, truth=labelled.images, part_names=labelled.part_names)
-    return part_scores(of_parts, PART_FACTORS, crf, seeds)
+    return part_scores(of_parts, PART_FACTORS, crf, seeds, network)

@@ -30,7 +30,7 @@ from deepff.benchmark.evaluation import (
 from deepff.benchmark.published import NOT_IN_PAPER, published_rows
 from deepff.benchmark.tables import Row, Table, mean_of_known
 from deepff.datasets import CAR_PARTS, MERGED_PARTS, GroundTruthSet, load_coco, load_pascal_part
-from deepff.datasets.ground_truth import UNNAMED
+from deepff.datasets.ground_truth import IGNORED, UNNAMED
 from deepff.datasets.voc import check_classes
 from deepff.errors import InputError
 from deepff.heatmaps import HeatMaps
@@ -55,8 +55,9 @@ SUMMARY_NOTE = (
 QUALITY_NOTES = (
     "Quality is the mean over the factors of the set-wide IoU with their best part",
     "NMI is the normalised mutual information (arithmetic mean) of factor and part over all pixels "
-    "of the set that have a part; a pixel's factor is the largest relative to its maximum over the "
-    "set among those that are on, and pixels that are on in none are one more group",
+    "of the set, where the background is one more part, and FG-NMI over those that have a part "
+    "(Choudhury et al., NeurIPS 2021); a pixel's factor is the largest relative to its maximum "
+    "over the set among those that are on, and pixels that are on in none are one more group",
 )
 
 
@@ -82,7 +83,7 @@ class PartScores:
         Mean IoU over the factors with parts and over seeds; None where none has any.
     factors : list of LabelledFactor
         Of seed 0.
-    quality, nmi : dict of (method, k) to float
+    quality, nmi, fg_nmi : dict of (method, k) to float
         Factor quality and normalised mutual information, means over seeds.
     remarks : list of str
         How the parts inside the object were found, or why not.
@@ -93,6 +94,7 @@ class PartScores:
     factors: list[LabelledFactor]
     quality: dict[tuple[str, int], float]
     nmi: dict[tuple[str, int], float]
+    fg_nmi: dict[tuple[str, int], float]
     remarks: list[str]
 
 
@@ -197,6 +199,7 @@ def part_scores(
     means: dict[tuple[str, int], list[float | None]] = {}
     quality: dict[tuple[str, int], list[float]] = {}
     nmi: dict[tuple[str, int], list[float]] = {}
+    fg_nmi: dict[tuple[str, int], list[float]] = {}
     factors: list[LabelledFactor] = []
     for k in ks:
         coefficients: dict[Variant, Tensor] = {}
@@ -212,6 +215,8 @@ def part_scores(
             means.setdefault(of, []).append(mean_of_known(ious))
             quality.setdefault(of, []).append(factor_quality(overlaps))
             nmi.setdefault(of, []).append(normalized_mutual_information(counts[variant]))
+            of_parts = counts[variant][:, 1:-1]
+            fg_nmi.setdefault(of, []).append(normalized_mutual_information(of_parts))
             factors += labelled if variant.seed == 0 else []
     return PartScores(
         len(features),
@@ -219,6 +224,7 @@ def part_scores(
         factors,
         {key: float(np.mean(values)) for key, values in quality.items()},
         {key: float(np.mean(values)) for key, values in nmi.items()},
+        {key: float(np.mean(values)) for key, values in fg_nmi.items()},
         remarks,
     )
 
@@ -304,7 +310,11 @@ def part_tables(
         f"{name}-factors": Table(f"{title}: every factor", ["parts", "IoU"], factor_rows, source),
         f"{name}-quality": Table(
             f"{title}: quality of the factors",
-            [f"{set_name} {metric}" for set_name in done for metric in ("quality", "NMI")],
+            [
+                f"{set_name} {metric}"
+                for set_name in done
+                for metric in ("quality", "NMI", "FG-NMI")
+            ],
             _quality_rows(done, list(computed)),
             source,
             [*QUALITY_NOTES, *over, *remarks],
@@ -324,7 +334,9 @@ def _quality_rows(
     by_method: dict[str, list[Row]] = {}
     for method, k in sorted(computed, key=lambda key: key[1]):
         values = [
-            of.get((method, k)) for score in scores.values() for of in (score.quality, score.nmi)
+            of.get((method, k))
+            for score in scores.values()
+            for of in (score.quality, score.nmi, score.fg_nmi)
         ]
         by_method.setdefault(method, []).append(Row(f"{method}, k = {k}", values))
     rows = []
@@ -381,22 +393,26 @@ def _counted(
     coefficients: Mapping[Variant, Tensor],
     counts: dict[Variant, np.ndarray],
 ) -> Iterator[dict[Variant, Tensor]]:
-    """Pass masks on, and add up in `counts` the pixels of each factor, or none, in each part."""
+    """Pass masks on, and add up in `counts` the pixels of each factor, or none, in each part.
+
+    The first column is the background, the last what is on the object but on no named part.
+    """
     images = features.activations.images
     maps = {variant: HeatMaps.of_images(H, images) for variant, H in coefficients.items()}
-    n_parts = len(features.part_names)
+    unnamed = len(features.part_names) + 1
     for index, found in enumerate(found_in_images):
         labels = features.truth[index].labels()
-        named = (labels > 0) & (labels < UNNAMED)
-        parts = labels[named].astype(np.int64) - 1
+        judged = labels != IGNORED
+        parts = labels[judged].astype(np.int64)
+        parts[parts == UNNAMED] = unnamed
         for variant, own in found.items():
             # Other masks do not overlap.
             of = maps.get(variant)
             values, scale = (own.float(), None) if of is None else (of[index], of.scale)
-            factors = label_map(values, own, scale).cpu().numpy()[named].astype(np.int64)
-            size = (variant.k + 1) * n_parts
-            added = np.bincount(factors * n_parts + parts, minlength=size)
-            counts[variant] = counts.get(variant, 0) + added.reshape(-1, n_parts)
+            factors = label_map(values, own, scale).cpu().numpy()[judged].astype(np.int64)
+            size = (variant.k + 1) * (unnamed + 1)
+            added = np.bincount(factors * (unnamed + 1) + parts, minlength=size)
+            counts[variant] = counts.get(variant, 0) + added.reshape(-1, unnamed + 1)
         yield found
 
 
