@@ -15,6 +15,7 @@ from deepff.refinement import (
     refined_labels,
     refined_masks,
     unary_probabilities,
+    without_holes,
 )
 from deepff.segmentation import masks
 
@@ -233,3 +234,31 @@ def test_a_box_around_the_object_is_cut_to_its_outline(data_root: Path) -> None:
         ):
             counts += [float((mask & truth).sum()), float((mask | truth).sum())]
     assert after[0] / after[1] > before[0] / before[1] + 0.03
+
+
+def test_what_factors_enclose_is_theirs_in_proportion() -> None:
+    probabilities = torch.full((2, 2, 6, 7), 0.1)
+    first, second = probabilities  # a batch of two images
+    # A ring of both factors around one pixel; a bay that opens to the border.
+    first[0, 1:4, 1:3] = 0.8
+    first[1, 1:4, 3] = 0.8
+    first[:, 2, 2] = torch.tensor([0.3, 0.1])
+    second[0, 1:6, 2:5] = 0.8
+    second[0, 3:6, 3] = 0.1
+
+    filled = without_holes(probabilities)
+
+    assert torch.allclose(filled[0, :, 2, 2], torch.tensor([0.75, 0.25]))
+    filled[0, :, 2, 2] = first[:, 2, 2]
+    assert torch.equal(filled, probabilities)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.3, 0.8))
+def test_holes_are_those_that_scipy_fills(seed: int, share: float) -> None:
+    from scipy.ndimage import binary_fill_holes
+
+    on = torch.rand(2, 9, 11, generator=torch.Generator().manual_seed(seed)) < share
+    filled = without_holes(on[:, None].float() * 0.9 + 0.05)
+    expected = np.stack([binary_fill_holes(image) for image in on.numpy()])
+    assert np.array_equal(refined_masks(filled)[:, 0].numpy(), expected)
