@@ -1,13 +1,14 @@
 """Factorization of rows on disk as the set grows: time a row, reads and memory.
 
     python benchmarks/scale.py [--images 100 300 1000] [--memory 256] [-k 5] [--folder DIR]
-                               [--photos PHOTOS]
+                               [--file-images N] [--photos PHOTOS]
 
 One file of planted rows, sparse and non-negative with noise, of the shape of EfficientNet-Lite0's
 head (196 × 1280 float32 an image, 1 MB) is written to a temporary folder; each fit reads the first
 so many images of it, memory-mapped, in a process of its own. Its memory is what it takes beside the
-system's file cache (Linux: RssAnon), above what it had taken before the fit. `--photos` adds
-the head's activations of a folder of photographs, collected in a cache first.
+system's file cache (Linux: RssAnon), above what it had taken before the fit. `--file-images` bounds
+the file where the disk is too small, and longer sets read it over and over. `--photos` adds the
+head's activations of a folder of photographs, collected in a cache first.
 """
 
 import argparse
@@ -51,8 +52,9 @@ def anonymous_bytes() -> int:
 
 def fit(path: str, n_images: int, k: int, memory: int) -> tuple[float, int, float, int]:
     """Seconds, reads, relative error and peak memory of one fit."""
-    shape = (n_images * ROWS, CHANNELS)
-    rows = np.memmap(path, np.float32, mode="r", shape=shape)
+    file = np.memmap(path, np.float32, mode="r").reshape(-1, CHANNELS)
+    starts = range(0, n_images * ROWS, len(file))
+    rows = [file[: n_images * ROWS - start] for start in starts]
     NMF(k, random_state=0).fit(torch.rand(100, CHANNELS))  # pays for threads and libraries
     before = peak = anonymous_bytes()
     done = threading.Event()
@@ -108,12 +110,14 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=256, help="the bound of a fit, in MiB")
     parser.add_argument("-k", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where the rows are written")
+    parser.add_argument("--file-images", type=int, help="the most images that the file holds")
     parser.add_argument("--photos", type=Path, help="a folder of photographs")
     options = parser.parse_args()
     memory = options.memory * 2**20
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         planted = Path(folder) / "planted.f32"
-        write_planted(planted, max(options.images))
+        longest = max(options.images)
+        write_planted(planted, min(longest, options.file_images or longest))
         print(f"k = {options.k}, memory bound {memory / 1e6:.0f} MB\n\n{COLUMNS}")
         print("|---" * COLUMNS.count(" |") + "|")
         for n_images in options.images:
