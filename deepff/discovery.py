@@ -154,10 +154,10 @@ def discover(
             "the method nmf, or name one layer"
         )
 
-    if ranks.n_ranks() > 1 and (is_fused or weighting != "none" or asked == "auto"):
+    if ranks.n_ranks() > 1 and asked == "auto":
         raise InputError(
-            "several processes can share a run with given numbers of factors of one layer; run "
-            "the recipe contrast, channel weights and -k auto in one process"
+            "several processes can share a run with given numbers of factors; run -k auto in one "
+            "process"
         )
 
     def estimator(k: int) -> Any:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from deepff import ranks
 from deepff.activations import Activations
 from deepff.backbones import Backbone
 from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
+from deepff.factorization.reduction import all_reduce_sum, gather_rows
 from deepff.heatmaps import HeatMaps
 from deepff.layers import Layer, list_layers, resolve_layer
 from deepff.result import Factorization
@@ -89,7 +91,7 @@ def border_cells(grid: tuple[int, int]) -> Tensor:
 def border_contrast(activations: Activations) -> BorderContrast:
     """How much more each channel fires inside the images than on their border, over the set.
 
-    Reads A once, block by block.
+    Reads A once, block by block. Over several ranks it is of all of their images.
 
     Raises
     ------
@@ -97,8 +99,10 @@ def border_contrast(activations: Activations) -> BorderContrast:
         The activations are negative somewhere, or every cell is border.
     """
     rows = RowBlocks(activations.blocks)
-    on_border = torch.cat([border_cells(image.grid).flatten() for image in activations.images])
-    if on_border.all():
+    cells = [border_cells(image.grid).flatten() for image in activations.images]
+    on_border = torch.cat(cells) if cells else torch.zeros(0, dtype=torch.bool)
+    counts = all_reduce_sum(torch.stack([~on_border, on_border]).sum(1, keepdim=True))
+    if counts[0] == 0:
         raise InputError(
             "the layer's grids are so small that every cell lies on the border; choose a larger "
             "image size or a layer of smaller stride"
@@ -108,8 +112,7 @@ def border_contrast(activations: Activations) -> BorderContrast:
     for place, block in rows:
         check_non_negative(*(float(x) for x in block.aminmax()))
         sums += (sides[:, place] @ block).cpu()
-    counts = torch.stack([~on_border, on_border]).sum(1, keepdim=True)
-    inside, border = (sums / counts).float().to(rows.device)
+    inside, border = (all_reduce_sum(sums) / counts).float().to(rows.device)
     return BorderContrast(inside, border)
 
 
@@ -141,7 +144,8 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
 
     By Perron and Frobenius, the leading singular vectors of a matrix that is nowhere negative are
     not negative either, so they are its non-negative factorization with k = 1. They are found by
-    power iteration, one read of A each, block by block.
+    power iteration, one read of A each, block by block. Over several ranks A and the maps are those
+    of all of them.
 
     Parameters
     ----------
@@ -176,15 +180,16 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
             product += (coefficients[place] @ block).cpu()
             if n_iter == 1:
                 energies += block.square().sum(0).cpu()
-        update = _unit(weights * product.to(rows.device, torch.float32))
+        update = _unit(weights * all_reduce_sum(product).to(rows.device, torch.float32))
         # Before the update, so that H belongs to W.
         if torch.linalg.vector_norm(update - component) < _TOL or n_iter == _MAX_ITER:
             break
         component = update
-    total = float(energies @ weights.cpu().double().square())
-    explained = float(coefficients.double().square().sum())
+    total = float(all_reduce_sum(energies) @ weights.cpu().double().square())
+    H = gather_rows(coefficients[:, None])
+    explained = float(H.double().square().sum())
     relative_error = math.sqrt(max(0.0, 1 - explained / total)) if total > 0 else 0.0
-    heatmaps = HeatMaps.of_images(coefficients[:, None], activations.images)
+    heatmaps = HeatMaps.of_images(H, ranks.gather(activations.images))
     return Factorization(component[None], heatmaps, relative_error, n_iter)
 
 

@@ -38,12 +38,24 @@ def photos(data_root: Path, folder: Path, n: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("n_ranks", [2, 3])
-def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks):
-    """An odd number of images, one of them broken; three ranks share the last image's cells."""
-    folder = photos(data_root, tmp_path / "photos", 5)
+@pytest.mark.parametrize(
+    ("n_ranks", "n_images", "options"),
+    [
+        (2, 5, {"n_components": [1, 3]}),
+        (3, 5, {"n_components": [1, 3]}),
+        (2, 5, {"recipe": "contrast"}),
+        (3, 2, {"recipe": "contrast"}),
+        (2, 5, {"n_components": [1, 3], "channel_weights": "border"}),
+    ],
+)
+def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks, n_images, options):
+    """An odd number of images, or fewer than ranks, and one that is broken."""
+    folder = photos(data_root, tmp_path / "photos", n_images)
     (folder / "broken.jpg").write_bytes(b"")
-    run = ["-m", "deepff", "discover", str(folder), "-k", "1,3", "--size", "224"]
+    run = ["-m", "deepff", "discover", str(folder), "--size", "224"]
+    spelled = {"n_components": "-k", "recipe": "--recipe", "channel_weights": "--channel-weights"}
+    for name, value in options.items():
+        run += [spelled[name], value if isinstance(value, str) else ",".join(map(str, value))]
     out, cache = str(tmp_path / "out"), str(tmp_path / "cache")
     outcome = subprocess.run(
         [*TORCHRUN, f"--nproc-per-node={n_ranks}", *run, "--out", out, "--cache", cache],
@@ -53,8 +65,9 @@ def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks):
     )
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.count("report.html") == 1
-    shared, alone = deepff.load(out), deepff.discover(folder, [1, 3], size=224)
+    shared, alone = deepff.load(out), deepff.discover(folder, size=224, **options)
     assert shared.names == alone.names
+    assert shared.separation == pytest.approx(alone.separation, abs=1e-4)
     assert [file.name for file in shared.skipped] == ["broken.jpg"]
     for k, found in alone.factorizations.items():
         other = shared.factorizations[k]
