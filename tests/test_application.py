@@ -123,7 +123,7 @@ def test_the_command_applies_and_what_follows_works_on_it(group, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     outcome = run(app, ["segment", str(tmp_path / "b"), "--object"])
     assert outcome.exit_code == 0, outcome.output
-    assert len(list((tmp_path / "b/masks/k1/factor 0").iterdir())) == 2
+    assert len(list((tmp_path / "b/masks/k1/object").iterdir())) == 2
     outcome = run(app, ["apply", str(tmp_path / "none"), *files, "--out", str(tmp_path / "c")])
     assert outcome.exit_code == 2 and "no concept bank" in outcome.output
     assert not (tmp_path / "c").exists()

@@ -109,6 +109,8 @@ def test_the_object_of_a_result_is_found_shown_and_kept(elephants, tmp_path):
         "threshold: percentile 75 over the set"
     )
     run("segment", folder, "--object")
+    for masks in (folder / "masks/k1", folder / "object/masks/k1"):
+        assert sorted(path.name for path in masks.iterdir()) == ["labels", "object"]
     own = sorted((folder / "object/masks/k1/labels").glob("*.png"))
     assert [path.stem for path in own] == [path.stem for path in images]
     masks = [torch.from_numpy(np.asarray(Image.open(path)) > 0)[None] for path in own]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deepff.export.instances import ImageEdits
+from deepff.parts import factor_names
 from deepff.regions import RegionOptions
 
 HISTORY_LENGTH = 200
@@ -97,6 +98,8 @@ class Labels:
         What `undo` takes back, the latest last; up to `HISTORY_LENGTH`.
     revision : int
         Grows by one with each edit and each undo.
+    parts_of : str or None
+        As of the result.
     """
 
     run: str
@@ -105,6 +108,7 @@ class Labels:
     images: Mapping[str, ImageLabel] = field(default_factory=dict)
     history: tuple[Step, ...] = ()
     revision: int = 0
+    parts_of: str | None = None
 
     def factor(self, number: int) -> Factor:
         """What is said of a factor of the chosen k."""
@@ -119,10 +123,15 @@ class Labels:
         return self.image(image).dropped.get(self.settings.k, ())
 
     @property
+    def own_names(self) -> list[str]:
+        """What the factors of the chosen k are called without a name, such as "factor 3"."""
+        return factor_names(self.settings.k, self.parts_of)
+
+    @property
     def parts(self) -> dict[int, str]:
-        """The region of each kept factor of the chosen k: its name, or "factor 3" without one."""
-        kept = [(j, self.factor(j)) for j in range(self.settings.k)]
-        return {j: factor.name or f"factor {j}" for j, factor in kept if factor.keep}
+        """The region of each kept factor of the chosen k: its name, given or own."""
+        named = [(self.factor(j), own) for j, own in enumerate(self.own_names)]
+        return {j: factor.name or own for j, (factor, own) in enumerate(named) if factor.keep}
 
     @property
     def region_options(self) -> RegionOptions:

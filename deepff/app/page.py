@@ -53,6 +53,7 @@ def factor_rows(labels: Labels, shares: Sequence[float]) -> str:
                 "number": j,
                 "color": colors[j],
                 "name": labels.factor(j).name,
+                "own_name": labels.own_names[j],
                 "keep": labels.factor(j).keep,
                 "merged_with": first[j] if first.get(j, j) != j else None,
                 "share": round(100 * share),
@@ -115,7 +116,7 @@ def gallery(pictures: Pictures, labels: Labels) -> str:
             {
                 "number": j,
                 "color": colors[j],
-                "name": labels.factor(j).name,
+                "name": labels.factor(j).name or labels.own_names[j],
                 "keep": labels.factor(j).keep,
                 "pictures": [
                     {"uri": uri, "name": pictures.result.names[index], "position": places[index]}

@@ -55,7 +55,7 @@ def segment(
     """
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
-    names = region_names(heatmaps, options)
+    names = region_names(result, k, options)
     out = Path(folder) / "masks" / f"k{heatmaps.n_factors}"
     if out.exists():
         shutil.rmtree(out)
@@ -141,7 +141,7 @@ def localize(
     """
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
-    names = region_names(heatmaps, options)
+    names = region_names(result, k, options)
     gallery = RegionGallery(folder, f"boxes-k{heatmaps.n_factors}", str(options), names)
     found: list[RegionBox] = []
     with track("boxes", len(result.names), enabled=progress) as advance:

@@ -16,7 +16,7 @@ from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
-from deepff.regions import RECIPE_OPTIONS, RegionOptions, Regions, factorization_for, region_names
+from deepff.regions import RECIPE_OPTIONS, RegionOptions, Regions, region_names
 from deepff.result import Result
 
 
@@ -107,7 +107,7 @@ def export(
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are: {', '.join(FORMATS)}")
     options = options or RECIPE_OPTIONS[result.recipe]
-    names = region_names(factorization_for(result, k).heatmaps, options)
+    names = region_names(result, k, options)
     for name in names:
         if any(unicodedata.category(character) == "Cc" for character in name):
             raise InputError(f"the name {name!r} has a control character, which formats can't hold")
