@@ -148,10 +148,10 @@ def discover(
     if n_components is None:
         n_components = 1 if is_fused or recipe == "contrast" else 4
     asked = "auto" if n_components == "auto" else factor_counts_of(n_components)
-    if is_fused and (asked != [1] or method != "nmf"):
+    if is_fused and (asked != [1] or method != "nmf" or method_options):
         raise InputError(
             "the recipe contrast and several layers give one map of the object: use one factor and "
-            "the method nmf, or name one layer"
+            "the method nmf without a solver or other options, or name one layer"
         )
 
     if ranks.n_ranks() > 1 and (is_fused or weighting != "none" or asked == "auto"):

@@ -81,6 +81,8 @@ def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephant
     [
         ({"recipe": "contrast", "n_components": 3}, "one map of the object"),
         ({"recipe": "contrast", "method": "pca"}, "one map of the object"),
+        ({"recipe": "contrast", "method_options": {"solver": "mu"}}, "without a solver"),
+        ({"layer": ["bn1", "bn2"], "method_options": {"tol": 1e-3}}, "without a solver"),
         ({"layer": ["bn2", "bn2"]}, "named twice"),
         ({"recipe": "colour"}, "no recipe 'colour'; choose one of paper, contrast"),
         ({"channel_weights": "centre"}, "no channel weights 'centre'; choose one of none, border"),
@@ -91,6 +93,25 @@ def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephant
 def test_what_does_not_go_together_is_one_sentence(elephants, backbone, options, message):
     with pytest.raises(InputError, match=message):
         deepff.discover([elephants.images[0].image], model=backbone, **options)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--method", method) for method in ("nmf", "pca", "kmeans")),
+        *(("--recipe", recipe) for recipe in ("paper", "contrast")),
+        *(("--solver", solver) for solver in ("hals", "mu")),
+        *(("--channel-weights", weights) for weights in ("none", "border")),
+        ("--layer", "bn1", "--layer", "bn2"),
+    ],
+    ids=" ".join,
+)
+def test_parts_inside_the_object_refuse_what_would_have_no_effect(tmp_path, option):
+    """Also where it is what would hold without it, such as the default method."""
+    arguments = ["discover", "--sample", "--inside-object", *option, "--out", str(tmp_path / "out")]
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 2
+    assert "has its own way" in outcome.stderr and option[0] in outcome.stderr
 
 
 def run(*arguments: str | Path) -> str:
@@ -193,7 +214,3 @@ def test_the_command_finds_parts_and_says_how(cats_filling_the_frame, tmp_path):
     run("segment", out, "--object", "--refine", "none")
     assert len(list((out / "object/masks/k1/labels").glob("*.png"))) == 8
     assert (out / "regions/masks-k2.json").read_text() == before
-    outcome = CliRunner().invoke(
-        app, ["discover", str(crops), "--inside-object", "--method", "pca", "--out", str(out)]
-    )
-    assert outcome.exit_code == 2 and "has its own way" in outcome.output
