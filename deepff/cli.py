@@ -178,6 +178,11 @@ def discover(
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
     if sample == bool(images):
         raise InputError("name folders, files or globs of images, or --sample, and not both")
+    if inside_object and (recipe or channel_weights or solver or method or len(layer or ()) > 1):
+        raise InputError(
+            "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
+            "--solver, --channel-weights and a second --layer"
+        )
     counts: list[int] | Literal["auto"] | None = (
         "auto" if k == "auto" else None if k is None else numbers(k)
     )
@@ -193,11 +198,6 @@ def discover(
     ranks.join()
     if ranks.rank() == 0:
         check_output_folder(out)
-    if inside_object and (recipe or channel_weights or solver or method or len(layer or ()) > 1):
-        raise InputError(
-            "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
-            "--solver, --channel-weights and a second --layer"
-        )
     files = sample_images() if sample else images or []
     common: dict[str, Any] = {
         "model": model,

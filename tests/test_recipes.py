@@ -112,6 +112,7 @@ def test_parts_inside_the_object_refuse_what_would_have_no_effect(tmp_path, opti
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 2
     assert "has its own way" in outcome.stderr and option[0] in outcome.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def run(*arguments: str | Path) -> str:
