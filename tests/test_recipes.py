@@ -156,6 +156,43 @@ def test_the_object_of_a_result_is_found_shown_and_kept(elephants, tmp_path):
     assert not (folder / "object").exists()
 
 
+def test_an_object_that_lacks_images_is_found_anew_when_they_have_come_back(elephants, tmp_path):
+    photos, folder = tmp_path / "photos", tmp_path / "result"
+    photos.mkdir()
+    for item, name in zip(elephants.images, "abc", strict=False):
+        with Image.open(item.image.path) as image:
+            image.resize((192, 128)).save(photos / f"{name}.png")
+    run("discover", photos, "-k", "2", "--size", "192", "--out", folder)
+    whole = {name: (photos / f"{name}.png").read_bytes() for name in "abc"}
+    half = Image.new("RGB", (96, 64))
+
+    def seen() -> tuple[str, dict[str, tuple[int, int]]]:
+        run("localize", folder, "--object", "--refine", "none")
+        manifest = (folder / "object/manifest.json").read_text()
+        images = deepff.load(folder / "object").images
+        return manifest, {image.name: image.size for image in images}
+
+    (photos / "a.png").unlink()
+    (photos / "b.png").write_bytes(whole["b"][:40])
+    alone, sizes = seen()
+    assert sizes == {"c.png": (128, 192)}
+    assert seen()[0] == alone  # what is still missing or broken is not looked for over and over
+    (photos / "a.png").write_bytes(whole["a"])
+    sizes = seen()[1]
+    assert sizes == {"a.png": (128, 192), "c.png": (128, 192)}
+    half.save(photos / "b.png")
+    three, sizes = seen()
+    assert sizes == {"a.png": (128, 192), "b.png": (64, 96), "c.png": (128, 192)}
+    assert seen()[0] == three
+    (photos / "b.png").write_bytes(whole["b"])
+    mended, sizes = seen()
+    assert sizes == dict.fromkeys(["a.png", "b.png", "c.png"], (128, 192))
+    (photos / "c.png").unlink()
+    assert seen()[0] == mended  # it was there when the object was found
+    result = deepff.load(folder)
+    assert deepff.find_object(result) is result.object
+
+
 def test_a_finished_contrast_result_is_segmented_by_its_recipe(contrast, tmp_path):
     contrast.save(tmp_path)
     run("segment", tmp_path)
