@@ -4,7 +4,7 @@
 factor or an image) and notes what was there before, which is all that `undo` needs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -114,6 +114,11 @@ class Labels:
         """What is said of a factor of the chosen k."""
         return self.factors.get((self.settings.k, number), Factor())
 
+    def region(self, number: int) -> list[int]:
+        """The factors of the chosen k that are one class with this one, itself included."""
+        name = self.parts.get(number)
+        return [factor for factor, other in self.parts.items() if other == name] or [number]
+
     def image(self, name: str) -> ImageLabel:
         """What is said of an image."""
         return self.images.get(name, ImageLabel())
@@ -199,13 +204,13 @@ def set_status(labels: Labels, image: str, status: str) -> Labels:
     return _edit(labels, image, replace(labels.image(image), status=status))
 
 
-def drop_factor(labels: Labels, image: str, number: int, drop: bool) -> Labels:
-    """Take a factor of the chosen k for background in one image, or no longer."""
-    label = labels.image(image)
-    numbers = {*labels.dropped(image), number} if drop else {*labels.dropped(image)} - {number}
+def drop_factors(labels: Labels, image: str, numbers: Collection[int], drop: bool) -> Labels:
+    """Take factors of the chosen k for background in one image, or no longer."""
+    label, before = labels.image(image), {*labels.dropped(image)}
+    after = before.union(numbers) if drop else before.difference(numbers)
     dropped = {k: held for k, held in label.dropped.items() if k != labels.settings.k}
-    if numbers:
-        dropped[labels.settings.k] = tuple(sorted(numbers))
+    if after:
+        dropped[labels.settings.k] = tuple(sorted(after))
     return _edit(labels, image, replace(label, dropped=dropped))
 
 
