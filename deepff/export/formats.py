@@ -16,6 +16,7 @@ from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
+from deepff.files import atomic_folder
 from deepff.regions import RECIPE_OPTIONS, RegionOptions, Regions, region_names
 from deepff.result import Result
 
@@ -74,8 +75,8 @@ def export(
 ) -> int:
     """Write the instances of every image in the format of a labelling tool.
 
-    Memory holds one image at a time. Each file is written whole or not at all; files of other
-    names that the folder holds stay.
+    Memory holds one image at a time. The files come into the folder when all are written, so that
+    an export that is cut short leaves none; files of other names that the folder holds stay.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ def export(
     ------
     InputError
         An unknown format, a name with a line break or another control character, an option out of
-        its range, or what the format cannot hold.
+        its range, what the format cannot hold, or a file in place of the folder.
     """
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are: {', '.join(FORMATS)}")
@@ -120,5 +121,6 @@ def export(
             count += len(image.instances)
             yield image
 
-    FORMATS[format](counted(), names, Path(folder))
+    with atomic_folder(folder) as temporary:
+        FORMATS[format](counted(), names, temporary)
     return count

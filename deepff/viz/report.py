@@ -132,6 +132,8 @@ class RegionGallery:
         n_panels: int = 1,
     ) -> None:
         self._folder = Path(folder) / GALLERIES / name
+        # Until all pictures are new, none is shown.
+        self._folder.with_suffix(".json").unlink(missing_ok=True)
         self._content = {
             "title": name,
             "description": description,
