@@ -145,8 +145,11 @@ def discover(
         typer.Option(help="border: channels weigh more the less they fire on the images' border."),
     ] = None,
     recipe: Annotated[
-        Recipe, typer.Option(help="contrast: one map of the object, from weighted, fused layers.")
-    ] = Recipe.paper,
+        Recipe | None,
+        typer.Option(
+            help="contrast: one map of the object, from weighted, fused layers; by default paper."
+        ),
+    ] = None,
     inside_object: Annotated[
         bool,
         typer.Option("--inside-object", help="The factors are parts of the object, found first."),
@@ -159,7 +162,9 @@ def discover(
     interpolation: Annotated[
         Interpolation | None, typer.Option(help="How images are resized.")
     ] = None,
-    method: Annotated[Method, typer.Option(help="How activations are factorised.")] = Method.nmf,
+    method: Annotated[
+        Method | None, typer.Option(help="How activations are factorised; by default nmf.")
+    ] = None,
     solver: Annotated[
         Solver | None, typer.Option(help="NMF: HALS, or the paper's multiplicative updates.")
     ] = None,
@@ -173,6 +178,11 @@ def discover(
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
     if sample == bool(images):
         raise InputError("name folders, files or globs of images, or --sample, and not both")
+    if inside_object and (recipe or channel_weights or solver or method or len(layer or ()) > 1):
+        raise InputError(
+            "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
+            "--solver, --channel-weights and a second --layer"
+        )
     counts: list[int] | Literal["auto"] | None = (
         "auto" if k == "auto" else None if k is None else numbers(k)
     )
@@ -188,13 +198,6 @@ def discover(
     ranks.join()
     if ranks.rank() == 0:
         check_output_folder(out)
-    if inside_object and (
-        channel_weights or solver or method != Method.nmf or len(layer or ()) > 1
-    ):
-        raise InputError(
-            "--inside-object has its own way to factorise one layer; leave out --method, --solver, "
-            "--channel-weights and a second --layer"
-        )
     files = sample_images() if sample else images or []
     common: dict[str, Any] = {
         "model": model,
@@ -219,9 +222,9 @@ def discover(
         result = discover(
             files,
             counts,
-            recipe=recipe,
+            recipe=recipe or Recipe.paper,
             channel_weights=channel_weights,
-            method=method,
+            method=method or Method.nmf,
             method_options={} if solver is None else {"solver": solver.value},
             **common,
         )

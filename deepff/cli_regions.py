@@ -121,6 +121,7 @@ def _opened(
     device: Device,
 ) -> "tuple[Result, Path, int | None]":
     """The result in a folder, or that of its object, its own folder, and which k is meant."""
+    from deepff.discovery import find_object
     from deepff.result import OBJECT, load
 
     result = load(folder)
@@ -130,16 +131,14 @@ def _opened(
         raise InputError(f"--object is one factor; leave out -k {k}")
     if recipe is Recipe.paper:
         return result, folder, 1
-    if result.object is None:
-        from deepff.discovery import find_object
-
-        result.object = find_object(
-            result, weights=weights, num_classes=num_classes, device=device, progress=True
-        )
-        result.object.save(folder / OBJECT, progress=True)
-        report_skipped(result.object.skipped, folder / OBJECT)
-        summarize(result.object, folder / OBJECT)
-    return result.object, folder / OBJECT, 1
+    found = find_object(
+        result, weights=weights, num_classes=num_classes, device=device, progress=True
+    )
+    if found is not result.object:
+        found.save(folder / OBJECT, progress=True)
+        report_skipped(found.skipped, folder / OBJECT)
+        summarize(found, folder / OBJECT)
+    return found, folder / OBJECT, 1
 
 
 def _region_options(

@@ -13,6 +13,7 @@ from deepff.feature_source import FeatureSource
 from deepff.files import atomic_path
 from deepff.levels import Levels
 
+FILE = "concepts.safetensors"
 FORMAT = "deepff concept bank 2"
 
 
@@ -76,18 +77,22 @@ def load_concepts(path: str | Path) -> ConceptBank:
     InputError
         If the file is missing or is no concept bank.
     """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} {_no_file(path)}; {_advice(path)}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise InputError(
-                    f"{path} is a safetensors file but not a concept bank of this version of deepff"
+                    f"{path} is a safetensors file but not a concept bank of this version of "
+                    f"deepff; {_advice(path)}"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise InputError(f"there is no concept bank at {path}") from None
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path} cannot be read as a concept bank: {error}") from error
+    except OSError as error:
+        raise InputError(f"the concept bank {path} cannot be read: {error}") from error
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{path} is no concept bank, or a damaged one; {_advice(path)}") from error
     n_images = {int(k): n for k, n in json.loads(metadata["n_images"]).items()}
     return ConceptBank(
         components={k: tensors[f"k{k}"] for k in sorted(n_images)},
@@ -103,3 +108,17 @@ def load_concepts(path: str | Path) -> ConceptBank:
         recipe=metadata["recipe"],
         parts_of=metadata["parts_of"] or None,
     )
+
+
+def _no_file(path: Path) -> str:
+    return "is a folder and no concept bank" if path.is_dir() else "does not exist"
+
+
+def _advice(path: Path) -> str:
+    """What would be right in place of ``path``."""
+    own = (path if path.is_dir() else path.parent) / FILE
+    if own == path and (path.parent / "manifest.json").is_file():
+        return "run the command of its result again"
+    if own != path and own.is_file():
+        return f"the bank of that result is {own}"
+    return f"name the {FILE} of a result first, and then the images"

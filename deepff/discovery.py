@@ -22,6 +22,7 @@ from deepff.feature_source import FeatureSource
 from deepff.foreground import border_contrast, contrast_layers, fused_object
 from deepff.heatmaps import HeatMaps
 from deepff.image_files import ImageFile, find_images
+from deepff.images import UnreadableImageError, read_image
 from deepff.layers import Layer, list_layers, nearby_non_negative, resolve_layer
 from deepff.progress import track
 from deepff.result import Factorization, Result
@@ -148,10 +149,10 @@ def discover(
     if n_components is None:
         n_components = 1 if is_fused or recipe == "contrast" else 4
     asked = "auto" if n_components == "auto" else factor_counts_of(n_components)
-    if is_fused and (asked != [1] or method != "nmf"):
+    if is_fused and (asked != [1] or method != "nmf" or method_options):
         raise InputError(
             "the recipe contrast and several layers give one map of the object: use one factor and "
-            "the method nmf, or name one layer"
+            "the method nmf without a solver or other options, or name one layer"
         )
 
     if ranks.n_ranks() > 1 and asked == "auto":
@@ -293,7 +294,8 @@ def find_object(
     Returns
     -------
     Result
-        With one factor; the result itself, or its ``object``, where it is there already.
+        With one factor; the result itself, or its ``object``, where it is there already and lacks
+        no image that can be had.
 
     Raises
     ------
@@ -302,7 +304,7 @@ def find_object(
     """
     if result.recipe == "contrast" and result.parts_of is None:
         return result
-    if result.object is not None:
+    if result.object is not None and not _has_come_back(result, result.object):
         return result.object
     source = result.sources[0]
     backbone = source.backbone(
@@ -318,6 +320,21 @@ def find_object(
         amp=source.amp,
         progress=progress,
     )
+
+
+def _has_come_back(result: Result, whole: Result) -> bool:
+    """Whether an image that the object lacks, or has at another size, can be had now."""
+    held = {(image.name, image.size) for image in whole.images}
+    for image in result.images:
+        if (image.name, image.size) in held:
+            continue
+        try:
+            height, width = read_image(image.path).shape[:2]
+        except UnreadableImageError:
+            continue
+        if (image.name, (height, width)) not in held:
+            return True
+    return False
 
 
 def check_memory(memory: int | None) -> None:

@@ -17,7 +17,7 @@ from deepff.errors import InputError
 from deepff.heatmaps import HeatMaps
 from deepff.images import UnreadableImageError, read_image
 from deepff.object_parts import part_probabilities, refined_parts
-from deepff.parts import check_parts, part_map
+from deepff.parts import check_parts, factor_names, part_map
 from deepff.refinement import (
     as_image_batch,
     at_working_size,
@@ -106,11 +106,15 @@ def factorization_for(result: Result, k: int | None) -> Factorization:
     return result.factorizations[k]
 
 
-def region_names(heatmaps: HeatMaps, options: RegionOptions) -> list[str]:
-    """The regions' names in the order of their masks: "factor 0", …, or the parts' names."""
+def region_names(result: Result, k: int | None, options: RegionOptions) -> list[str]:
+    """The regions' names in the order of their masks: the parts', or the factors' own.
+
+    See :func:`deepff.parts.factor_names` for the latter, and :func:`find_regions`.
+    """
+    n_factors = factorization_for(result, k).heatmaps.n_factors
     if options.parts is None:
-        return [f"factor {j}" for j in range(heatmaps.n_factors)]
-    check_parts(options.parts, heatmaps.n_factors)
+        return factor_names(n_factors, result.parts_of)
+    check_parts(options.parts, n_factors)
     return list(dict.fromkeys(options.parts[factor] for factor in sorted(options.parts)))
 
 
@@ -143,7 +147,7 @@ def find_regions(
     """
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
-    names = region_names(heatmaps, options)
+    names = region_names(result, k, options)
     regions_of = (
         _factor_regions(result, heatmaps, options)
         if result.parts_of is None

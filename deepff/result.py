@@ -18,6 +18,7 @@ from torch import Tensor
 
 from deepff.activation_cache import ActivationCache
 from deepff.activations import Activations, ImageRecord
+from deepff.concepts import FILE as BANK
 from deepff.concepts import ConceptBank, load_concepts
 from deepff.errors import InputError
 from deepff.feature_source import FeatureSource
@@ -36,7 +37,7 @@ OUTPUTS = (
     "regions",
     "report.html",
     "figure.png",
-    "concepts.safetensors",
+    BANK,
     "heatmaps",
     "overlays",
     "thumbnails",
@@ -239,7 +240,7 @@ class Result:
             _remove(folder / name)
         if self.object is not None:
             self.object.save(folder / OBJECT, progress)
-        self.concepts.save(folder / "concepts.safetensors")
+        self.concepts.save(folder / BANK)
         self._save_heatmaps(folder / "heatmaps")
         write_report(self, folder, progress=progress)
         _write_json(folder / "manifest.json", self._manifest())
@@ -314,7 +315,7 @@ def load(folder: str | Path) -> Result:
     if manifest["status"] != "complete":
         raise InputError(f"the run in {folder} was not finished; run its command again")
     images = [_image_record(entry) for entry in manifest["images"] if entry["status"] == "used"]
-    bank = load_concepts(folder / "concepts.safetensors")
+    bank = load_concepts(folder / BANK)
     shards = [load_file(path) for path in sorted((folder / "heatmaps").glob("*.safetensors"))]
     factorizations = {}
     for k, components in bank.components.items():

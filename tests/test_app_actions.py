@@ -57,6 +57,45 @@ def test_undo_goes_back_to_the_image(workspace: Workspace) -> None:
     assert workspace.store.labels.dropped(NAMES[order[0]]) == ()
 
 
+def test_factors_of_one_name_are_one_chip_and_are_dropped_and_taken_back_together(
+    workspace: Workspace,
+) -> None:
+    """Whichever is dropped first, whenever it was, and by the number of either."""
+    view = View()
+    opened(workspace, view)
+    first = str(workspace.pictures.order(3)[0])
+    name = NAMES[int(first)]
+
+    def chips(shown: dict) -> list[tuple[str, str, str]]:
+        card = shown["cards"].split("<article")[1]
+        pattern = r'data-factors="([^"]*)" data-drop="(.)".*?<span>(.*?)</span></button>'
+        return re.findall(pattern, card, re.DOTALL)
+
+    def drop(factor: int, drop: int) -> dict:
+        data = {"act": "drop", "image": first, "factor": str(factor), "drop": str(drop), "at": "0"}
+        return act(workspace, view, data)
+
+    choose(workspace, view, "threshold", "max-fraction")
+    before = drop(2, 1)
+    assert chips(before) == [("0", "1", "factor 0"), ("1", "1", "factor 1"), ("2", "0", "factor 2")]
+    act(workspace, view, {"act": "name", "factor": "1", "text": "legs"})
+    shown = act(workspace, view, {"act": "name", "factor": "2", "text": "legs"})
+    both = ("1 2", "1", "legs")  # of which one still shows
+    assert chips(shown) == [("0", "1", "factor 0"), both]
+    for factor in (1, 2):
+        assert chips(drop(factor, 1)) == [("0", "1", "factor 0"), ("1 2", "0", "legs")]
+        assert workspace.store.labels.dropped(name) == (1, 2)
+        assert chips(drop(factor, 0)) == [("0", "1", "factor 0"), both]
+        assert workspace.store.labels.dropped(name) == ()
+    drop(1, 1)
+    act(workspace, view, {"act": "undo", "at": "0"})
+    assert workspace.store.labels.dropped(name) == ()
+    # One that is background has no chip, and no other goes with it.
+    act(workspace, view, {"act": "keep", "factor": "2", "keep": "0"})
+    assert chips(drop(1, 1)) == [("0", "1", "factor 0"), ("1", "0", "legs")]
+    assert workspace.store.labels.dropped(name) == (1,)
+
+
 def test_one_image_and_one_factor(tmp_path: Path) -> None:
     result = planted(tmp_path, k=1)
     alone = opened_workspace(result, tmp_path / "one")

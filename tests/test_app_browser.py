@@ -119,6 +119,9 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     assert suggested == ["Körper <b>", "legs"]
     name_factor(page, 2, "legs")
     expect(page.get_by_text("one class with factor 1")).to_be_visible()
+    for card in page.locator(".dff-card").all():
+        names = card.locator(".dff-chip").all_inner_texts()
+        assert len(names) == len(set(names)) and "legs" in names
     colors = page.locator(".dff-swatch").evaluate_all("all => all.map(s => s.style.background)")
     assert colors[1] == colors[2] != colors[0]
 

@@ -19,7 +19,7 @@ from deepff.app.labels import (
     HISTORY_LENGTH,
     Labels,
     Settings,
-    drop_factor,
+    drop_factors,
     keep_factor,
     name_factor,
     set_settings,
@@ -45,7 +45,7 @@ edits = st.one_of(
         st.sampled_from(["", "accepted", "skipped"]),
     ),
     st.builds(
-        lambda i, j, drop: lambda of: drop_factor(of, i, j, drop), images, factors, st.booleans()
+        lambda i, j, drop: lambda of: drop_factors(of, i, [j], drop), images, factors, st.booleans()
     ),
     st.builds(
         lambda name: lambda of: set_settings(of, threshold=name),
@@ -234,7 +234,7 @@ def test_names_drops_and_skipped_images_reach_the_export(tmp_path: Path) -> None
         lambda labels: set_settings(labels, threshold="max-fraction"),
         lambda labels: name_factor(labels, 1, "Ohr"),
         lambda labels: name_factor(labels, 2, "Ohr"),
-        lambda labels: drop_factor(labels, "a.png", 1, True),
+        lambda labels: drop_factors(labels, "a.png", [1], True),
         lambda labels: set_status(labels, "c.png", "skipped"),
         lambda labels: set_status(labels, "a.png", "accepted"),
     ):
@@ -294,7 +294,7 @@ def test_whatever_stands_in_the_file_is_read_or_refused(
     store = LabelStore(folder, result)
     for edit in (
         lambda labels: name_factor(labels, 0, "head"),
-        lambda labels: drop_factor(labels, "a.png", 1, True),
+        lambda labels: drop_factors(labels, "a.png", [1], True),
         lambda labels: set_settings(labels, threshold="otsu"),
     ):
         store.edit(store.labels.revision, edit)

@@ -13,7 +13,7 @@ from test_export import result_of
 from deepff.app.labels import (
     Labels,
     Settings,
-    drop_factor,
+    drop_factors,
     keep_factor,
     name_factor,
     set_settings,
@@ -44,7 +44,7 @@ def labelled() -> Labels:
     """Factors 0 and 3 are one class, 1 is background; in 0.png 2 is dropped."""
     labels = Labels("run", Settings(4, "max-fraction", 0.5))
     labels = name_factor(name_factor(labels, 0, "a"), 3, "a")
-    return drop_factor(keep_factor(labels, 1, False), "0.png", 2, True)
+    return drop_factors(keep_factor(labels, 1, False), "0.png", [2], True)
 
 
 def test_a_picture_shows_names_background_and_drops(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """A concept bank applied to new images."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
+from test_export import result_of
 from typer.testing import CliRunner
 
 import deepff
@@ -123,7 +127,38 @@ def test_the_command_applies_and_what_follows_works_on_it(group, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     outcome = run(app, ["segment", str(tmp_path / "b"), "--object"])
     assert outcome.exit_code == 0, outcome.output
-    assert len(list((tmp_path / "b/masks/k1/factor 0").iterdir())) == 2
-    outcome = run(app, ["apply", str(tmp_path / "none"), *files, "--out", str(tmp_path / "c")])
-    assert outcome.exit_code == 2 and "no concept bank" in outcome.output
-    assert not (tmp_path / "c").exists()
+    assert len(list((tmp_path / "b/masks/k1/object").iterdir())) == 2
+
+
+FIRST = "name the concepts.safetensors of a result first, and then the images"
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ("none", f"none does not exist; {FIRST}"),
+        ("photos", f"photos is a folder and no concept bank; {FIRST}"),
+        ("photos/a.jpg", f"a.jpg is no concept bank, or a damaged one; {FIRST}"),
+        ("photos/empty", f"empty is no concept bank, or a damaged one; {FIRST}"),
+        ("other.safetensors", "not a concept bank of this version of deepff; " + FIRST),
+        ("result", "result is a folder and no concept bank; the bank of that result is {bank}"),
+        ("result/none", "none does not exist; the bank of that result is {bank}"),
+        ("result/manifest.json", "or a damaged one; the bank of that result is {bank}"),
+        ("result/heatmaps/00000.safetensors", "this version of deepff; " + FIRST),
+        ("damaged/concepts.safetensors", "damaged one; run the command of its result again"),
+    ],
+)
+def test_what_is_no_bank_gets_one_sentence(tmp_path, named, sentence):
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (8, 6)).save(tmp_path / "photos/a.jpg")
+    (tmp_path / "photos/empty").touch()
+    save_file({"w": torch.zeros(3)}, tmp_path / "other.safetensors")
+    result_of(torch.ones(1, 2, 6, 8), ["a.jpg"], tmp_path / "photos").save(tmp_path / "result")
+    shutil.copytree(tmp_path / "result", tmp_path / "damaged")
+    (tmp_path / "damaged/concepts.safetensors").write_bytes(b"nothing")
+    arguments = [tmp_path / named, tmp_path / "photos", "--out", tmp_path / "new"]
+    outcome = CliRunner().invoke(app, ["apply", *map(str, arguments)])
+    assert outcome.exit_code == 2
+    assert sentence.format(bank=tmp_path / "result/concepts.safetensors") in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert not (tmp_path / "new").exists()

@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from typer.testing import CliRunner
 from deepff.activations import ImageRecord
 from deepff.cli import app
 from deepff.errors import InputError
+from deepff.export.folder import segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.instances import annotated_images, find_instances, run_lengths
 from deepff.export.polygons import instance_polygons, joined
@@ -24,7 +28,8 @@ from deepff.feature_source import FeatureSource
 from deepff.heatmaps import HeatMaps
 from deepff.localization import component_boxes
 from deepff.regions import RegionOptions
-from deepff.result import Factorization, Result
+from deepff.result import Factorization, Result, load
+from deepff.viz.report import write_report_page
 
 HALF = RegionOptions("max-fraction", 0.5)
 
@@ -228,13 +233,77 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_export_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
-    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    maps = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    result = result_of(maps, ["a.png", "gone.png"], tmp_path)
-    for format in ("coco", "label-studio", "cvat"):
-        with pytest.raises(InputError, match=r"gone\.png"):
-            export(result, format, tmp_path / format, options=RegionOptions(refine="guided-crf"))
-        files = [path.name for path in (tmp_path / format).iterdir()]
-        assert not {"annotations.json", "tasks.json", "annotations.xml"} & set(files)
-        assert not [name for name in files if name.startswith(".")]
+KILLED = """
+import os, signal, sys
+import deepff
+from deepff.export.formats import FORMATS, export
+from deepff.export.instances import ImageEdits
+
+class Deadly(frozenset):
+    def __contains__(self, image):
+        if image.endswith("b.png"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+result = deepff.load(sys.argv[1])
+for place in sys.argv[2:]:
+    for format in FORMATS:
+        if os.fork() == 0:
+            export(result, format, os.path.join(place, format), edits=ImageEdits(Deadly()))
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
+"""
+
+
+def visible(folder: Path) -> dict[str, bytes]:
+    """The files that a program finds in a folder, hidden ones and those in hidden folders apart."""
+    paths = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name.as_posix(): path.read_bytes()
+        for name, path in paths.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
+
+
+def test_an_export_that_is_killed_leaves_no_file_that_could_pass_for_one(
+    tmp_path: Path,
+) -> None:
+    """In any format: no folder where there was none, and an earlier export as it was."""
+    saved, new, old = planted(tmp_path), tmp_path / "new", tmp_path / "old"
+    result = load(saved)
+    before = {}
+    for format in FORMATS:
+        export(result, format, old / format)
+        (old / format / "images").mkdir()
+        (old / format / "images" / "a.png").write_bytes(b"a photograph")
+        before[format] = visible(old / format)
+    subprocess.run([sys.executable, "-c", KILLED, saved, new, old], check=True, timeout=120)
+    assert visible(new) == {} and not any((new / format).exists() for format in FORMATS)
+    assert {format: visible(old / format) for format in FORMATS} == before
+    for format in FORMATS:
+        export(result, format, new / format)
+        export(result, format, old / format)
+        again = visible(new / format)
+        assert visible(old / format) == again | {"images/a.png": b"a photograph"}
+        assert before[format].keys() == visible(old / format).keys()
+
+
+def test_an_export_or_masks_that_fail_half_way_leave_nothing(tmp_path: Path) -> None:
+    saved = planted(tmp_path)
+    result = load(saved)
+    crf = replace(HALF, refine="guided-crf")
+    result.paths[0].parent.mkdir()
+    Image.new("RGB", (8, 6)).save(result.paths[0])
+    with pytest.raises(InputError, match=r"the photograph ä/b\.png, which cannot be read"):
+        export(result, "png", tmp_path / "out", options=crf)
+    assert not (tmp_path / "out").exists()
+    segment(result, saved, options=HALF)
+    with pytest.raises(InputError, match=r"the photograph ä/b\.png, which cannot be read"):
+        segment(result, saved, options=crf)
+    assert list((saved / "masks").iterdir()) == []
+    # Nor does the next report show pictures of both.
+    write_report_page(result, saved)
+    assert "Masks, k = " not in (saved / "report.html").read_text()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file is a file; name a folder"):
+        export(result, "png", tmp_path / "file", options=HALF)

@@ -81,6 +81,8 @@ def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephant
     [
         ({"recipe": "contrast", "n_components": 3}, "one map of the object"),
         ({"recipe": "contrast", "method": "pca"}, "one map of the object"),
+        ({"recipe": "contrast", "method_options": {"solver": "mu"}}, "without a solver"),
+        ({"layer": ["bn1", "bn2"], "method_options": {"tol": 1e-3}}, "without a solver"),
         ({"layer": ["bn2", "bn2"]}, "named twice"),
         ({"recipe": "colour"}, "no recipe 'colour'; choose one of paper, contrast"),
         ({"channel_weights": "centre"}, "no channel weights 'centre'; choose one of none, border"),
@@ -91,6 +93,26 @@ def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephant
 def test_what_does_not_go_together_is_one_sentence(elephants, backbone, options, message):
     with pytest.raises(InputError, match=message):
         deepff.discover([elephants.images[0].image], model=backbone, **options)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--method", method) for method in ("nmf", "pca", "kmeans")),
+        *(("--recipe", recipe) for recipe in ("paper", "contrast")),
+        *(("--solver", solver) for solver in ("hals", "mu")),
+        *(("--channel-weights", weights) for weights in ("none", "border")),
+        ("--layer", "bn1", "--layer", "bn2"),
+    ],
+    ids=" ".join,
+)
+def test_parts_inside_the_object_refuse_what_would_have_no_effect(tmp_path, option):
+    """Also where it is what would hold without it, such as the default method."""
+    arguments = ["discover", "--sample", "--inside-object", *option, "--out", str(tmp_path / "out")]
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 2
+    assert "has its own way" in outcome.stderr and option[0] in outcome.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def run(*arguments: str | Path) -> str:
@@ -109,6 +131,8 @@ def test_the_object_of_a_result_is_found_shown_and_kept(elephants, tmp_path):
         "threshold: percentile 75 over the set"
     )
     run("segment", folder, "--object")
+    for masks in (folder / "masks/k1", folder / "object/masks/k1"):
+        assert sorted(path.name for path in masks.iterdir()) == ["labels", "object"]
     own = sorted((folder / "object/masks/k1/labels").glob("*.png"))
     assert [path.stem for path in own] == [path.stem for path in images]
     masks = [torch.from_numpy(np.asarray(Image.open(path)) > 0)[None] for path in own]
@@ -130,6 +154,43 @@ def test_the_object_of_a_result_is_found_shown_and_kept(elephants, tmp_path):
     # A new run into the folder replaces the object with the rest.
     run("discover", images[0], "-k", "1", "--out", folder)
     assert not (folder / "object").exists()
+
+
+def test_an_object_that_lacks_images_is_found_anew_when_they_have_come_back(elephants, tmp_path):
+    photos, folder = tmp_path / "photos", tmp_path / "result"
+    photos.mkdir()
+    for item, name in zip(elephants.images, "abc", strict=False):
+        with Image.open(item.image.path) as image:
+            image.resize((192, 128)).save(photos / f"{name}.png")
+    run("discover", photos, "-k", "2", "--size", "192", "--out", folder)
+    whole = {name: (photos / f"{name}.png").read_bytes() for name in "abc"}
+    half = Image.new("RGB", (96, 64))
+
+    def seen() -> tuple[str, dict[str, tuple[int, int]]]:
+        run("localize", folder, "--object", "--refine", "none")
+        manifest = (folder / "object/manifest.json").read_text()
+        images = deepff.load(folder / "object").images
+        return manifest, {image.name: image.size for image in images}
+
+    (photos / "a.png").unlink()
+    (photos / "b.png").write_bytes(whole["b"][:40])
+    alone, sizes = seen()
+    assert sizes == {"c.png": (128, 192)}
+    assert seen()[0] == alone  # what is still missing or broken is not looked for over and over
+    (photos / "a.png").write_bytes(whole["a"])
+    sizes = seen()[1]
+    assert sizes == {"a.png": (128, 192), "c.png": (128, 192)}
+    half.save(photos / "b.png")
+    three, sizes = seen()
+    assert sizes == {"a.png": (128, 192), "b.png": (64, 96), "c.png": (128, 192)}
+    assert seen()[0] == three
+    (photos / "b.png").write_bytes(whole["b"])
+    mended, sizes = seen()
+    assert sizes == dict.fromkeys(["a.png", "b.png", "c.png"], (128, 192))
+    (photos / "c.png").unlink()
+    assert seen()[0] == mended  # it was there when the object was found
+    result = deepff.load(folder)
+    assert deepff.find_object(result) is result.object
 
 
 def test_a_finished_contrast_result_is_segmented_by_its_recipe(contrast, tmp_path):
@@ -191,7 +252,3 @@ def test_the_command_finds_parts_and_says_how(cats_filling_the_frame, tmp_path):
     run("segment", out, "--object", "--refine", "none")
     assert len(list((out / "object/masks/k1/labels").glob("*.png"))) == 8
     assert (out / "regions/masks-k2.json").read_text() == before
-    outcome = CliRunner().invoke(
-        app, ["discover", str(crops), "--inside-object", "--method", "pca", "--out", str(out)]
-    )
-    assert outcome.exit_code == 2 and "has its own way" in outcome.output

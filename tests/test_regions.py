@@ -2,29 +2,35 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from test_export import result_of
 from typer.testing import CliRunner
 
 import deepff
 from deepff.activations import ImageRecord
+from deepff.app.label_file import LabelStore
+from deepff.app.labels import name_factor
 from deepff.cli import app
 from deepff.datasets import load_icoseg
 from deepff.errors import InputError
 from deepff.export.boxes import region_boxes
 from deepff.export.folder import localize, segment
+from deepff.export.formats import FORMATS, export
 from deepff.export.png import folder_name
 from deepff.feature_source import FeatureSource
 from deepff.heatmaps import HeatMaps
 from deepff.image_files import find_images
 from deepff.localization import bounding_box, largest_component
 from deepff.metrics import corloc, count_overlaps, iou
+from deepff.parts import factor_names
 from deepff.regions import RegionOptions, Regions, find_regions
-from deepff.result import Factorization, Result
+from deepff.result import Factorization, Result, load
 
 
 @pytest.fixture
@@ -198,3 +204,37 @@ def test_bad_options_get_one_sentence(quadrants, tmp_path, arguments, sentence):
     assert outcome.exit_code == 2
     assert sentence in outcome.stderr
     assert outcome.stderr.count("\n") == 1
+
+
+def test_one_factor_is_called_the_object_and_a_part_of_it_by_its_number(tmp_path):
+    """In masks, boxes, every format, the page, the figure and the app; a given name wins."""
+    left = torch.zeros(2, 1, 6, 8)
+    left[:, :, :, :3] = 1
+    Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
+    Image.new("RGB", (8, 6)).save(tmp_path / "b.png")
+    alone = result_of(left, ["a.png", "b.png"], tmp_path)
+    filling = replace(alone, parts_of="frame", object=alone)
+    named = replace(HALF, parts={0: "goose"})
+    for result, options, name in [
+        (alone, HALF, "object"),
+        (replace(alone, recipe="contrast"), HALF, "object"),
+        (filling, HALF, "factor 0"),
+        (alone, named, "goose"),
+        (filling, named, "goose"),
+    ]:
+        out = tmp_path / f"{name} {result.recipe} {result.parts_of}"
+        result.save(out)
+        assert (segment(result, out, options=options) / name / "a.png").is_file()
+        assert {box.region for box in localize(result, out, options=options)} == {name}
+        for format in FORMATS:
+            assert export(result, format, out / "export" / format, options=options) == 2
+        categories = json.loads((out / "export/coco/annotations.json").read_text())["categories"]
+        assert [category["name"] for category in categories] == [name]
+        report = (out / "report.html").read_text()
+        assert report.count(f">{name}</span>") == 2  # of the masks' gallery and of the boxes'
+        own = factor_names(1, result.parts_of)
+        assert f">{own[0].capitalize()}</button>" in report
+        labels = LabelStore(out, load(out)).labels
+        assert list(labels.parts.values()) == own
+        assert list(name_factor(labels, 0, "goose").parts.values()) == ["goose"]
+    assert factor_names(2) == ["factor 0", "factor 1"]

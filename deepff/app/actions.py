@@ -10,7 +10,7 @@ from deepff.app.annotations import class_names, labelled_images, sample, write_a
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import (
     Labels,
-    drop_factor,
+    drop_factors,
     keep_factor,
     name_factor,
     set_settings,
@@ -173,7 +173,8 @@ def _edited(
         return keep_factor(labels, numbers["factor"], bool(numbers["keep"]))
     name = names[numbers["image"]]
     if kind == "drop":
-        return drop_factor(labels, name, numbers["factor"], bool(numbers["drop"]))
+        region = labels.region(numbers["factor"])
+        return drop_factors(labels, name, region, bool(numbers["drop"]))
     if labels.image(name).status == _STATUSES[kind]:
         return set_status(labels, name, "")
     if view.position < len(names) - 1:

@@ -95,5 +95,4 @@ def archive_path(folder: Path, format: str) -> Path:
 
 def class_names(result: Result, labels: Labels) -> list[str]:
     """The names of the classes, in the order of their numbers."""
-    heatmaps = result.factorizations[labels.settings.k].heatmaps
-    return region_names(heatmaps, labels.region_options)
+    return region_names(result, labels.settings.k, labels.region_options)

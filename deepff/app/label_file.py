@@ -94,7 +94,7 @@ class LabelStore:
         settings = Settings(
             self._result.n_components, options.threshold, options.value, options.refine
         )
-        return Labels(run_digest(self._result), settings)
+        return Labels(run_digest(self._result), settings, parts_of=self._result.parts_of)
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
@@ -122,7 +122,7 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
             "are others; move it away to label this one"
         )
     try:
-        labels = _parsed(content)
+        labels = _parsed(content, result)
         _check(labels, result)
     except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it or move it away") from error
@@ -153,8 +153,9 @@ def export_labelled(
 ) -> int:
     """Write what the labels say in the format of a labelling tool.
 
-    Factors of one name are one class, kept ones without a name are called "factor 3". In an image
-    where a factor was dropped, its pixels are background; skipped images are left out.
+    Factors of one name are one class, kept ones without a name are called "factor 3" (one factor
+    alone "object", see :func:`deepff.parts.factor_names`). In an image where a factor was dropped,
+    its pixels are background; skipped images are left out.
 
     Parameters
     ----------
@@ -227,7 +228,7 @@ def _step_content(step: Step) -> dict[str, Any]:
     return {"settings": None, "before": asdict(step.before)}
 
 
-def _parsed(content: Mapping[str, Any]) -> Labels:
+def _parsed(content: Mapping[str, Any], result: Result) -> Labels:
     return Labels(
         run=content["run"],
         settings=Settings(**content["settings"]),
@@ -238,6 +239,7 @@ def _parsed(content: Mapping[str, Any]) -> Labels:
         images={name: _parsed_image(entry) for name, entry in content["images"].items()},
         history=tuple(_parsed_step(entry) for entry in content["history"]),
         revision=content["revision"],
+        parts_of=result.parts_of,
     )
 
 

@@ -4,11 +4,12 @@
 factor or an image) and notes what was there before, which is all that `undo` needs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deepff.export.instances import ImageEdits
+from deepff.parts import factor_names
 from deepff.regions import RegionOptions
 
 HISTORY_LENGTH = 200
@@ -97,6 +98,8 @@ class Labels:
         What `undo` takes back, the latest last; up to `HISTORY_LENGTH`.
     revision : int
         Grows by one with each edit and each undo.
+    parts_of : str or None
+        As of the result.
     """
 
     run: str
@@ -105,10 +108,16 @@ class Labels:
     images: Mapping[str, ImageLabel] = field(default_factory=dict)
     history: tuple[Step, ...] = ()
     revision: int = 0
+    parts_of: str | None = None
 
     def factor(self, number: int) -> Factor:
         """What is said of a factor of the chosen k."""
         return self.factors.get((self.settings.k, number), Factor())
+
+    def region(self, number: int) -> list[int]:
+        """The factors of the chosen k that are one class with this one, itself included."""
+        name = self.parts.get(number)
+        return [factor for factor, other in self.parts.items() if other == name] or [number]
 
     def image(self, name: str) -> ImageLabel:
         """What is said of an image."""
@@ -119,10 +128,15 @@ class Labels:
         return self.image(image).dropped.get(self.settings.k, ())
 
     @property
+    def own_names(self) -> list[str]:
+        """What the factors of the chosen k are called without a name, such as "factor 3"."""
+        return factor_names(self.settings.k, self.parts_of)
+
+    @property
     def parts(self) -> dict[int, str]:
-        """The region of each kept factor of the chosen k: its name, or "factor 3" without one."""
-        kept = [(j, self.factor(j)) for j in range(self.settings.k)]
-        return {j: factor.name or f"factor {j}" for j, factor in kept if factor.keep}
+        """The region of each kept factor of the chosen k: its name, given or own."""
+        named = [(self.factor(j), own) for j, own in enumerate(self.own_names)]
+        return {j: factor.name or own for j, (factor, own) in enumerate(named) if factor.keep}
 
     @property
     def region_options(self) -> RegionOptions:
@@ -190,13 +204,13 @@ def set_status(labels: Labels, image: str, status: str) -> Labels:
     return _edit(labels, image, replace(labels.image(image), status=status))
 
 
-def drop_factor(labels: Labels, image: str, number: int, drop: bool) -> Labels:
-    """Take a factor of the chosen k for background in one image, or no longer."""
-    label = labels.image(image)
-    numbers = {*labels.dropped(image), number} if drop else {*labels.dropped(image)} - {number}
+def drop_factors(labels: Labels, image: str, numbers: Collection[int], drop: bool) -> Labels:
+    """Take factors of the chosen k for background in one image, or no longer."""
+    label, before = labels.image(image), {*labels.dropped(image)}
+    after = before.union(numbers) if drop else before.difference(numbers)
     dropped = {k: held for k, held in label.dropped.items() if k != labels.settings.k}
-    if numbers:
-        dropped[labels.settings.k] = tuple(sorted(numbers))
+    if after:
+        dropped[labels.settings.k] = tuple(sorted(after))
     return _edit(labels, image, replace(label, dropped=dropped))
 
 

@@ -53,6 +53,7 @@ def factor_rows(labels: Labels, shares: Sequence[float]) -> str:
                 "number": j,
                 "color": colors[j],
                 "name": labels.factor(j).name,
+                "own_name": labels.own_names[j],
                 "keep": labels.factor(j).keep,
                 "merged_with": first[j] if first.get(j, j) != j else None,
                 "share": round(100 * share),
@@ -71,7 +72,6 @@ def cards(pictures: Pictures, labels: Labels, view: "View") -> str:
     shown = order[page * IN_VIEW : (page + 1) * IN_VIEW]
     draw = {"masks": pictures.masks, "heat maps": pictures.heat_maps, "photos": pictures.plain}
     uris = data_uris(lambda index: draw[view.look](labels, index), shown)
-    colors = _hexadecimal(merged_colors(labels))
     return render(
         "cards.html",
         cards=[
@@ -83,15 +83,7 @@ def cards(pictures: Pictures, labels: Labels, view: "View") -> str:
                 "size": pictures.photo(index)[0].shape[:2],
                 "unreadable": pictures.photo(index)[1],
                 "status": labels.image(names[index]).status,
-                "factors": [
-                    {
-                        "number": j,
-                        "name": labels.parts[j],
-                        "color": colors[j],
-                        "dropped": j in labels.dropped(names[index]),
-                    }
-                    for j in pictures.factors_present(labels, index)
-                ],
+                "regions": _regions(labels, names[index], pictures.factors_present(labels, index)),
             }
             for offset, (index, uri) in enumerate(zip(shown, uris, strict=True))
         ],
@@ -102,6 +94,23 @@ def cards(pictures: Pictures, labels: Labels, view: "View") -> str:
         total=len(order),
         in_view=IN_VIEW,
     )
+
+
+def _regions(labels: Labels, image: str, present: Sequence[int]) -> list[dict[str, Any]]:
+    """The regions of an image, each of one name, with the factors that make it there."""
+    colors = _hexadecimal(merged_colors(labels))
+    factors: dict[str, list[int]] = {}
+    for factor in present:
+        factors.setdefault(labels.parts[factor], []).append(factor)
+    return [
+        {
+            "name": name,
+            "factors": numbers,
+            "color": colors[numbers[0]],
+            "dropped": {*numbers} <= {*labels.dropped(image)},
+        }
+        for name, numbers in factors.items()
+    ]
 
 
 def gallery(pictures: Pictures, labels: Labels) -> str:
@@ -115,7 +124,7 @@ def gallery(pictures: Pictures, labels: Labels) -> str:
             {
                 "number": j,
                 "color": colors[j],
-                "name": labels.factor(j).name,
+                "name": labels.factor(j).name or labels.own_names[j],
                 "keep": labels.factor(j).keep,
                 "pictures": [
                     {"uri": uri, "name": pictures.result.names[index], "position": places[index]}

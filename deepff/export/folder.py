@@ -9,6 +9,7 @@ from PIL import Image
 from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import write_label_map, write_label_names, write_masks
+from deepff.files import atomic_folder
 from deepff.image_files import output_names
 from deepff.progress import track
 from deepff.regions import (
@@ -46,7 +47,7 @@ def segment(
     -------
     Path
         ``<folder>/masks/k<k>``: a folder of masks for each region, and ``labels/`` with label maps
-        and ``labels.txt``.
+        and ``labels.txt``. It appears when all are written.
 
     Raises
     ------
@@ -55,19 +56,22 @@ def segment(
     """
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
-    names = region_names(heatmaps, options)
+    names = region_names(result, k, options)
     out = Path(folder) / "masks" / f"k{heatmaps.n_factors}"
     if out.exists():
         shutil.rmtree(out)
     gallery = RegionGallery(folder, f"masks-k{heatmaps.n_factors}", str(options), names)
     files = output_names(result.names)
-    with track("masks", len(files), enabled=progress) as advance:
+    with (
+        atomic_folder(out) as temporary,
+        track("masks", len(files), enabled=progress) as advance,
+    ):
         for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
-            write_masks(regions, names, out, files[index])
-            write_label_map(regions, out / "labels", files[index])
+            write_masks(regions, names, temporary, files[index])
+            write_label_map(regions, temporary / "labels", files[index])
             gallery.add(result, index, [regions.labels.cpu().numpy()])
             advance(1)
-    write_label_names(names, out / "labels")
+        write_label_names(names, temporary / "labels")
     gallery.close()
     write_report_page(result, folder)
     return out
@@ -141,7 +145,7 @@ def localize(
     """
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
-    names = region_names(heatmaps, options)
+    names = region_names(result, k, options)
     gallery = RegionGallery(folder, f"boxes-k{heatmaps.n_factors}", str(options), names)
     found: list[RegionBox] = []
     with track("boxes", len(result.names), enabled=progress) as advance:

@@ -16,7 +16,8 @@ from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
-from deepff.regions import RECIPE_OPTIONS, RegionOptions, Regions, factorization_for, region_names
+from deepff.files import atomic_folder
+from deepff.regions import RECIPE_OPTIONS, RegionOptions, Regions, region_names
 from deepff.result import Result
 
 
@@ -74,8 +75,8 @@ def export(
 ) -> int:
     """Write the instances of every image in the format of a labelling tool.
 
-    Memory holds one image at a time. Each file is written whole or not at all; files of other
-    names that the folder holds stay.
+    Memory holds one image at a time. The files come into the folder when all are written, so that
+    an export that is cut short leaves none; files of other names that the folder holds stay.
 
     Parameters
     ----------
@@ -102,12 +103,12 @@ def export(
     ------
     InputError
         An unknown format, a name with a line break or another control character, an option out of
-        its range, or what the format cannot hold.
+        its range, what the format cannot hold, or a file in place of the folder.
     """
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are: {', '.join(FORMATS)}")
     options = options or RECIPE_OPTIONS[result.recipe]
-    names = region_names(factorization_for(result, k).heatmaps, options)
+    names = region_names(result, k, options)
     for name in names:
         if any(unicodedata.category(character) == "Cc" for character in name):
             raise InputError(f"the name {name!r} has a control character, which formats can't hold")
@@ -120,5 +121,6 @@ def export(
             count += len(image.instances)
             yield image
 
-    FORMATS[format](counted(), names, Path(folder))
+    with atomic_folder(folder) as temporary:
+        FORMATS[format](counted(), names, temporary)
     return count

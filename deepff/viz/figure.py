@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from deepff.errors import InputError
 from deepff.images import UnreadableImageError, read_image
+from deepff.parts import factor_names
 from deepff.viz.colors import factor_colors
 from deepff.viz.overlay import overlay, stripes
 
@@ -119,11 +120,13 @@ def compose(result: Result, indices: Sequence[int], photos: Sequence[np.ndarray]
         rows.append((f"k = {k}", _overlaid(cells, maps, indices, range(k))))
         if len(result.factorizations) == 1 and k > 1:
             rows += [
-                (f"factor {j}", _overlaid(cells, maps, indices, range(j, j + 1))) for j in range(k)
+                (name, _overlaid(cells, maps, indices, range(j, j + 1)))
+                for j, name in enumerate(factor_names(k, result.parts_of))
             ]
 
     signed = any(factorization.heatmaps.signed for factorization in result.factorizations.values())
-    legend = _legend(max(result.factorizations), signed, max(columns[-1], 480))
+    names = factor_names(result.n_components, result.parts_of)
+    legend = _legend(names, signed, max(columns[-1], 480))
     grid_height = len(rows) * (_CELL_HEIGHT + _GAP)
     canvas = Image.new(
         "RGB", (max(columns[-1], legend.width), grid_height + legend.height), "white"
@@ -156,10 +159,10 @@ def _overlaid(
     ]
 
 
-def _legend(k: int, signed: bool, width: int) -> Image.Image:
+def _legend(names: Sequence[str], signed: bool, width: int) -> Image.Image:
     """A swatch and a name for each factor, in as many lines as the width asks for."""
     font = ImageFont.load_default(size=_FONT_SIZE)
-    entries = [(f"factor {j}", color) for j, color in enumerate(factor_colors(k))]
+    entries = list(zip(names, factor_colors(len(names)), strict=True))
     if signed:
         swatch_stripes = np.where(stripes(_SWATCH, _SWATCH)[..., None], 90, 255)
         entries.append(("striped: negative", swatch_stripes))

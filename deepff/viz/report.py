@@ -22,6 +22,7 @@ from deepff.files import atomic_path
 from deepff.foreground import separation_warning
 from deepff.image_files import output_names
 from deepff.localization import Box
+from deepff.parts import factor_names
 from deepff.progress import track
 from deepff.selection import AGREED, tree
 from deepff.viz.colors import factor_colors
@@ -32,7 +33,7 @@ from deepff.viz.tree import agreement_svg, tree_svg
 
 if TYPE_CHECKING:
     from deepff.heatmaps import HeatMaps
-    from deepff.result import Factorization, Result
+    from deepff.result import Result
 
 GALLERIES = "regions"
 STRIP_GAP = 4
@@ -131,6 +132,8 @@ class RegionGallery:
         n_panels: int = 1,
     ) -> None:
         self._folder = Path(folder) / GALLERIES / name
+        # Until all pictures are new, none is shown.
+        self._folder.with_suffix(".json").unlink(missing_ok=True)
         self._content = {
             "title": name,
             "description": description,
@@ -225,7 +228,7 @@ def _page(
         result=result,
         colors=colors,
         images=images,
-        sections=[_section(*item) for item in result.factorizations.items()],
+        sections=[_section(result, k) for k in result.factorizations],
         skipped=[(file.name, file.reason) for file in result.skipped]
         + [
             (result.names[i], f"{reason} (used, but shown grey)")
@@ -251,17 +254,23 @@ def _drawings(result: Result) -> dict[str, str | None]:
     }
 
 
-def _section(k: int, factorization: Factorization) -> dict[str, Any]:
+def _section(result: Result, k: int) -> dict[str, Any]:
     """What the page says about one k."""
+    factorization = result.factorizations[k]
     heatmaps = factorization.heatmaps
     means = np.stack([heatmaps.grid(i).abs().mean((1, 2)).cpu() for i in range(len(heatmaps))])
     order = np.argsort(-means, axis=0, kind="stable")[:_STRONGEST]
+    names, shares = factor_names(k, result.parts_of), factorization.energy_shares.tolist()
     return {
         "k": k,
         "relative_error": factorization.relative_error,
         "factors": [
-            {"share": share, "strongest": [int(i) for i in order[:, j] if means[i, j] > 0]}
-            for j, share in enumerate(factorization.energy_shares.tolist())
+            {
+                "name": name,
+                "share": share,
+                "strongest": [int(i) for i in order[:, j] if means[i, j] > 0],
+            }
+            for j, (name, share) in enumerate(zip(names, shares, strict=True))
         ],
     }
 
@@ -289,7 +298,10 @@ def _embedded(result: Result, files: list[str], colors: list[str]) -> dict[str, 
             for i, grid in enumerate(grids)
         ],
         "factorizations": {
-            str(k): _embedded_maps(factorization.heatmaps, grids)
+            str(k): {
+                "names": factor_names(k, result.parts_of),
+                **_embedded_maps(factorization.heatmaps, grids),
+            }
             for k, factorization in result.factorizations.items()
         },
     }

@@ -54,7 +54,7 @@
     if (key === "arrowleft" || key === "p") return move(-1);
     if (key === "a") return here?.querySelector(".dff-accept").click();
     if (key === "s") return here?.querySelector(".dff-skip").click();
-    if (/^[0-9]$/.test(key)) here?.querySelector(`.dff-chip[data-factor="${key}"]`)?.click();
+    if (/^[0-9]$/.test(key)) here?.querySelector(`.dff-chip[data-factors~="${key}"]`)?.click();
   }
 
   document.addEventListener("keydown", (event) => {
