@@ -27,7 +27,8 @@ from deepff.factorization.reduction import (
 )
 from deepff.factorization.start import SAMPLE_ROWS, nndsvda_start, normalize, random_start
 
-_H_SWEEPS, _W_SWEEPS = 5, 20
+# Of H in the first read, where it starts at zero, and in those after it; of W, which is small.
+_FIRST_SWEEPS, _H_SWEEPS, _W_SWEEPS = 5, 2, 20
 MAX_READS = 8  # of A by "hals" unless `max_iter` is given
 _SOLVE_BLOCKS = 16  # blocks at once where there is one product only
 # Below this share of ‖A‖², the loss from P and Q is mostly rounding error of float32.
@@ -136,7 +137,6 @@ class NMF:
         filled, total = _scan(rows)
         W = from_first_rank(self._start(rows, filled))
         hals = self.solver == "hals"
-        update: Update = _sweep_coefficients if hals else _multiply
         H = rows.coefficients(k, 0.0 if hals else 1.0)
         scale = torch.ones(k, device=rows.device)
         # The last read is left for the solution.
@@ -145,6 +145,8 @@ class NMF:
         by_residual = False
         checked = math.inf
         for iteration in range(1, (self.max_iter or 200) + 1):
+            n_sweeps = _FIRST_SWEEPS if iteration == 1 else _H_SWEEPS
+            update: Update = _sweeps(n_sweeps) if hals else _multiply
             P, Q, loss = _accumulate(rows, W, H, scale, update, total, by_residual)
             if not by_residual and loss < _CANCELLATION * total:
                 by_residual = True
@@ -314,9 +316,9 @@ def _accumulate(
         G = W @ block.T if with_P else (block @ W.T).T
         h = update(H[place].T.contiguous().mul_(scale[:, None]), G, gram)
         H[place] = h.T
-        Q += (h @ h.T).to(packed)
+        Q += (h @ h.T).to(packed.device)
         if with_P:
-            P += (h @ block).to(packed)
+            P += (h @ block).to(packed.device)
         if by_residual:
             residual = torch.linalg.vector_norm(block - h.T @ W, dim=1)
             packed[-1] += residual.to(packed).square().sum()
@@ -329,9 +331,12 @@ def _accumulate(
     return P, Q, max(loss, 0.0)
 
 
-def _sweep_coefficients(H: Tensor, G: Tensor, gram: Tensor) -> Tensor:
-    sweep(H[None], G[None], gram[None], _H_SWEEPS)
-    return H
+def _sweeps(n: int) -> Update:
+    def update(H: Tensor, G: Tensor, gram: Tensor) -> Tensor:
+        sweep(H[None], G[None], gram[None], n)
+        return H
+
+    return update
 
 
 def _solver(W: Tensor) -> Update:

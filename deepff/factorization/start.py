@@ -1,5 +1,7 @@
 """Where NMF starts: components found on a sample of the rows."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -7,11 +9,13 @@ from deepff.factorization.nnls import sweep
 
 # Measured on the layers of benchmarks/nmf.py: less of any leaves more to the full
 # reads, or ends in a worse local minimum more often; more only costs time. The
-# subspace has SUBSPACE dimensions for each factor and is found on SUBSPACE_ROWS.
-SAMPLE_ROWS, SUBSPACE_ROWS, SUBSPACE = 6000, 3000, 6
+# subspace has about SUBSPACE dimensions for each factor.
+SAMPLE_ROWS, SUBSPACE = 6000, 6
 # The race: (rows, runs still in it, iterations). The first round takes all runs.
-ROUNDS = ((1500, None, 10), (3000, 3, 10), (SAMPLE_ROWS, 1, 15))
+ROUNDS = ((SAMPLE_ROWS // 3, None, 12), (SAMPLE_ROWS, 3, 14), (SAMPLE_ROWS, 1, 12))
 _SWEEPS = 3
+_MOMENTUM = 0.5  # without it, half as many iterations again
+_BLOCK = 512  # rows that stay in the cache from one product to the next
 
 
 def random_start(sample: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
@@ -22,11 +26,11 @@ def random_start(sample: Tensor, k: int, n_init: int, generator: torch.Generator
     the sample's leading right singular vectors (Halko, Martinsson & Tropp 2011; for NMF:
     Erichson et al. 2018); non-negativity is kept in the full space.
     """
-    basis = _leading_subspace(_part(sample, SUBSPACE_ROWS, k), SUBSPACE * k, generator)
     rows = torch.randint(len(sample), (n_init, k), generator=generator)
+    basis = _leading_subspace(sample, k, generator)
     W = sample[rows.to(sample.device)] + 0.01 * sample.mean(0)
     losses = torch.zeros(n_init, device=sample.device)
-    projected = sample @ basis
+    projected = torch.cat([part @ basis for part in sample.split(_BLOCK)])
     for n_rows, n_runs, iterations in ROUNDS:
         kept = losses.topk(min(n_runs or n_init, n_init), largest=False).indices
         W, losses = _hals(_part(projected, n_rows, k), basis, W[kept], iterations)
@@ -35,7 +39,7 @@ def random_start(sample: Tensor, k: int, n_init: int, generator: torch.Generator
 
 def _part(sample: Tensor, n_rows: int, k: int) -> Tensor:
     """About `n_rows` of the rows, evenly spread, and enough for k factors."""
-    return sample[:: max(1, len(sample) // max(n_rows, 8 * k))]
+    return sample[:: max(1, round(len(sample) / max(n_rows, 8 * k)))]
 
 
 def nndsvda_start(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
@@ -44,7 +48,7 @@ def nndsvda_start(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
     Each singular triplet gives the larger of its positive and negative parts; zeros are
     filled with the mean.
     """
-    basis = _leading_subspace(sample, SUBSPACE * k, generator)
+    basis = _leading_subspace(sample, k, generator)
     U, S, Vh = torch.linalg.svd(sample @ basis, full_matrices=False)
     U, S, V = U[:, :k], S[:k], (basis @ Vh[:k].T)
     parts = [(U.clamp_min(0), V.clamp_min(0)), ((-U).clamp_min(0), (-V).clamp_min(0))]
@@ -56,33 +60,45 @@ def nndsvda_start(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
     return torch.where(1e-6 * W.amax() < W, W, sample.mean())
 
 
-def _leading_subspace(sample: Tensor, dimension: int, generator: torch.Generator) -> Tensor:
-    """An orthonormal basis near the leading right singular vectors: (c, dimension), or (c, c)."""
+def _leading_subspace(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """An orthonormal basis near the leading right singular vectors: (c, dimension), or (c, c).
+
+    It starts from random sums of rows, each row in one of them, which take a product less than
+    random directions.
+    """
     c = sample.shape[1]
+    dimension = math.ceil(SUBSPACE * k / 16) * 16  # products are fastest with multiples of 16
     if dimension * 2 > c:
         return torch.eye(c, device=sample.device)
-    sketch = torch.randn(c, dimension, generator=generator).to(sample.device)
-    for _ in range(2):
-        sketch = sample.T @ (sample @ torch.linalg.qr(sketch)[0])
-    return torch.linalg.qr(sketch)[0]
+    weights = torch.randn(len(sample), 1, generator=generator).to(sample.device)
+    sketch = torch.zeros(dimension, c, device=sample.device)
+    for part, weight in zip(sample.split(dimension), weights.split(dimension), strict=True):
+        sketch[: len(part)] += weight * part
+    start = torch.linalg.qr(sketch.T)[0]
+    image = sum(part.T @ (part @ start) for part in sample.split(_BLOCK))
+    return torch.linalg.qr(image)[0]
 
 
 def _hals(B: Tensor, basis: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Batched HALS on the matrix B basisᵀ: components (batch, k, c) and their losses (batch,)."""
+    """Batched HALS on the matrix B basisᵀ: components (batch, k, c) and their losses (batch,).
+
+    Each iteration starts ahead of the last one's W, the way it went (Ang & Gillis 2019).
+    """
     batch, k, _ = W.shape
     m, transposed = len(B), B.T.contiguous()
     H = torch.zeros(batch, k, m, device=B.device)
+    W = last = normalize(W)
     for _ in range(iterations):
-        W = normalize(W)
-        G = ((W @ basis).flatten(0, 1) @ transposed).view(batch, k, m)
-        sweep(H, G, W @ W.mT, _SWEEPS)
+        ahead = normalize((W + _MOMENTUM * (W - last)).clamp_min(0))
+        G = ((ahead @ basis).flatten(0, 1) @ transposed).view(batch, k, m)
+        sweep(H, G, ahead @ ahead.mT, _SWEEPS)
         P = ((H.flatten(0, 1) @ B).view(batch, k, -1)) @ basis.T
         Q = H @ H.mT
-        sweep(W, P, Q, _SWEEPS)
-        norms = W.norm(dim=2, keepdim=True)
-        H = H * norms
-    losses = (Q * (W @ W.mT)).sum((1, 2)) - 2 * (P * W).sum((1, 2))
-    return normalize(W), losses
+        sweep(ahead, P, Q, _SWEEPS)
+        H *= ahead.norm(dim=2, keepdim=True)
+        W, last = normalize(ahead), W
+    losses = (Q * (ahead @ ahead.mT)).sum((1, 2)) - 2 * (P * ahead).sum((1, 2))
+    return W, losses
 
 
 def normalize(W: Tensor) -> Tensor:
