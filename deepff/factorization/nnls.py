@@ -74,8 +74,7 @@ def _solve_support(X: Tensor, G: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
     ridge = 1e-12 * Q.diagonal().max().clamp_min(torch.finfo(torch.float64).tiny)
     systems = torch.where(inside, Q + ridge * eye, eye)
     inverses = torch.where(inside, torch.linalg.inv(systems), 0.0)
-    chosen = inverses.flatten(1).index_select(0, which).view(-1, k, k)  # faster than [which]
-    exact = torch.bmm(chosen, rhs.T.unsqueeze(2)).squeeze(2).T
+    exact = torch.bmm(inverses[which], rhs.T.unsqueeze(2)).squeeze(2).T
     slack = _SLACK * rhs.abs().amax(0)
     optimal = (exact >= 0).all(0) & ((Q @ exact - rhs >= -slack) | support).all(0)
     return exact.to(X.device, X.dtype), optimal.to(X.device)
