@@ -109,6 +109,17 @@ Parts = Annotated[
 ]
 
 
+MinArea = Annotated[
+    int | None,
+    typer.Option(
+        "--min-area",
+        min=1,
+        help="Leave out components of fewer pixels; by default of less than 0.01 % of the image.",
+        show_default=False,
+    ),
+]
+
+
 def byte_count(text: str | None) -> int | None:
     """Bytes from text such as "2GiB", "500MB" or "1000000"."""
     if text is None:

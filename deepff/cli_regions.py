@@ -13,6 +13,7 @@ from deepff.cli_options import (
     Device,
     DeviceChoice,
     FactorCount,
+    MinArea,
     NumClasses,
     Object,
     Parts,
@@ -96,7 +97,7 @@ def localize(
         bool,
         typer.Option("--all-components", help="A box around every component, not the largest."),
     ] = False,
-    min_area: Annotated[int, typer.Option(min=1, help="Leave out components of fewer pixels.")] = 1,
+    min_area: MinArea = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.auto,
@@ -159,6 +160,10 @@ def _region_options(
     refine = Refine.guided_crf if crf else refine
     defaults = RECIPE_OPTIONS[recipe or result.recipe]
     method = defaults.threshold if threshold is None else threshold.value
+    if value is not None and method not in ("percentile", "max-fraction"):
+        raise InputError(
+            f"--value is for the thresholds percentile and max-fraction; leave it out for {method}"
+        )
     if value is None:
         value = 0.5 if method == "max-fraction" else 75.0
     n_factors = factorization_for(result, k).heatmaps.n_factors
@@ -183,7 +188,7 @@ def export(
     instances: Annotated[
         Instances, typer.Option(help="One annotation a connected component, or a part and image.")
     ] = Instances.components,
-    min_area: Annotated[int, typer.Option(min=1, help="Leave out instances of fewer pixels.")] = 1,
+    min_area: MinArea = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; by default RESULT/export/FORMAT, anew.")
     ] = None,

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from deepff.activations import ImageRecord
 from deepff.cli import app
 from deepff.errors import InputError
+from deepff.export.boxes import region_boxes
 from deepff.export.folder import segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.instances import annotated_images, find_instances, run_lengths
@@ -27,7 +28,7 @@ from deepff.export.polygons import instance_polygons, joined
 from deepff.feature_source import FeatureSource
 from deepff.heatmaps import HeatMaps
 from deepff.localization import component_boxes
-from deepff.regions import RegionOptions
+from deepff.regions import RegionOptions, Regions
 from deepff.result import Factorization, Result, load
 from deepff.viz.report import write_report_page
 
@@ -202,6 +203,36 @@ def test_the_command_takes_names_instances_area_and_a_folder(tmp_path: Path) -> 
         assert [category["name"] for category in content["categories"]] == ["Köpfe", "足"]
         assert [image["file_name"] for image in content["images"]] == ["ä/a.png", "ä/b.png"]
     assert sorted(os.listdir(out)) == ["annotations.json", "mine.txt"]
+
+
+SPECKS = np.zeros((200, 300), np.uint8)  # 0.01 % of it are 6 pixels
+SPECKS[0, :6], SPECKS[2, :5], SPECKS[4, :1] = 1, 1, 1
+SPECKS[9, :5] = 2
+
+
+@pytest.mark.parametrize(
+    ("instances", "min_area", "areas"),
+    [
+        ("components", None, [6]),
+        ("components", 1, [6, 5, 1, 5]),
+        ("components", 5, [6, 5, 5]),
+        ("parts", None, [12]),
+        ("parts", 1, [12, 5]),
+    ],
+)
+def test_specks_are_no_instances_unless_asked_for(instances, min_area, areas):
+    found = find_instances(SPECKS, instances, min_area)
+    assert [instance.area for instance in found] == areas
+
+
+@pytest.mark.parametrize("all_components", [False, True])
+def test_specks_have_no_boxes_unless_asked_for(all_components):
+    masks = torch.from_numpy(SPECKS) == torch.tensor([1, 2])[:, None, None]
+    regions = Regions(masks, torch.from_numpy(SPECKS))
+    names = ["large", "small"]
+    assert [b.box for b in region_boxes(regions, "a", names, all_components)] == [(0, 0, 6, 1)]
+    every = region_boxes(regions, "a", names, all_components, min_area=1)
+    assert len(every) == (4 if all_components else 2)
 
 
 def test_a_part_left_without_pixels_keeps_its_place_among_the_classes(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def _edited(
 
 
 def measure(
-    workspace: Workspace, format: str, instances: str, min_area: int
+    workspace: Workspace, format: str, instances: str, min_area: int | None
 ) -> Iterator[tuple[str, str | None]]:
     """Count annotations image by image.
 
@@ -224,7 +224,7 @@ def measure(
         yield count(), page.render("preview.html", name=None)
 
 
-def write(workspace: Workspace, format: str, instances: str, min_area: int) -> str:
+def write(workspace: Workspace, format: str, instances: str, min_area: int | None) -> str:
     """Export, and say where it can be downloaded."""
     result, labels = workspace.result, workspace.store.labels
     try:

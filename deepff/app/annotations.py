@@ -20,7 +20,7 @@ _LONGEST_FILE = 1600
 
 
 def labelled_images(
-    result: Result, labels: Labels, instances: str, min_area: int
+    result: Result, labels: Labels, instances: str, min_area: int | None
 ) -> Iterator[AnnotatedImage]:
     """Every image that is not skipped with the instances that an export would write."""
     return annotated_images(
@@ -67,7 +67,7 @@ def _shortened(text: str) -> str:
 
 
 def write_archive(
-    result: Result, labels: Labels, folder: Path, format: str, instances: str, min_area: int
+    result: Result, labels: Labels, folder: Path, format: str, instances: str, min_area: int | None
 ) -> tuple[int, Path]:
     """Export into ``<folder>/export/<format>`` anew, and the same as a ZIP file beside it.
 

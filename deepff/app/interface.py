@@ -106,14 +106,14 @@ def blocks(workspace: Workspace) -> gr.Blocks:
             if view_now.tab != "export":
                 return
             yield {written: ""}  # an earlier export may not be what is counted now
-            for text, example in actions.measure(workspace, format, instances, min_area or 1):
+            for text, example in actions.measure(workspace, format, instances, min_area or None):
                 if counting[request.session_hash] is not mine:
                     return
                 yield {count: text} if example is None else {count: text, preview: example}
 
         def export(format: str, instances: str, min_area: int | None) -> Iterator[str]:
             yield page.render("written.html", error=None, archive=None)
-            yield actions.write(workspace, format, instances, min_area or 1)
+            yield actions.write(workspace, format, instances, min_area or None)
 
         opening = [*outputs, waiting, work, timer]
         demo.load(tick, view, opening, **_ONE_BY_ONE)
@@ -181,7 +181,11 @@ def _export() -> tuple[list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
             list(zip(kinds, INSTANCES, strict=True)), label="One annotation is", elem_id="instances"
         )
         min_area = gr.Number(
-            1, label="Leave out below (pixels)", minimum=1, precision=0, elem_id="min-area"
+            0,
+            label="Fewest pixels (0: 0.01 % of the image)",
+            minimum=0,
+            precision=0,
+            elem_id="min-area",
         )
     count = _html("count-room")
     with gr.Row(elem_id="writing"):

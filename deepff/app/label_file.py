@@ -148,7 +148,7 @@ def export_labelled(
     format: str,
     folder: str | Path,
     instances: str = "components",
-    min_area: int = 1,
+    min_area: int | None = None,
     progress: bool = False,
 ) -> int:
     """Write what the labels say in the format of a labelling tool.

@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deepff.files import atomic_path
-from deepff.localization import Box, bounding_box, component_boxes, largest_component
+from deepff.localization import (
+    Box,
+    bounding_box,
+    component_boxes,
+    largest_component,
+    least_area,
+)
 from deepff.regions import Regions
 
 CONVENTION = (
@@ -37,7 +43,7 @@ def region_boxes(
     image: str,
     names: Sequence[str],
     all_components: bool = False,
-    min_area: int = 1,
+    min_area: int | None = None,
 ) -> list[RegionBox]:
     """The boxes of one image's regions.
 
@@ -50,16 +56,19 @@ def region_boxes(
         The regions' names.
     all_components : bool
         A box around every connected component instead of the largest alone.
-    min_area : int
-        Components of fewer pixels have no box.
+    min_area : int, optional
+        Components of fewer pixels have no box; by default of fewer than
+        :func:`deepff.localization.least_area`.
     """
+    height, width = regions.labels.shape
+    least = least_area((height, width)) if min_area is None else min_area
     found = []
     for name, mask in zip(names, regions.masks.cpu().numpy(), strict=True):
         if all_components:
-            boxes = component_boxes(mask, min_area)
+            boxes = component_boxes(mask, least)
         else:
             component = largest_component(mask)
-            box = bounding_box(component) if component.sum() >= min_area else None
+            box = bounding_box(component) if component.sum() >= least else None
             boxes = [] if box is None else [box]
         found += [RegionBox(image, name, *box) for box in boxes]
     return found

@@ -121,7 +121,7 @@ def localize(
     k: int | None = None,
     options: RegionOptions | None = None,
     all_components: bool = False,
-    min_area: int = 1,
+    min_area: int | None = None,
     progress: bool = False,
 ) -> list[RegionBox]:
     """Write the boxes around every image's regions as JSON and CSV, and show them in the report.

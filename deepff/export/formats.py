@@ -69,7 +69,7 @@ def export(
     k: int | None = None,
     options: RegionOptions | None = None,
     instances: str = "components",
-    min_area: int = 1,
+    min_area: int | None = None,
     edits: ImageEdits | None = None,
     progress: bool = False,
 ) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.image_files import output_names
-from deepff.localization import Box
+from deepff.localization import Box, least_area
 from deepff.parts import part_map
 from deepff.progress import track
 from deepff.regions import RECIPE_OPTIONS, RegionOptions, find_regions
@@ -106,7 +106,7 @@ def annotated_images(
     k: int | None = None,
     options: RegionOptions | None = None,
     instances: str = "components",
-    min_area: int = 1,
+    min_area: int | None = None,
     edits: ImageEdits | None = None,
     progress: bool = False,
 ) -> Iterator[AnnotatedImage]:
@@ -171,7 +171,7 @@ def region_labels(
 
 
 def find_instances(
-    labels: Tensor | np.ndarray, instances: str = "components", min_area: int = 1
+    labels: Tensor | np.ndarray, instances: str = "components", min_area: int | None = None
 ) -> list[Instance]:
     """The instances of a label map.
 
@@ -181,8 +181,9 @@ def find_instances(
         0 is the background, region j is j + 1.
     instances : {"components", "parts"}
         One instance for each 8-connected component of a region, or one for all of a region.
-    min_area : int
-        Instances of fewer pixels are left out.
+    min_area : int, optional
+        Instances of fewer pixels are left out; by default of fewer than
+        :func:`deepff.localization.least_area`.
 
     Returns
     -------
@@ -199,6 +200,7 @@ def find_instances(
     if instances not in INSTANCES:
         raise InputError(f"instances are {' or '.join(INSTANCES)}, not {instances!r}")
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else labels
+    least = least_area(array.shape) if min_area is None else min_area
     found = []
     for region, window in enumerate(ndimage.find_objects(array)):
         if window is None:
@@ -211,7 +213,7 @@ def find_instances(
             y, x = window[0].start, window[1].start
             box = (columns.start + x, rows.start + y, columns.stop + x, rows.stop + y)
             of_region.append(Instance(region, box, numbers[rows, columns] == number))
-        of_region = [instance for instance in of_region if instance.area >= min_area]
+        of_region = [instance for instance in of_region if instance.area >= least]
         found += sorted(of_region, key=lambda instance: -instance.area)
     return found
 
