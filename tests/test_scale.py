@@ -1,5 +1,6 @@
 """Rows beyond memory: memory-mapped, fetched ahead, and within a bound."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +147,14 @@ def test_reads_stay_within_eight_by_default() -> None:
     nearly_exact = NMF(12, random_state=0, tol=0).fit(H @ W)  # once more for the error
     assert nearly_exact.relative_err_ < 0.03
     assert nearly_exact.n_reads_ == 8
+
+
+def test_reading_keeps_nothing_of_each_block() -> None:
+    """Python's own memory beside 9,375 blocks of the smallest size, of rows that are all one."""
+    rows = RowBlocks(torch.ones(1, 256).expand(600_000, 256), memory=MIB)
+    tracemalloc.start()
+    filled, total = nmf_module._scan(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert filled.all() and total == pytest.approx(600_000 * 256)
+    assert peak < 200_000

@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -108,8 +108,10 @@ class RowBlocks:
         budget = times * CPU_BLOCK_BYTES if on_cpu else ACCELERATOR_BLOCK_BYTES
         budget = min(budget, self.memory // _BLOCK_SHARE)
         step = max(64, budget // (4 * self.n_channels))
-        places = [slice(i, min(i + step, self.n_rows)) for i in range(0, self.n_rows, step)]
-        for place, block in zip(places, self._fetch(places), strict=True):
+        starts = range(0, self.n_rows, step)
+        # One after the other: a list of all would grow with the set.
+        places = (slice(start, min(start + step, self.n_rows)) for start in starts)
+        for place, block in self._fetch(places):
             yield place, self._prepared(place, block)
         self.n_reads += 1
 
@@ -142,19 +144,20 @@ class RowBlocks:
             H = torch.from_file(file.name, shared=True, size=self.n_rows * k)
         return H.fill_(value).view(self.n_rows, k)
 
-    def _fetch(self, places: Sequence[slice]) -> Iterator[Tensor]:
+    def _fetch(self, places: Iterable[slice]) -> Iterator[tuple[slice, Tensor]]:
         n_bytes = sum(part.numel() * part.element_size() for part in self._parts)
         elsewhere = any(part.device != self.device for part in self._parts)
         if not (self._mapped or elsewhere or n_bytes > self.memory):
-            yield from map(self._rows, places)
+            yield from ((place, self._rows(place)) for place in places)
             return
         with ThreadPoolExecutor(1) as pool:
-            upcoming: deque[Future[Tensor]] = deque()
+            upcoming: deque[tuple[slice, Future[Tensor]]] = deque()
             for place in places:
-                upcoming.append(pool.submit(self._fetched, place))
+                upcoming.append((place, pool.submit(self._fetched, place)))
                 if len(upcoming) == 2:
-                    yield upcoming.popleft().result()
-            yield from (fetched.result() for fetched in upcoming)
+                    first, fetched = upcoming.popleft()
+                    yield first, fetched.result()
+            yield from ((place, fetched.result()) for place, fetched in upcoming)
 
     def _fetched(self, place: slice) -> Tensor:
         """The rows at `place` on the device, in memory of their own."""

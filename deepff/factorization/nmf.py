@@ -250,14 +250,14 @@ def _scan(rows: RowBlocks) -> tuple[Tensor, float]:
     """Check all entries and set the scale; which rows are not zero (rows,), and ‖A‖²."""
     filled = torch.empty(rows.n_rows, dtype=torch.bool, device=rows.device)
     energy = sums(1, device=rows.device)
-    extremes = [torch.zeros(2, device=rows.device)]
+    extremes = torch.zeros(2, device=rows.device)
     for place, block in rows:
-        extremes.append(_extremes(block))
+        extremes = torch.maximum(extremes, _extremes(block))
         norms = torch.linalg.vector_norm(block, dim=1)
         filled[place] = norms > 0
         energy += norms.to(energy).square().sum()
     if rows.power == 0:
-        high = _check_extremes(all_reduce_max(torch.stack(extremes).amax(0)))
+        high = _check_extremes(all_reduce_max(extremes))
         if high > 0 and not _SAFE[0] < high < _SAFE[1]:
             # Squares overflow or vanish: once more, scaled.
             rows.power = max(-126, min(126, -math.frexp(high)[1]))
