@@ -17,12 +17,14 @@ def warn(message: str) -> None:
 def report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
     if skipped:
         shown = "; ".join(f"{file.name} ({file.reason})" for file in skipped[:3])
-        rest = f"; all are in {out / 'manifest.json'}" if len(skipped) > 3 else ""
+        n_more = len(skipped) - 3
+        rest = f"; and {n_more} more, see {out / 'manifest.json'}" if n_more > 0 else ""
         warn(f"skipped {len(skipped)} of the files: {shown}{rest}")
 
 
 def summarize(result: "Result", out: Path) -> None:
     from deepff.foreground import separation_warning
+    from deepff.selection import AGREED
 
     errors = ", ".join(
         f"k={k}: {found.relative_error:.3f}" for k, found in result.factorizations.items()
@@ -33,6 +35,11 @@ def summarize(result: "Result", out: Path) -> None:
         empty = [str(j) for j, share in enumerate(found.energy_shares.tolist()) if share == 0]
         if empty:
             warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
+    if result.agreements is not None:
+        agreed = ", ".join(f"{value:.2f} at k={k}" for k, value in result.agreements.items())
+        typer.echo(f"agreement of halves of the images {agreed}")
+        if max(result.agreements.values(), default=0) < AGREED:
+            warn(f"at no k do halves of the images agree by {AGREED}, so k is 1; give a number")
     typer.echo(f"relative error {errors}")
     if result.separation is not None:
         typer.echo(f"inside of the images against their border {result.separation:.2f}")

@@ -12,23 +12,20 @@ from deepff.errors import InputError
 _STRING = "tag:yaml.org,2002:str"
 
 
-def factor_names(n_factors: int, parts_of: str | None = None) -> list[str]:
+def factor_names(n_factors: int) -> list[str]:
     """What factors are called until a person names them.
 
     Parameters
     ----------
     n_factors : int
         k.
-    parts_of : str, optional
-        As of :class:`deepff.result.Result`.
 
     Returns
     -------
     list of str
-        "factor 0", …; one factor alone is the "object" that the images have in common, unless it
-        is a part inside of it.
+        "factor 0", …; one factor alone is the "object" that the images have in common.
     """
-    if n_factors == 1 and parts_of is None:
+    if n_factors == 1:
         return ["object"]
     return [f"factor {j}" for j in range(n_factors)]
 

@@ -113,7 +113,7 @@ def region_names(result: Result, k: int | None, options: RegionOptions) -> list[
     """
     n_factors = factorization_for(result, k).heatmaps.n_factors
     if options.parts is None:
-        return factor_names(n_factors, result.parts_of)
+        return factor_names(n_factors)
     check_parts(options.parts, n_factors)
     return list(dict.fromkeys(options.parts[factor] for factor in sorted(options.parts)))
 

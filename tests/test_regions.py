@@ -17,6 +17,7 @@ from deepff.activations import ImageRecord
 from deepff.app.label_file import LabelStore
 from deepff.app.labels import name_factor
 from deepff.cli import app
+from deepff.cli_messages import summarize
 from deepff.datasets import load_icoseg
 from deepff.errors import InputError
 from deepff.export.boxes import region_boxes
@@ -208,7 +209,7 @@ def test_bad_options_get_one_sentence(quadrants, tmp_path, arguments, sentence):
     assert outcome.stderr.count("\n") == 1
 
 
-def test_one_factor_is_called_the_object_and_a_part_of_it_by_its_number(tmp_path):
+def test_one_factor_is_called_the_object(tmp_path):
     """In masks, boxes, every format, the page, the figure and the app; a given name wins."""
     left = torch.zeros(2, 1, 6, 8)
     left[:, :, :, :3] = 1
@@ -220,7 +221,7 @@ def test_one_factor_is_called_the_object_and_a_part_of_it_by_its_number(tmp_path
     for result, options, name in [
         (alone, HALF, "object"),
         (replace(alone, recipe="contrast"), HALF, "object"),
-        (filling, HALF, "factor 0"),
+        (filling, HALF, "object"),
         (alone, named, "goose"),
         (filling, named, "goose"),
     ]:
@@ -234,9 +235,20 @@ def test_one_factor_is_called_the_object_and_a_part_of_it_by_its_number(tmp_path
         assert [category["name"] for category in categories] == [name]
         report = (out / "report.html").read_text()
         assert report.count(f">{name}</span>") == 2  # of the masks' gallery and of the boxes'
-        own = factor_names(1, result.parts_of)
-        assert f">{own[0].capitalize()}</button>" in report
+        assert ">Object</button>" in report
         labels = LabelStore(out, load(out)).labels
-        assert list(labels.parts.values()) == own
+        assert list(labels.parts.values()) == ["object"]
         assert list(name_factor(labels, 0, "goose").parts.values()) == ["goose"]
     assert factor_names(2) == ["factor 0", "factor 1"]
+
+
+def test_a_run_that_chose_k_says_by_what(tmp_path, capsys):
+    found = result_of(torch.rand(1, 1, 2, 2), ["a.png"], tmp_path)
+    found.agreements = {2: 0.97, 3: 0.5}
+    summarize(found, tmp_path)
+    output = capsys.readouterr()
+    assert "agreement of halves of the images 0.97 at k=2, 0.50 at k=3\n" in output.out
+    assert not output.err
+    found.agreements = {2: 0.84, 3: 0.5}
+    summarize(found, tmp_path)
+    assert "at no k do halves of the images agree by 0.85, so k is 1" in capsys.readouterr().err

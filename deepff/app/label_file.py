@@ -94,7 +94,7 @@ class LabelStore:
         settings = Settings(
             self._result.n_components, options.threshold, options.value, options.refine
         )
-        return Labels(run_digest(self._result), settings, parts_of=self._result.parts_of)
+        return Labels(run_digest(self._result), settings)
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
@@ -122,7 +122,7 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
             "are others; move it away to label this one"
         )
     try:
-        labels = _parsed(content, result)
+        labels = _parsed(content)
         _check(labels, result)
     except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it or move it away") from error
@@ -228,7 +228,7 @@ def _step_content(step: Step) -> dict[str, Any]:
     return {"settings": None, "before": asdict(step.before)}
 
 
-def _parsed(content: Mapping[str, Any], result: Result) -> Labels:
+def _parsed(content: Mapping[str, Any]) -> Labels:
     return Labels(
         run=content["run"],
         settings=Settings(**content["settings"]),
@@ -239,7 +239,6 @@ def _parsed(content: Mapping[str, Any], result: Result) -> Labels:
         images={name: _parsed_image(entry) for name, entry in content["images"].items()},
         history=tuple(_parsed_step(entry) for entry in content["history"]),
         revision=content["revision"],
-        parts_of=result.parts_of,
     )
 
 

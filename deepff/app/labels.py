@@ -98,8 +98,6 @@ class Labels:
         What `undo` takes back, the latest last; up to `HISTORY_LENGTH`.
     revision : int
         Grows by one with each edit and each undo.
-    parts_of : str or None
-        As of the result.
     """
 
     run: str
@@ -108,7 +106,6 @@ class Labels:
     images: Mapping[str, ImageLabel] = field(default_factory=dict)
     history: tuple[Step, ...] = ()
     revision: int = 0
-    parts_of: str | None = None
 
     def factor(self, number: int) -> Factor:
         """What is said of a factor of the chosen k."""
@@ -130,7 +127,7 @@ class Labels:
     @property
     def own_names(self) -> list[str]:
         """What the factors of the chosen k are called without a name, such as "factor 3"."""
-        return factor_names(self.settings.k, self.parts_of)
+        return factor_names(self.settings.k)
 
     @property
     def parts(self) -> dict[int, str]:

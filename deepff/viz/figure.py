@@ -121,11 +121,11 @@ def compose(result: Result, indices: Sequence[int], photos: Sequence[np.ndarray]
         if len(result.factorizations) == 1 and k > 1:
             rows += [
                 (name, _overlaid(cells, maps, indices, range(j, j + 1)))
-                for j, name in enumerate(factor_names(k, result.parts_of))
+                for j, name in enumerate(factor_names(k))
             ]
 
     signed = any(factorization.heatmaps.signed for factorization in result.factorizations.values())
-    names = factor_names(result.n_components, result.parts_of)
+    names = factor_names(result.n_components)
     legend = _legend(names, signed, max(columns[-1], 480))
     grid_height = len(rows) * (_CELL_HEIGHT + _GAP)
     canvas = Image.new(

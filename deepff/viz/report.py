@@ -260,7 +260,7 @@ def _section(result: Result, k: int) -> dict[str, Any]:
     heatmaps = factorization.heatmaps
     means = np.stack([heatmaps.grid(i).abs().mean((1, 2)).cpu() for i in range(len(heatmaps))])
     order = np.argsort(-means, axis=0, kind="stable")[:_STRONGEST]
-    names, shares = factor_names(k, result.parts_of), factorization.energy_shares.tolist()
+    names, shares = factor_names(k), factorization.energy_shares.tolist()
     return {
         "k": k,
         "relative_error": factorization.relative_error,
@@ -299,7 +299,7 @@ def _embedded(result: Result, files: list[str], colors: list[str]) -> dict[str, 
         ],
         "factorizations": {
             str(k): {
-                "names": factor_names(k, result.parts_of),
+                "names": factor_names(k),
                 **_embedded_maps(factorization.heatmaps, grids),
             }
             for k, factorization in result.factorizations.items()
