@@ -228,7 +228,9 @@ def discover(
             method_options={} if solver is None else {"solver": solver.value},
             **common,
         )
-    if ranks.rank() > 0:
+    is_first = ranks.rank() == 0
+    ranks.leave()
+    if not is_first:
         return
     result.command = shlex.join(["deepff", *sys.argv[1:]])
     result.save(out, progress=True)

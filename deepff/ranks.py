@@ -39,6 +39,16 @@ def join() -> None:
     dist.init_process_group(backend, timeout=_TIMEOUT)
 
 
+def leave() -> None:
+    """Leave the other processes in order, when all have come to this; then each is alone.
+
+    Ending without this closes connections under processes that may still be at work.
+    """
+    if is_distributed():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def rank() -> int:
     """This process's number; 0 where there is only one."""
     return dist.get_rank() if is_distributed() else 0
