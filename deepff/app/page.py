@@ -72,6 +72,7 @@ def cards(pictures: Pictures, labels: Labels, view: "View") -> str:
     shown = order[page * IN_VIEW : (page + 1) * IN_VIEW]
     draw = {"masks": pictures.masks, "heat maps": pictures.heat_maps, "photos": pictures.plain}
     uris = data_uris(lambda index: draw[view.look](labels, index), shown)
+    colors = _hexadecimal(merged_colors(labels))
     return render(
         "cards.html",
         cards=[
@@ -83,7 +84,9 @@ def cards(pictures: Pictures, labels: Labels, view: "View") -> str:
                 "size": pictures.photo(index)[0].shape[:2],
                 "unreadable": pictures.photo(index)[1],
                 "status": labels.image(names[index]).status,
-                "regions": _regions(labels, names[index], pictures.factors_present(labels, index)),
+                "regions": _regions(
+                    labels, names[index], pictures.factors_present(labels, index), colors
+                ),
             }
             for offset, (index, uri) in enumerate(zip(shown, uris, strict=True))
         ],
@@ -96,18 +99,20 @@ def cards(pictures: Pictures, labels: Labels, view: "View") -> str:
     )
 
 
-def _regions(labels: Labels, image: str, present: Sequence[int]) -> list[dict[str, Any]]:
+def _regions(
+    labels: Labels, image: str, present: Sequence[int], colors: Sequence[str]
+) -> list[dict[str, Any]]:
     """The regions of an image, each of one name, with the factors that make it there."""
-    colors = _hexadecimal(merged_colors(labels))
     factors: dict[str, list[int]] = {}
     for factor in present:
         factors.setdefault(labels.parts[factor], []).append(factor)
+    dropped = {*labels.dropped(image)}
     return [
         {
             "name": name,
             "factors": numbers,
             "color": colors[numbers[0]],
-            "dropped": {*numbers} <= {*labels.dropped(image)},
+            "dropped": {*numbers} <= dropped,
         }
         for name, numbers in factors.items()
     ]

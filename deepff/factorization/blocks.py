@@ -25,6 +25,8 @@ Transform = Callable[[slice | Tensor, Tensor], Tensor]
 # still long enough for the library calls on it to cost nothing beside the products.
 CPU_BLOCK_BYTES = 3 * 2**20
 ACCELERATOR_BLOCK_BYTES = 256 * 2**20
+# Rows: float32 sums over more of them round visibly, where channels are few.
+_LONGEST_CPU_BLOCK = 2048
 # Two blocks, what is computed from them and the sample must fit in the memory that is given.
 _BLOCK_SHARE = 16
 
@@ -108,6 +110,8 @@ class RowBlocks:
         budget = times * CPU_BLOCK_BYTES if on_cpu else ACCELERATOR_BLOCK_BYTES
         budget = min(budget, self.memory // _BLOCK_SHARE)
         step = max(64, budget // (4 * self.n_channels))
+        if on_cpu:
+            step = min(step, times * _LONGEST_CPU_BLOCK)
         starts = range(0, self.n_rows, step)
         # One after the other: a list of all would grow with the set.
         places = (slice(start, min(start + step, self.n_rows)) for start in starts)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 import torch
@@ -146,7 +147,7 @@ class NMF:
         checked = math.inf
         for iteration in range(1, (self.max_iter or 200) + 1):
             n_sweeps = _FIRST_SWEEPS if iteration == 1 else _H_SWEEPS
-            update: Update = _sweeps(n_sweeps) if hals else _multiply
+            update: Update = partial(_sweep_coefficients, n_sweeps) if hals else _multiply
             P, Q, loss = _accumulate(rows, W, H, scale, update, total, by_residual)
             if not by_residual and loss < _CANCELLATION * total:
                 by_residual = True
@@ -331,12 +332,9 @@ def _accumulate(
     return P, Q, max(loss, 0.0)
 
 
-def _sweeps(n: int) -> Update:
-    def update(H: Tensor, G: Tensor, gram: Tensor) -> Tensor:
-        sweep(H[None], G[None], gram[None], n)
-        return H
-
-    return update
+def _sweep_coefficients(n_sweeps: int, H: Tensor, G: Tensor, gram: Tensor) -> Tensor:
+    sweep(H[None], G[None], gram[None], n_sweeps)
+    return H
 
 
 def _solver(W: Tensor) -> Update:
