@@ -62,10 +62,13 @@ def test_memory_bounds_blocks_and_sample(
     tmp_path: Path, fetched: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = []
-    gather = nmf_module.gather_rows
-    monkeypatch.setattr(
-        nmf_module, "gather_rows", lambda rows: samples.append(rows) or gather(rows)
-    )
+    take = RowBlocks.take_again
+
+    def noted(self: RowBlocks, indices: Tensor) -> Tensor:
+        samples.append(take(self, indices))
+        return samples[-1]
+
+    monkeypatch.setattr(RowBlocks, "take_again", noted)
     A = matrix()
     reference = NMF(4, random_state=0).fit(A)
     model = NMF(4, random_state=0, memory=4 * MIB).fit(mapped(A, tmp_path))

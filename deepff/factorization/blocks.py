@@ -15,6 +15,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.factorization.reduction import is_distributed, rows_before
+from deepff.factorization.sparse import SparseBlock
 
 Matrix = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray]
 # What is read instead of A: the places of some rows, ascending, and these rows (b, c), to
@@ -29,6 +30,15 @@ ACCELERATOR_BLOCK_BYTES = 256 * 2**20
 _LONGEST_CPU_BLOCK = 2048
 # Two blocks, what is computed from them and the sample must fit in the memory that is given.
 _BLOCK_SHARE = 16
+# Measured on one and two threads, which the products with sparse blocks hardly use: these are
+# faster where density, the share of entries that are not zero, times √threads is below this.
+_SPARSE = 0.1
+_SPARSE_SAMPLE = 64  # rows, or up to twice as many, that say what the density is
+_SPARSE_BLOCKS = 16  # blocks at once: products with sparse ones do not depend on the cache
+# Of the memory; where none is given, of a fixed size, for the result must not depend on what
+# happens to be free.
+_SPARSE_SHARE = 8
+_LEAST_MEMORY = 2**30
 
 
 class RowBlocks:
@@ -99,6 +109,8 @@ class RowBlocks:
         self._transform = transform
         self.power = 0
         self.n_reads = 0
+        self._sparse_memory = (memory or _LEAST_MEMORY) // _SPARSE_SHARE
+        self._kept: list[tuple[slice, SparseBlock]] | None = None
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         """Read all rows once: (their place, the block (b, c)), in order."""
@@ -119,6 +131,56 @@ class RowBlocks:
             yield place, self._prepared(place, block)
         self.n_reads += 1
 
+    def compress(self) -> Iterator[tuple[slice, Tensor | SparseBlock]]:
+        """Read all rows once; where nearly all entries are zero, keep the others for `read_again`.
+
+        So it is on the CPU only, and while what is kept is a small part of the memory.
+        """
+        kept: list[tuple[slice, SparseBlock]] | None = [] if self._mostly_zero() else None
+        size = 0
+        for place, block in self.read(1 if kept is None else _SPARSE_BLOCKS):
+            if kept is None:
+                yield place, block
+                continue
+            sparse = SparseBlock.of(block)
+            size += sparse.n_bytes
+            kept.append((place, sparse))
+            if size > self._sparse_memory:
+                kept = None
+            yield place, sparse
+        self._kept = kept
+
+    def read_again(self, times: int = 1) -> Iterator[tuple[slice, Tensor | SparseBlock]]:
+        """Read all rows once more, from what `compress` kept if it kept them."""
+        if self._kept is None:
+            yield from self.read(times)
+        else:
+            yield from self._kept
+            self.n_reads += 1
+
+    def _mostly_zero(self) -> bool:
+        if self.device.type != "cpu" or self.n_rows == 0:
+            return False
+        step = max(1, self.n_rows // _SPARSE_SAMPLE)
+        sample = self.take(torch.arange(0, self.n_rows, step))
+        density = float((sample != 0).float().mean())
+        n_bytes = 8 * density * self.n_rows * self.n_channels
+        sparse = density * math.sqrt(torch.get_num_threads()) < _SPARSE
+        return sparse and n_bytes < self._sparse_memory
+
+    def take_again(self, indices: Tensor) -> Tensor | SparseBlock:
+        """The rows (m, c) at ascending `indices` (m,), from what `compress` kept if it did."""
+        if self._kept is None:
+            return self.take(indices)
+        ends = torch.tensor([place.stop for place, _ in self._kept])
+        pieces = indices.tensor_split(torch.searchsorted(indices, ends[:-1]))
+        return SparseBlock.joined(
+            [
+                block.take(piece - place.start)
+                for (place, block), piece in zip(self._kept, pieces, strict=True)
+            ]
+        )
+
     def take(self, indices: Tensor) -> Tensor:
         """The rows (m, c) at ascending `indices` (m,), float32 on the device."""
         owner = np.searchsorted(self._ends, indices.numpy(), side="right")
@@ -135,8 +197,10 @@ class RowBlocks:
         """The same rows, unscaled and not read yet; None leaves device or memory as they are."""
         rows = copy.copy(self)
         rows.power = rows.n_reads = 0
+        rows._kept = None
         rows.device = torch.device(device) if device is not None else self.device
-        rows.memory = memory or self.memory
+        if memory:
+            rows.memory, rows._sparse_memory = memory, memory // _SPARSE_SHARE
         return rows
 
     def coefficients(self, k: int, value: float = 0.0) -> Tensor:
@@ -214,7 +278,7 @@ def available_memory() -> int:
             found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         except (AttributeError, ValueError, OSError):  # not on Windows
             found = 0
-    return max(found, 2**30)
+    return max(found, _LEAST_MEMORY)
 
 
 def sums(*shape: int, device: torch.device) -> Tensor:

@@ -24,8 +24,10 @@ from deepff.factorization.reduction import (
     all_reduce_sum,
     from_first_rank,
     gather_rows,
+    is_distributed,
     rows_before,
 )
+from deepff.factorization.sparse import SparseBlock
 from deepff.factorization.start import SAMPLE_ROWS, nndsvda_start, normalize, random_start
 
 # Of H in the first read, where it starts at zero, and in those after it; of W, which is small.
@@ -87,7 +89,9 @@ class NMF:
     -----
     Computation is in float32, of float64 input too (converted block by block), with sums over
     blocks in float64. H, (rows, k), is kept, and one byte a row; of A, never more than a few
-    blocks and a sample of 6000 rows is copied.
+    blocks and a sample of 6000 rows is copied. On the CPU, where nearly all entries of A are
+    zero, the others are copied too, as far as they fit in an eighth of the memory (of 1 GiB if
+    None is given), and read instead of A.
 
     Where `torch.distributed` is initialised, every rank calls `fit` with its own rows, of any
     number; all get the W of all rows together, and H of their own. The ranks exchange sums
@@ -229,7 +233,9 @@ class NMF:
             chosen = torch.randint(n_filled, (n_sampled,), generator=generator).unique()
         else:
             chosen = torch.arange(n_filled)
-        sample = gather_rows(rows.take(_places(filled, chosen - first)))
+        sample = rows.take_again(_places(filled, chosen - first))
+        if is_distributed():
+            sample = gather_rows(sample.to_dense())
         if self.init == "nndsvda":
             return normalize(nndsvda_start(sample, k, generator))
         return random_start(sample, k, self.n_init, generator)
@@ -252,11 +258,17 @@ def _scan(rows: RowBlocks) -> tuple[Tensor, float]:
     filled = torch.empty(rows.n_rows, dtype=torch.bool, device=rows.device)
     energy = sums(1, device=rows.device)
     extremes = torch.zeros(2, device=rows.device)
-    for place, block in rows:
-        extremes = torch.maximum(extremes, _extremes(block))
-        norms = torch.linalg.vector_norm(block, dim=1)
-        filled[place] = norms > 0
-        energy += norms.to(energy).square().sum()
+    for place, block in rows.compress():
+        if isinstance(block, SparseBlock):
+            parts, filled[place] = block.entries(), block.filled()
+            for part in parts:
+                energy += torch.linalg.vector_norm(part, dtype=torch.float64).square()
+        else:
+            norms = torch.linalg.vector_norm(block, dim=1)
+            parts, filled[place] = [block], norms > 0
+            energy += norms.to(energy).square().sum()
+        for part in parts:
+            extremes = torch.maximum(extremes, _extremes(part))
     if rows.power == 0:
         high = _check_extremes(all_reduce_max(extremes))
         if high > 0 and not _SAFE[0] < high < _SAFE[1]:
@@ -312,16 +324,18 @@ def _accumulate(
     gram = W @ W.T
     packed = sums(k * c + k * k + 1, device=W.device)
     P, Q = packed[: k * c].view(k, c), packed[k * c : -1].view(k, k)
-    for place, block in rows.read(1 if with_P else _SOLVE_BLOCKS):
+    for place, block in rows.read_again(1 if with_P else _SOLVE_BLOCKS):
         # Measured: the second is faster on its own, the first leaves the block in the cache.
-        G = W @ block.T if with_P else (block @ W.T).T
+        G = W @ block.T if with_P and isinstance(block, Tensor) else (block @ W.T).T
         h = update(H[place].T.contiguous().mul_(scale[:, None]), G, gram)
         H[place] = h.T
         Q += (h @ h.T).to(packed.device)
         if with_P:
-            P += (h @ block).to(packed.device)
+            weighted = block.weighted_sums(h) if isinstance(block, SparseBlock) else h @ block
+            P += weighted.to(packed.device)
         if by_residual:
-            residual = torch.linalg.vector_norm(block - h.T @ W, dim=1)
+            dense = block.to_dense() if isinstance(block, SparseBlock) else block
+            residual = torch.linalg.vector_norm(dense - h.T @ W, dim=1)
             packed[-1] += residual.to(packed).square().sum()
         else:
             packed[-1] -= 2 * (h * G).sum(1).to(packed).sum()

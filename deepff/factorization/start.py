@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from deepff.factorization.nnls import sweep
+from deepff.factorization.sparse import SparseBlock
+
+Sample = Tensor | SparseBlock
 
 # Measured on the layers of benchmarks/nmf.py: less of any leaves more to the full
 # reads, or ends in a worse local minimum more often; more only costs time. The
@@ -18,7 +21,7 @@ _MOMENTUM = 0.5  # without it, half as many iterations again
 _BLOCK = 512  # rows that stay in the cache from one product to the next
 
 
-def random_start(sample: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
+def random_start(sample: Sample, k: int, n_init: int, generator: torch.Generator) -> Tensor:
     """The best of `n_init` HALS runs from random rows, on a sample (m, c); components (k, c).
 
     All runs go at once on a part of the sample; the best go on with more of it. Rows
@@ -28,9 +31,15 @@ def random_start(sample: Tensor, k: int, n_init: int, generator: torch.Generator
     """
     rows = torch.randint(len(sample), (n_init, k), generator=generator)
     basis = _leading_subspace(sample, k, generator)
-    W = sample[rows.to(sample.device)] + 0.01 * sample.mean(0)
+    if isinstance(sample, SparseBlock):
+        places, which = rows.unique(return_inverse=True)
+        drawn = sample.take(places).to_dense()[which]
+        projected = sample @ basis
+    else:
+        drawn = sample[rows.to(sample.device)]
+        projected = torch.cat([part @ basis for part in sample.split(_BLOCK)])
+    W = drawn + 0.01 * _mean_row(sample)
     losses = torch.zeros(n_init, device=sample.device)
-    projected = torch.cat([part @ basis for part in sample.split(_BLOCK)])
     for n_rows, n_runs, iterations in ROUNDS:
         kept = losses.topk(min(n_runs or n_init, n_init), largest=False).indices
         W, losses = _hals(_part(projected, n_rows, k), basis, W[kept], iterations)
@@ -42,7 +51,7 @@ def _part(sample: Tensor, n_rows: int, k: int) -> Tensor:
     return sample[:: max(1, round(len(sample) / max(n_rows, 8 * k)))]
 
 
-def nndsvda_start(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
+def nndsvda_start(sample: Sample, k: int, generator: torch.Generator) -> Tensor:
     """NNDSVDa (Boutsidis & Gallopoulos 2008) of a sample (m, c); components (k, c).
 
     Each singular triplet gives the larger of its positive and negative parts; zeros are
@@ -57,10 +66,16 @@ def nndsvda_start(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
     V = V / V.norm(dim=0).clamp_min(torch.finfo(V.dtype).tiny)
     W = (V * (S * weights.amax(0)).sqrt()).T
     W = torch.cat([W, W.new_zeros(k - len(W), W.shape[1])])  # fewer rows in the sample than k
-    return torch.where(1e-6 * W.amax() < W, W, sample.mean())
+    return torch.where(1e-6 * W.amax() < W, W, _mean_row(sample).mean())
 
 
-def _leading_subspace(sample: Tensor, k: int, generator: torch.Generator) -> Tensor:
+def _mean_row(sample: Sample) -> Tensor:
+    if isinstance(sample, SparseBlock):
+        return sample.weighted_sums(torch.full((1, len(sample)), 1 / len(sample)))[0].float()
+    return sample.mean(0)
+
+
+def _leading_subspace(sample: Sample, k: int, generator: torch.Generator) -> Tensor:
     """An orthonormal basis near the leading right singular vectors: (c, dimension), or (c, c).
 
     It starts from random sums of rows, each row in one of them, which take a product less than
@@ -71,11 +86,18 @@ def _leading_subspace(sample: Tensor, k: int, generator: torch.Generator) -> Ten
     if dimension * 2 > c:
         return torch.eye(c, device=sample.device)
     weights = torch.randn(len(sample), 1, generator=generator).to(sample.device)
-    sketch = torch.zeros(dimension, c, device=sample.device)
-    for part, weight in zip(sample.split(dimension), weights.split(dimension), strict=True):
-        sketch[: len(part)] += weight * part
-    start = torch.linalg.qr(sketch.T)[0]
-    image = sum(part.T @ (part @ start) for part in sample.split(_BLOCK))
+    if isinstance(sample, SparseBlock):
+        places = torch.arange(len(sample))
+        sums = torch.zeros(dimension, len(sample))
+        sums[places % dimension, places] = weights[:, 0]
+        start = torch.linalg.qr(sample.weighted_sums(sums).T.float())[0]
+        image = sample.weighted_sums((sample @ start).T).T.float()
+    else:
+        sketch = torch.zeros(dimension, c, device=sample.device)
+        for part, weight in zip(sample.split(dimension), weights.split(dimension), strict=True):
+            sketch[: len(part)] += weight * part
+        start = torch.linalg.qr(sketch.T)[0]
+        image = sum(part.T @ (part @ start) for part in sample.split(_BLOCK))
     return torch.linalg.qr(image)[0]
 
 
