@@ -15,7 +15,7 @@ Sample = Tensor | SparseBlock
 # subspace has about SUBSPACE dimensions for each factor.
 SAMPLE_ROWS, SUBSPACE = 6000, 6
 # The race: (rows, runs still in it, iterations). The first round takes all runs.
-ROUNDS = ((SAMPLE_ROWS // 3, None, 12), (SAMPLE_ROWS, 3, 14), (SAMPLE_ROWS, 1, 12))
+ROUNDS = ((SAMPLE_ROWS // 3, None, 8), (SAMPLE_ROWS, 3, 12), (SAMPLE_ROWS, 1, 10))
 _SWEEPS = 3
 _MOMENTUM = 0.5  # without it, half as many iterations again
 _BLOCK = 512  # rows that stay in the cache from one product to the next
