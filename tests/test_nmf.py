@@ -92,6 +92,16 @@ def test_hals_on_a_sample_reaches_the_error_of_all_rows() -> None:
     assert model.n_reads_ <= 12
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_reading_stops_where_more_of_it_would_gain_less_than_the_tolerance(seed: int) -> None:
+    A = activations_like(20_000, 64, 4, seed)
+    model = NMF(4, random_state=0).fit(A)
+    longer = NMF(4, random_state=0, max_iter=20, tol=0).fit(A)
+    assert model.n_reads_ == 3  # the check, one iteration, the solution for H
+    assert model.relative_err_ <= (1 + model.tol) * longer.relative_err_
+    assert NMF(4, random_state=0, tol=1e-7).fit(A).n_reads_ > 3
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("init", INITS)
 def test_reported_error_is_that_of_the_returned_factors(solver: str, init: str) -> None:
