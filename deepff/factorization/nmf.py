@@ -34,8 +34,8 @@ from deepff.factorization.start import SAMPLE_ROWS, nndsvda_start, normalize, ra
 _FIRST_SWEEPS, _H_SWEEPS, _W_SWEEPS = 5, 2, 20
 MAX_READS = 8  # of A by "hals" unless `max_iter` is given
 # Measured: after a fit to the sample, the first update of W by all rows gains what the sample
-# lacked, and the second about this share of it (0.03 to 0.09).
-_GAIN_AFTER_SAMPLE = 1 / 16
+# lacked, the second 0.03 to 0.09 of that, and each later one 0.3 to 0.6 of the one before it.
+_SECOND_GAIN, _LATER_GAIN = 0.06, 0.4
 _SOLVE_BLOCKS = 16  # blocks at once where there is one product only
 # Below this share of ‖A‖², the loss from P and Q is mostly rounding error of float32.
 _CANCELLATION = 1e-3
@@ -65,8 +65,8 @@ class NMF:
         The most iterations over all rows; None is 200 for "mu", and for "hals" as many as leave
         8 reads of A in all.
     tol : float
-        Stop when an update of W lowers the error by less than this share, or will, judged by the
-        first one after a fit to a sample ("mu": when ten iterations do).
+        Stop when an update of W lowers the error by less than this share or, after a fit to a
+        sample, when the next one is expected to ("mu": when ten iterations do).
     n_init : int
         Random starts that "hals" tries on the sample.
     device : where to compute; None is where A is. Rows elsewhere are sent block by block.
@@ -172,8 +172,9 @@ class NMF:
                 break
             if hals:
                 gain = 2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum()
-                expected = gain * _GAIN_AFTER_SAMPLE if sampled and iteration == 1 else gain
-                if expected <= 2 * self.tol * loss:
+                if sampled:  # what the next update will gain
+                    gain *= _SECOND_GAIN if iteration == 1 else _LATER_GAIN
+                if gain <= 2 * self.tol * loss:
                     break
             elif iteration % 10 == 0:
                 if checked - self.errors_[-1] <= self.tol * self.errors_[-1]:
