@@ -46,7 +46,7 @@ class RowBlocks:
 
     Reading yields blocks of its own size in float32 on `device`, wherever the given
     ones end, so results do not depend on how the rows were split. A block is a view
-    where that is possible; nothing else is ever copied.
+    where that is possible; nothing else is ever copied, but by `compress`.
 
     Parameters
     ----------
@@ -134,7 +134,8 @@ class RowBlocks:
     def compress(self) -> Iterator[tuple[slice, Tensor | SparseBlock]]:
         """Read all rows once; where nearly all entries are zero, keep the others for `read_again`.
 
-        So it is on the CPU only, and while what is kept is a small part of the memory.
+        Only on the CPU, and only while what is kept is a small part of the memory: once it is
+        more, it is dropped, and the rows that follow are yielded as they are.
         """
         kept: list[tuple[slice, SparseBlock]] | None = [] if self._mostly_zero() else None
         size = 0
