@@ -92,6 +92,20 @@ def test_hals_on_a_sample_reaches_the_error_of_all_rows() -> None:
     assert model.n_reads_ <= 12
 
 
+@pytest.mark.parametrize("k", [4, 12, 20])
+def test_every_group_of_rows_gets_a_factor(k: int) -> None:
+    """Groups without a channel in common: a start without a row of each rarely finds them all."""
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        H = torch.zeros(2000, k)
+        H[torch.arange(2000), torch.randint(k, (2000,), generator=generator)] = 1
+        H *= torch.rand(2000, 1, generator=generator)
+        W = torch.block_diag(*torch.rand(k, 1, 6, generator=generator))
+        model = NMF(k, random_state=seed).fit(H @ W)
+        assert model.relative_err_ < 1e-5
+        assert cosines_after_matching(model.components_, W).min() > 0.9999
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_reading_stops_where_more_of_it_would_gain_less_than_the_tolerance(seed: int) -> None:
     A = activations_like(20_000, 64, 4, seed)

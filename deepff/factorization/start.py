@@ -22,28 +22,49 @@ _BLOCK = 512  # rows that stay in the cache from one product to the next
 
 
 def random_start(sample: Sample, k: int, n_init: int, generator: torch.Generator) -> Tensor:
-    """The best of `n_init` HALS runs from random rows, on a sample (m, c); components (k, c).
+    """The best of `n_init` HALS runs from rows far apart, on a sample (m, c); components (k, c).
 
     All runs go at once on a part of the sample; the best go on with more of it. Rows
     are redundant and nearly of low rank, so the products are taken in a subspace that holds
     the sample's leading right singular vectors (Halko, Martinsson & Tropp 2011; for NMF:
     Erichson et al. 2018); non-negativity is kept in the full space.
     """
-    rows = torch.randint(len(sample), (n_init, k), generator=generator)
     basis = _leading_subspace(sample, k, generator)
+    if isinstance(sample, SparseBlock):
+        projected = sample @ basis
+    else:
+        projected = torch.cat([part @ basis for part in sample.split(_BLOCK)])
+    rows = _spread_rows(projected, k, n_init, generator)
     if isinstance(sample, SparseBlock):
         places, which = rows.unique(return_inverse=True)
         drawn = sample.take(places).to_dense()[which]
-        projected = sample @ basis
     else:
         drawn = sample[rows.to(sample.device)]
-        projected = torch.cat([part @ basis for part in sample.split(_BLOCK)])
     W = drawn + 0.01 * _mean_row(sample)
     losses = torch.zeros(n_init, device=sample.device)
     for n_rows, n_runs, iterations in ROUNDS:
         kept = losses.topk(min(n_runs or n_init, n_init), largest=False).indices
         W, losses = _hals(_part(projected, n_rows, k), basis, W[kept], iterations)
     return W[0]
+
+
+def _spread_rows(B: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
+    """Rows to start from (n_init, k), each drawn by what those before it leave of a row.
+
+    As in k-means++ (Arthur & Vassilvitskii 2007), with the squared distance to the nearest line
+    through a row already drawn: groups of rows without a row in the start would rarely get one.
+    """
+    B = B.cpu()
+    energy = B.square().sum(1)
+    directions = B / energy.sqrt().clamp_min(torch.finfo(B.dtype).tiny)[:, None]
+    left = energy.expand(n_init, -1)
+    rows = []
+    for _ in range(k):
+        weights = left + 1e-6 * energy  # where nothing is left
+        rows.append(torch.multinomial(weights, 1, generator=generator)[:, 0])
+        cosines = directions[rows[-1]] @ directions.T
+        left = torch.minimum(left, energy * (1 - cosines.square()).clamp_min(0))
+    return torch.stack(rows, 1)
 
 
 def _part(sample: Tensor, n_rows: int, k: int) -> Tensor:
