@@ -173,14 +173,7 @@ class RowBlocks:
         """The rows (m, c) at ascending `indices` (m,), from what `compress` kept if it did."""
         if self._kept is None:
             return self.take(indices)
-        ends = torch.tensor([place.stop for place, _ in self._kept])
-        pieces = indices.tensor_split(torch.searchsorted(indices, ends[:-1]))
-        return SparseBlock.joined(
-            [
-                block.take(piece - place.start)
-                for (place, block), piece in zip(self._kept, pieces, strict=True)
-            ]
-        )
+        return SparseBlock.joined([block for _, block in self._kept]).take(indices)
 
     def take(self, indices: Tensor) -> Tensor:
         """The rows (m, c) at ascending `indices` (m,), float32 on the device."""

@@ -28,7 +28,7 @@ class SparseBlock:
     @classmethod
     def joined(cls, blocks: "list[SparseBlock]") -> Self:
         """All rows of the blocks, one block after the other."""
-        return cls([vstack([part for block in blocks for part in block._parts], format="csr")])
+        return cls([part for block in blocks for part in block._parts])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -56,12 +56,11 @@ class SparseBlock:
         ends = np.cumsum([part.shape[0] for part in self._parts])
         pieces = np.split(indices.numpy(), np.searchsorted(indices.numpy(), ends[:-1]))
         starts = [0, *ends[:-1]]
-        return SparseBlock(
-            [
-                part[piece - start]
-                for part, piece, start in zip(self._parts, pieces, starts, strict=True)
-            ]
-        )
+        taken = [
+            part[piece - start]
+            for part, piece, start in zip(self._parts, pieces, starts, strict=True)
+        ]
+        return SparseBlock([vstack(taken, format="csr")])
 
     def __matmul__(self, X: Tensor) -> Tensor:
         """block · X (b, m), for X (c, m)."""
