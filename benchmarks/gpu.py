@@ -25,7 +25,7 @@ from deepff.factorization import NMF
 
 CELLS, CHANNELS, K = 196, 512, 5
 CONV5_4 = 36  # modules of VGG-19's features up to the ReLU after conv5_4
-GPU_TESTS = Path(__file__).parents[1] / "tests" / "test_scale_gpu.py"
+GPU_TESTS = Path(__file__).parents[1] / "tests" / "factorization" / "test_scale_gpu.py"
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:

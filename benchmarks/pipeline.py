@@ -16,10 +16,11 @@ from pathlib import Path
 import torch
 
 import deepff
-from deepff.backbones import Backbone, load_backbone
-from deepff.image_files import ImageFile, find_images
-from deepff.images import image_size, read_image, resize, resized_shape
-from deepff.layers import resolve_layer
+from deepff.features.backbone import Backbone
+from deepff.features.layers import resolve_layer
+from deepff.features.loading import load_backbone
+from deepff.images.files import ImageFile, find_images
+from deepff.images.reading import image_size, read_image, resize, resized_shape
 
 SIZE, BATCH_SIZE = 448, 8
 

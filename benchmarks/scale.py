@@ -76,10 +76,10 @@ def fit(path: str, n_images: int, k: int, memory: int) -> tuple[float, int, floa
 
 def write_photos(path: Path, photos: Path) -> int:
     """The head's activations of photographs; how many whole images of rows they make."""
-    from deepff.backbones import load_backbone
-    from deepff.extraction import extract
-    from deepff.image_files import find_images
-    from deepff.layers import resolve_layer
+    from deepff.features.extraction import extract
+    from deepff.features.layers import resolve_layer
+    from deepff.features.loading import load_backbone
+    from deepff.images.files import find_images
 
     backbone = load_backbone()
     layer = resolve_layer(backbone, "bn2")

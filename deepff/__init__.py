@@ -7,14 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deepff.application import apply
-    from deepff.concepts import ConceptBank, load_concepts
-    from deepff.discovery import discover, find_object
+    from deepff.discovery.apply import apply
+    from deepff.discovery.discover import discover, find_object
+    from deepff.discovery.discover_parts import discover_parts
     from deepff.errors import InputError
     from deepff.factorization import NMF, PCA, KMeans
-    from deepff.heatmaps import HeatMaps
-    from deepff.part_discovery import discover_parts
-    from deepff.result import Result, load
+    from deepff.report.load import load
+    from deepff.results.concepts import ConceptBank, load_concepts
+    from deepff.results.heatmaps import HeatMaps
+    from deepff.results.result import Result
 
 __version__ = "0.1.0"
 
@@ -22,16 +23,16 @@ _MODULES = {
     "NMF": "deepff.factorization",
     "PCA": "deepff.factorization",
     "KMeans": "deepff.factorization",
-    "ConceptBank": "deepff.concepts",
-    "HeatMaps": "deepff.heatmaps",
+    "ConceptBank": "deepff.results.concepts",
+    "HeatMaps": "deepff.results.heatmaps",
     "InputError": "deepff.errors",
-    "Result": "deepff.result",
-    "apply": "deepff.application",
-    "discover": "deepff.discovery",
-    "discover_parts": "deepff.part_discovery",
-    "find_object": "deepff.discovery",
-    "load": "deepff.result",
-    "load_concepts": "deepff.concepts",
+    "Result": "deepff.results.result",
+    "apply": "deepff.discovery.apply",
+    "discover": "deepff.discovery.discover",
+    "discover_parts": "deepff.discovery.discover_parts",
+    "find_object": "deepff.discovery.discover",
+    "load": "deepff.report.load",
+    "load_concepts": "deepff.results.concepts",
 }
 
 __all__ = [

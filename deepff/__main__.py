@@ -1,5 +1,5 @@
 """``python -m deepff`` is the command ``deepff``."""
 
-from deepff.cli import app
+from deepff.cli.main import app
 
 app(prog_name="deepff")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from deepff.datasets import load_voc
+from deepff.evaluation.datasets import load_voc
 
 
 @pytest.fixture(scope="session")

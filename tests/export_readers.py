@@ -15,10 +15,10 @@ from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from scipy import ndimage
 
-from deepff.datasets.labels import read_part_names
-from deepff.datasets.voc import read_boxes
+from deepff.evaluation.datasets.labels import read_part_names
+from deepff.evaluation.datasets.voc import read_boxes
 from deepff.export.instances import AnnotatedImage, find_instances
-from deepff.image_files import output_names
+from deepff.images.files import output_names
 
 NAMES = ["Köpfe & <Beine>", "足", "x"]
 Annotation = tuple[str, np.ndarray]  # a name and a mask, or a name and a box

@@ -11,9 +11,9 @@ from deepff.app.label_file import export_labelled
 from deepff.app.labels import Labels
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, Instance, annotated_images
-from deepff.files import atomic_path
-from deepff.regions import region_names
-from deepff.result import Result
+from deepff.regions.find import region_names
+from deepff.results.result import Result
+from deepff.runtime.files import atomic_path
 
 _LONGEST_LINE = 480
 _LONGEST_FILE = 1600

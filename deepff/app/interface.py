@@ -12,8 +12,8 @@ from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
 from deepff.export.instances import INSTANCES
-from deepff.regions import REFINEMENTS
-from deepff.segmentation import THRESHOLDS
+from deepff.regions.find import REFINEMENTS
+from deepff.regions.thresholds import THRESHOLDS
 
 # Gradio reads this when it is imported.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"

@@ -12,10 +12,10 @@ from typing import Any
 from deepff.app.labels import STATUSES, Factor, ImageLabel, Labels, Settings, Step
 from deepff.errors import InputError
 from deepff.export.formats import export
-from deepff.files import atomic_path
-from deepff.regions import RECIPE_OPTIONS, REFINEMENTS
-from deepff.result import Result
-from deepff.segmentation import THRESHOLDS
+from deepff.regions.find import RECIPE_OPTIONS, REFINEMENTS
+from deepff.regions.thresholds import THRESHOLDS
+from deepff.results.result import Result
+from deepff.runtime.files import atomic_path
 
 FILE = "labels.json"
 FORMAT = 1
@@ -154,8 +154,8 @@ def export_labelled(
     """Write what the labels say in the format of a labelling tool.
 
     Factors of one name are one class, kept ones without a name are called "factor 3" (one factor
-    alone "object", see :func:`deepff.parts.factor_names`). In an image where a factor was dropped,
-    its pixels are background; skipped images are left out.
+    alone "object", see :func:`deepff.regions.part_names.factor_names`). In an image where a factor
+    was dropped, its pixels are background; skipped images are left out.
 
     Parameters
     ----------

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deepff.export.instances import ImageEdits
-from deepff.parts import factor_names
-from deepff.regions import RegionOptions
+from deepff.regions.find import RegionOptions
+from deepff.regions.part_names import factor_names
 
 HISTORY_LENGTH = 200
 DEFAULT_VALUES = {"percentile": 75.0, "max-fraction": 0.5, "otsu": 75.0, "otsu-image": 75.0}
@@ -25,7 +25,7 @@ class Settings:
     ----------
     k : int
     threshold, value, refine
-        See :class:`deepff.regions.RegionOptions`.
+        See :class:`deepff.regions.find.RegionOptions`.
     """
 
     k: int
@@ -137,7 +137,7 @@ class Labels:
 
     @property
     def region_options(self) -> RegionOptions:
-        """The settings and names as :func:`deepff.regions.find_regions` takes them."""
+        """The settings and names as :func:`deepff.regions.find.find_regions` takes them."""
         settings = self.settings
         return RegionOptions(settings.threshold, settings.value, settings.refine, self.parts)
 

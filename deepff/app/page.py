@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from deepff.app.labels import Labels
 from deepff.app.pictures import IN_VIEW, Pictures, data_uris, merged, merged_colors
-from deepff.viz.colors import factor_colors
+from deepff.report.colors import factor_colors
 
 if TYPE_CHECKING:
     from deepff.app.actions import View

@@ -15,19 +15,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.app.labels import Labels, Settings
-from deepff.dense_crf import dense_crf
 from deepff.export.instances import Instance
-from deepff.heatmaps import HeatMaps
-from deepff.images import UnreadableImageError, read_image
-from deepff.levels import Levels
-from deepff.object_parts import part_probabilities, refined_parts
-from deepff.refinement import refined_labels, unary_probabilities
-from deepff.regions import refined
-from deepff.result import Result
-from deepff.segmentation import label_map, masks, thresholds
-from deepff.viz.colors import factor_colors
-from deepff.viz.overlay import overlay
-from deepff.viz.regions import region_picture
+from deepff.images.reading import UnreadableImageError, read_image
+from deepff.regions.dense_crf import dense_crf
+from deepff.regions.find import refined
+from deepff.regions.guided_crf import refined_labels, unary_probabilities
+from deepff.regions.parts import part_probabilities, refined_parts
+from deepff.regions.thresholds import label_map, masks, thresholds
+from deepff.report.colors import factor_colors
+from deepff.report.overlays import overlay
+from deepff.report.region_pictures import region_picture
+from deepff.results.heatmaps import HeatMaps
+from deepff.results.histogram import Levels
+from deepff.results.result import Result
 
 IN_VIEW = 5
 SIDE = 384
@@ -146,7 +146,7 @@ class Pictures:
         return refined_labels(self._at_full_size(found, index)).cpu().numpy()
 
     def _part_probabilities(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
-        """Of parts of the object, as :func:`deepff.regions.find_regions` makes them."""
+        """Of parts of the object, as :func:`deepff.regions.find.find_regions` makes them."""
         crf = settings.refine != "none"
         whole = self.result.object
         if self.result.parts_of == "object" and whole is not None:

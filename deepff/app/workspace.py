@@ -8,8 +8,10 @@ from threading import Thread
 from deepff.app.label_file import LabelStore
 from deepff.app.pictures import Pictures
 from deepff.errors import InputError
-from deepff.image_files import ImageFile, find_images
-from deepff.result import Result, check_output_folder, load
+from deepff.images.files import ImageFile, find_images
+from deepff.report.load import load
+from deepff.report.save import check_output_folder
+from deepff.results.result import Result
 
 
 class Workspace:
@@ -71,8 +73,8 @@ class Workspace:
         Thread(target=self._discover, args=(images, counts), daemon=True).start()
 
     def _discover(self, images: Sequence[ImageFile], counts: Sequence[int]) -> None:
-        from deepff.backbones import load_backbone
-        from deepff.discovery import discover
+        from deepff.discovery.discover import discover
+        from deepff.features.loading import load_backbone
 
         try:
             backbone = load_backbone("efficientnet_lite0")

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deepff.files import atomic_path
-from deepff.localization import (
+from deepff.regions.components import (
     Box,
     bounding_box,
     component_boxes,
     largest_component,
     least_area,
 )
-from deepff.regions import Regions
+from deepff.regions.find import Regions
+from deepff.runtime.files import atomic_path
 
 CONVENTION = (
     "pixel edges: x to the right, y down, the first pixel spans 0 to 1, maxima are exclusive"
@@ -23,7 +23,7 @@ CONVENTION = (
 
 @dataclass(frozen=True)
 class RegionBox:
-    """A box around a component of a region, in pixel edges (see :mod:`deepff.localization`)."""
+    """A box around a component of a region, in pixel edges: :mod:`deepff.regions.components`."""
 
     image: str
     region: str
@@ -58,7 +58,7 @@ def region_boxes(
         A box around every connected component instead of the largest alone.
     min_area : int, optional
         Components of fewer pixels have no box; by default of fewer than
-        :func:`deepff.localization.least_area`.
+        :func:`deepff.regions.components.least_area`.
     """
     height, width = regions.labels.shape
     least = least_area((height, width)) if min_area is None else min_area

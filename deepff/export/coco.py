@@ -10,7 +10,7 @@ import numpy as np
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
 from deepff.export.polygons import instance_polygons
-from deepff.files import atomic_path
+from deepff.runtime.files import atomic_path
 
 
 def write_coco(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from deepff.export.instances import AnnotatedImage, run_lengths
 from deepff.export.voc import xml_text
-from deepff.files import atomic_path
-from deepff.viz.colors import factor_colors
+from deepff.report.colors import factor_colors
+from deepff.runtime.files import atomic_path
 
 
 def write_cvat(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:

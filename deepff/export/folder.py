@@ -9,22 +9,23 @@ from PIL import Image
 from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import write_label_map, write_label_names, write_masks
-from deepff.files import atomic_folder
-from deepff.image_files import output_names
-from deepff.progress import track
-from deepff.regions import (
+from deepff.images.files import output_names
+from deepff.regions.find import (
     RECIPE_OPTIONS,
     RegionOptions,
     factorization_for,
     find_regions,
     region_names,
 )
-from deepff.result import OBJECT, Result
-from deepff.viz.report import RegionGallery, write_report_page
+from deepff.report.report import RegionGallery, write_report_page
+from deepff.report.save import OBJECT
+from deepff.results.run import Run
+from deepff.runtime.files import atomic_folder
+from deepff.runtime.progress import track
 
 
 def segment(
-    result: Result,
+    result: Run,
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
@@ -34,7 +35,7 @@ def segment(
 
     Parameters
     ----------
-    result : Result
+    result : Run
     folder : path
         The folder of the saved result.
     k : int, optional
@@ -52,7 +53,7 @@ def segment(
     Raises
     ------
     InputError
-        See :func:`deepff.regions.find_regions`.
+        See :func:`deepff.regions.find.find_regions`.
     """
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps
@@ -77,12 +78,12 @@ def segment(
     return out
 
 
-def compare_recipes(result: Result, folder: str | Path, progress: bool = False) -> None:
+def compare_recipes(result: Run, folder: str | Path, progress: bool = False) -> None:
     """Show the object's masks by both recipes side by side in the report of a saved result.
 
     Parameters
     ----------
-    result : Result
+    result : Run
         With k = 1, the paper's map of the object, and an ``object``, whose masks :func:`segment`
         has written. An image that the object's result lacks is shown without a mask.
     folder : path
@@ -116,7 +117,7 @@ def compare_recipes(result: Result, folder: str | Path, progress: bool = False) 
 
 
 def localize(
-    result: Result,
+    result: Run,
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
@@ -141,7 +142,7 @@ def localize(
     Raises
     ------
     InputError
-        See :func:`deepff.regions.find_regions`.
+        See :func:`deepff.regions.find.find_regions`.
     """
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = factorization_for(result, k).heatmaps

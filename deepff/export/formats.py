@@ -16,9 +16,9 @@ from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
-from deepff.files import atomic_folder
-from deepff.regions import RECIPE_OPTIONS, RegionOptions, Regions, region_names
-from deepff.result import Result
+from deepff.regions.find import RECIPE_OPTIONS, RegionOptions, Regions, region_names
+from deepff.results.run import Run
+from deepff.runtime.files import atomic_folder
 
 
 def write_label_maps(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:
@@ -63,7 +63,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
 
 
 def export(
-    result: Result,
+    result: Run,
     format: str,
     folder: str | Path,
     k: int | None = None,
@@ -80,13 +80,13 @@ def export(
 
     Parameters
     ----------
-    result : Result
+    result : Run
     format : str
         A key of ``FORMATS``.
     folder : path
         Where to write.
     k, options
-        See :func:`deepff.regions.find_regions`.
+        See :func:`deepff.regions.find.find_regions`.
     instances, min_area
         See :func:`deepff.export.instances.find_instances`.
     edits : ImageEdits, optional

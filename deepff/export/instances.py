@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.image_files import output_names
-from deepff.localization import Box, least_area
-from deepff.parts import part_map
-from deepff.progress import track
-from deepff.regions import RECIPE_OPTIONS, RegionOptions, find_regions
-from deepff.result import Result
+from deepff.images.files import output_names
+from deepff.regions.components import Box, least_area
+from deepff.regions.find import RECIPE_OPTIONS, RegionOptions, find_regions
+from deepff.regions.part_names import part_map
+from deepff.results.run import Run
+from deepff.runtime.progress import track
 
 INSTANCES = ("components", "parts")
 
@@ -33,7 +33,7 @@ class Instance:
     region : int
         The index of its name among the regions' names.
     box : (x_min, y_min, x_max, y_max)
-        In pixel edges, maxima exclusive, see :mod:`deepff.localization`.
+        In pixel edges, maxima exclusive, see :mod:`deepff.regions.components`.
     mask : ndarray, (y_max − y_min, x_max − x_min), bool
         Its pixels inside the box.
     """
@@ -65,7 +65,7 @@ class AnnotatedImage:
         The image's POSIX path relative to the set's root.
     file : str
         The relative path of a file about this image, without suffix, unique in the set (see
-        :func:`deepff.image_files.output_names`).
+        :func:`deepff.images.files.output_names`).
     size : (H, W)
         In pixels, of the image as it is seen upright.
     instances : list of Instance
@@ -102,7 +102,7 @@ class ImageEdits:
 
 
 def annotated_images(
-    result: Result,
+    result: Run,
     k: int | None = None,
     options: RegionOptions | None = None,
     instances: str = "components",
@@ -117,7 +117,7 @@ def annotated_images(
     Parameters
     ----------
     result, k, options
-        See :func:`deepff.regions.find_regions`.
+        See :func:`deepff.regions.find.find_regions`.
     instances, min_area
         See :func:`find_instances`.
     edits : ImageEdits, optional
@@ -127,7 +127,7 @@ def annotated_images(
     Raises
     ------
     InputError
-        See :func:`deepff.regions.find_regions` and :func:`find_instances`.
+        See :func:`deepff.regions.find.find_regions` and :func:`find_instances`.
     """
     options, edits = options or RECIPE_OPTIONS[result.recipe], edits or ImageEdits()
     files = output_names(result.names)
@@ -155,14 +155,14 @@ def region_labels(
     labels : Tensor, (H, W), integer
         0 is the background, factor j is j + 1.
     parts : mapping of int to str, optional
-        See :class:`deepff.regions.RegionOptions`. Without it each factor is a region.
+        See :class:`deepff.regions.find.RegionOptions`. Without it each factor is a region.
     dropped : collection of int
         Factors that count as background.
 
     Returns
     -------
     Tensor, (H, W)
-        0 is the background, region i is i + 1, see :func:`deepff.regions.region_names`.
+        0 is the background, region i is i + 1, see :func:`deepff.regions.find.region_names`.
     """
     if dropped:
         values = torch.tensor([factor + 1 for factor in dropped], device=labels.device)
@@ -183,7 +183,7 @@ def find_instances(
         One instance for each 8-connected component of a region, or one for all of a region.
     min_area : int, optional
         Instances of fewer pixels are left out; by default of fewer than
-        :func:`deepff.localization.least_area`.
+        :func:`deepff.regions.components.least_area`.
 
     Returns
     -------

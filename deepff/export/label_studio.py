@@ -10,8 +10,8 @@ from urllib.parse import quote
 import numpy as np
 
 from deepff.export.instances import AnnotatedImage, Instance, run_lengths
-from deepff.files import atomic_path
-from deepff.viz.colors import factor_colors
+from deepff.report.colors import factor_colors
+from deepff.runtime.files import atomic_path
 
 _CHANNELS = 4
 _WORD_BITS = 8

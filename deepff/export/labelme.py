@@ -7,7 +7,7 @@ from typing import Any
 
 from deepff.export.instances import AnnotatedImage
 from deepff.export.polygons import instance_polygons
-from deepff.files import atomic_path
+from deepff.runtime.files import atomic_path
 
 
 def write_labelme(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.files import atomic_path
-from deepff.regions import Regions
-from deepff.viz.colors import factor_colors
+from deepff.regions.find import Regions
+from deepff.report.colors import factor_colors
+from deepff.runtime.files import atomic_path
 
 
 def write_masks(regions: Regions, names: Sequence[str], folder: Path, file: str) -> None:

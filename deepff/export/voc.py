@@ -13,7 +13,7 @@ from PIL import Image
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
 from deepff.export.png import write_label_names
-from deepff.files import atomic_path
+from deepff.runtime.files import atomic_path
 
 LARGEST_VALUE = 254  # 255 marks pixels that are not judged
 

@@ -10,7 +10,7 @@ import yaml
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
 from deepff.export.polygons import instance_polygons, joined
-from deepff.files import atomic_path
+from deepff.runtime.files import atomic_path
 
 
 def write_yolo(

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import os
 import tempfile
 import warnings
 from collections import deque
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.factorization.reduction import is_distributed, rows_before
 from deepff.factorization.sparse import SparseBlock
+from deepff.runtime.distributed import is_distributed, rows_before
+from deepff.runtime.memory import available_memory
 
 Matrix = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray]
 # What is read instead of A: the places of some rows, ascending, and these rows (b, c), to
@@ -38,7 +38,7 @@ _SPARSE_BLOCKS = 16  # blocks at once: products with sparse ones do not depend o
 # Of the memory; where none is given, of a fixed size, for the result must not depend on what
 # happens to be free.
 _SPARSE_SHARE = 8
-_LEAST_MEMORY = 2**30
+_SPARSE_MEMORY = 2**30
 
 
 class RowBlocks:
@@ -109,7 +109,7 @@ class RowBlocks:
         self._transform = transform
         self.power = 0
         self.n_reads = 0
-        self._sparse_memory = (memory or _LEAST_MEMORY) // _SPARSE_SHARE
+        self._sparse_memory = (memory or _SPARSE_MEMORY) // _SPARSE_SHARE
         self._kept: list[tuple[slice, SparseBlock]] | None = None
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
@@ -259,20 +259,6 @@ def as_row_blocks(
     if isinstance(A, RowBlocks):
         return A.anew(device, memory)
     return RowBlocks(A, device, memory=memory)
-
-
-def available_memory() -> int:
-    """Bytes of main memory that are free or can be freed at once; at least 1 GiB is assumed."""
-    try:
-        with open("/proc/meminfo") as file:
-            kilobytes = next(line.split()[1] for line in file if line.startswith("MemAvailable"))
-        found = 1024 * int(kilobytes)
-    except (OSError, StopIteration):
-        try:
-            found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        except (AttributeError, ValueError, OSError):  # not on Windows
-            found = 0
-    return max(found, _LEAST_MEMORY)
 
 
 def sums(*shape: int, device: torch.device) -> Tensor:

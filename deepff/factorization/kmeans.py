@@ -16,7 +16,7 @@ from deepff.factorization.blocks import (
     check_fitted,
     check_n_components,
 )
-from deepff.factorization.reduction import is_distributed
+from deepff.runtime.distributed import is_distributed
 
 # On the cells of 100 cars, 1152 channels, k = 3 to 6, every seed reaches the best inertia that 40
 # full runs find; the best of four full runs is up to 0.3 % above it, and takes longer.

@@ -19,7 +19,9 @@ from deepff.factorization.blocks import (
     sums,
 )
 from deepff.factorization.nnls import solve, sweep
-from deepff.factorization.reduction import (
+from deepff.factorization.sparse import SparseBlock
+from deepff.factorization.start import SAMPLE_ROWS, nndsvda_start, normalize, random_start
+from deepff.runtime.distributed import (
     all_reduce_max,
     all_reduce_sum,
     from_first_rank,
@@ -27,8 +29,6 @@ from deepff.factorization.reduction import (
     is_distributed,
     rows_before,
 )
-from deepff.factorization.sparse import SparseBlock
-from deepff.factorization.start import SAMPLE_ROWS, nndsvda_start, normalize, random_start
 
 # Of H in the first read, where it starts at zero, and in those after it; of W, which is small.
 _FIRST_SWEEPS, _H_SWEEPS, _W_SWEEPS = 5, 2, 20

@@ -15,7 +15,7 @@ from deepff.factorization.blocks import (
     check_n_components,
     sums,
 )
-from deepff.factorization.reduction import all_reduce_sum, from_first_rank
+from deepff.runtime.distributed import all_reduce_sum, from_first_rank
 
 
 class PCA:

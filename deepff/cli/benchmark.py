@@ -1,0 +1,322 @@
+"""``deepff benchmark``: the paper's tables and figures, one command each."""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepff.cli.options import (
+    Cache,
+    Device,
+    DeviceChoice,
+    Model,
+    NumClasses,
+    Size,
+    Weights,
+    numbers,
+)
+from deepff.errors import InputError
+
+if TYPE_CHECKING:
+    from deepff.evaluation.predictions import Network
+    from deepff.evaluation.tables import Table
+
+app = typer.Typer(
+    name="benchmark",
+    help="Reproduce the paper's tables and figures on your copy of the data sets.",
+    no_args_is_help=True,
+)
+
+LITE_MODELS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
+
+
+class VocFilter(StrEnum):
+    """What an image's instances of the class must not all be."""
+
+    difficult_or_truncated = "difficult-or-truncated"
+    difficult = "difficult"
+
+
+Data = Annotated[Path, typer.Option(help="Root of the data set.", show_default=False)]
+LayerName = Annotated[
+    str | None, typer.Option("--layer", help="Layer, as `deepff layers` lists it.")
+]
+Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="With a row for DFF-CRF.")]
+Contrast = Annotated[
+    bool, typer.Option("--contrast/--no-contrast", help="With rows for the recipe contrast.")
+]
+CrfOnly = Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")]
+Seeds = Annotated[int, typer.Option(min=1, help="Take means over this many seeds.")]
+Out = Annotated[Path, typer.Option(help="Folder for Markdown, CSV and JSON.")]
+Counts = Annotated[str, typer.Option("-k", help="Numbers of factors: 4, 1-4 or 2,3,6.")]
+PartClasses = Annotated[
+    str, typer.Option("--classes", help="PASCAL-Part's classes, separated by commas.")
+]
+PAPER_GROUPS = "021,017,018,020,036,042"
+PART_CLASSES = "cat,cow,dog,horse,sheep"
+
+
+@app.command()
+def table1(
+    data: Data,
+    groups: Annotated[
+        str,
+        typer.Option(
+            help="Groups by number or name, separated by commas, or all; the default is the "
+            "paper's five sets."
+        ),
+    ] = PAPER_GROUPS,
+    parts: Annotated[
+        Path | None,
+        typer.Option(help="Part masks: a folder with one folder of label PNGs a group."),
+    ] = None,
+    model: Model = LITE_MODELS[0],
+    layer: LayerName = None,
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    crf: Crf = True,
+    contrast: Contrast = True,
+    seeds: Seeds = 1,
+    cache: Cache = None,
+    out: Out = Path("benchmark/table1"),
+    device: DeviceChoice = Device.auto,
+) -> None:
+    """Co-segmentation on iCoseg: IoU of objects with k = 1, and of parts with k = 2, 3, 4."""
+    network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
+
+    from deepff.evaluation.icoseg_table import table1
+
+    tables = table1(network, data, groups=_names(groups), parts=parts, crf=crf, seeds=seeds)
+    _publish(tables, out)
+
+
+@app.command()
+def table2(
+    data: Data,
+    classes: Annotated[
+        str | None, typer.Option(help="Classes, separated by commas; all if not given.")
+    ] = None,
+    filter: Annotated[
+        VocFilter, typer.Option(help="Leave out images whose instances are all this.")
+    ] = VocFilter.difficult_or_truncated,
+    model: Model = LITE_MODELS[0],
+    layer: LayerName = None,
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    crf: Crf = True,
+    contrast: Contrast = True,
+    seeds: Seeds = 1,
+    cache: Cache = None,
+    out: Out = Path("benchmark/table2"),
+    device: DeviceChoice = Device.auto,
+) -> None:
+    """Co-localization on Pascal VOC 2007: CorLoc of each class with k = 1."""
+    network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
+
+    from deepff.evaluation.datasets import VOC_CLASSES
+    from deepff.evaluation.objects import table2
+
+    wanted = VOC_CLASSES if classes is None else _names(classes)
+    table = table2(network, data, classes=wanted, filter=filter.value, crf=crf, seeds=seeds)
+    _publish({"table2": table}, out)
+
+
+@app.command()
+def table3(
+    data: Data,
+    mapping: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Which factor is which part: cow.yaml and horse.yaml, with lines like 0: head.",
+            show_default=False,
+        ),
+    ] = None,
+    write_overlays: Annotated[
+        Path | None, typer.Option(help="Write the pictures that those files are made from here.")
+    ] = None,
+    model: Model = LITE_MODELS[0],
+    layer: LayerName = None,
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    crf: Crf = True,
+    cache: Cache = None,
+    out: Out = Path("benchmark/table3"),
+    device: DeviceChoice = Device.auto,
+) -> None:
+    """Parts of PASCAL-Part's cows and horses with k = 3, from factors that a person names."""
+    network = _network(model, layer, size, weights, num_classes, cache, device)
+
+    from deepff.evaluation.named_parts import table3
+
+    table = table3(network, data, mappings=mapping or (), overlays=write_overlays, crf=crf)
+    _publish({"table3": table}, out)
+    if write_overlays is not None:
+        typer.echo(write_overlays)
+
+
+@app.command()
+def table4(
+    data: Data,
+    k: Counts = "1-4",
+    classes: PartClasses = PART_CLASSES,
+    model: Model = LITE_MODELS[0],
+    layer: LayerName = None,
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    crf: Crf = True,
+    seeds: Seeds = 1,
+    cache: Cache = None,
+    out: Out = Path("benchmark/table4"),
+    device: DeviceChoice = Device.auto,
+) -> None:
+    """Parts labelled automatically, on PASCAL-Part or on a COCO file of parts."""
+    counts = numbers(k)
+    network = _network(model, layer, size, weights, num_classes, cache, device)
+
+    from deepff.evaluation.discovered_parts import table4
+
+    tables = table4(network, data, counts, classes=_names(classes), crf=crf, seeds=seeds)
+    _publish(tables, out)
+
+
+@app.command()
+def figure5a(
+    data: Data,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(help="A layer, again for more; the default is the last of each stride."),
+    ] = None,
+    k: Counts = "1-6",
+    classes: PartClasses = PART_CLASSES,
+    model: Model = LITE_MODELS[0],
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    crf: CrfOnly = False,
+    seeds: Seeds = 3,
+    cache: Cache = None,
+    out: Out = Path("benchmark/figure5a"),
+    device: DeviceChoice = Device.auto,
+) -> None:
+    """Factor quality over k for several layers: a plot and its table."""
+    load = partial(
+        _network,
+        model,
+        size=size,
+        weights=weights,
+        num_classes=num_classes,
+        cache=cache,
+        device=device,
+    )
+    networks = {name: partial(load, layer=name) for name in layer or _layer_names(load)}
+    _figure5("figure5a", networks, data, k, classes, crf, seeds, out)
+
+
+@app.command()
+def figure5b(
+    data: Data,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A network, again for more; default: the three EfficientNet-Lites."),
+    ] = None,
+    k: Counts = "1-6",
+    classes: PartClasses = PART_CLASSES,
+    size: Size = 448,
+    crf: CrfOnly = False,
+    seeds: Seeds = 3,
+    cache: Cache = None,
+    out: Out = Path("benchmark/figure5b"),
+    device: DeviceChoice = Device.auto,
+) -> None:
+    """Factor quality over k for several networks at their default layers: a plot and its table."""
+    networks = {
+        name: partial(_network, name, None, size, None, None, cache, device)
+        for name in model or LITE_MODELS
+    }
+    _figure5("figure5b", networks, data, k, classes, crf, seeds, out)
+
+
+def _figure5(
+    name: str,
+    networks: "Mapping[str, Callable[[], Network]]",
+    data: Path,
+    k: str,
+    classes: str,
+    crf: bool,
+    seeds: int,
+    out: Path,
+) -> None:
+    counts = numbers(k)
+
+    from deepff.evaluation.curves import figure5, require_matplotlib, write_plot
+
+    require_matplotlib()
+    table, curves = figure5(
+        name, networks, data, counts, classes=_names(classes), crf=crf, seeds=seeds
+    )
+    _publish({name: table}, out)
+    write_plot(curves, counts, table.title, out / f"{name}.png")
+    typer.echo(out / f"{name}.png")
+
+
+def _network(
+    model: str,
+    layer: str | None,
+    size: int,
+    weights: Path | None,
+    num_classes: int | None,
+    cache: Path | None,
+    device: Device,
+    contrast: bool = False,
+) -> "Network":
+    from deepff.discovery.contrast import contrast_layers
+    from deepff.evaluation.predictions import Network
+    from deepff.features.layers import resolve_layer
+    from deepff.features.loading import load_backbone, select_device
+
+    backbone = load_backbone(
+        model, weights=weights, num_classes=num_classes, device=select_device(device)
+    )
+    return Network(
+        backbone,
+        resolve_layer(backbone, layer, size),
+        size,
+        cache,
+        object_layers=contrast_layers(backbone, size) if contrast else (),
+    )
+
+
+def _layer_names(load: "Callable[..., Network]") -> list[str]:
+    """The last layer of each of the four largest strides that is never negative."""
+    from deepff.features.layers import list_layers
+
+    network = load(layer=None)
+    by_stride = {
+        layer.stride: layer.name
+        for layer in list_layers(network.backbone, network.size)
+        if layer.non_negative and min(layer.grid) > 1
+    }
+    return [by_stride[stride] for stride in sorted(by_stride)[-4:]]
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError("name at least one class or group, separated by commas")
+    return names
+
+
+def _publish(tables: "dict[str, Table]", out: Path) -> None:
+    from deepff.evaluation.tables import write_tables
+
+    for table in tables.values():
+        typer.echo(table.markdown())
+    for path in write_tables(tables, out):
+        typer.echo(path)

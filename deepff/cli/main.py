@@ -1,0 +1,393 @@
+"""The command ``deepff``."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from deepff.cli.benchmark import app as benchmark_app
+from deepff.cli.messages import report_skipped, summarize, warn
+from deepff.cli.options import (
+    BatchSize,
+    Cache,
+    Device,
+    DeviceChoice,
+    Memory,
+    Model,
+    NumClasses,
+    Recipe,
+    Size,
+    Weights,
+    byte_count,
+    numbers,
+)
+from deepff.cli.regions import export, localize, segment
+from deepff.errors import InputError
+
+if TYPE_CHECKING:
+    pass
+
+
+class _Group(TyperGroup):
+    """Turns what a user can mend into one sentence and an exit status, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            warn(f"error: {error}")
+            raise typer.Exit(2) from None
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            warn(f"error: {error.strerror or error}{where}")
+            raise typer.Exit(2) from None
+        except RuntimeError as error:
+            # One of the processes of a shared run is gone, and its connections with it.
+            if "torch" not in sys.modules or not _is_shared():
+                raise
+            warn(f"error: another process of this run has stopped ({str(error).splitlines()[0]})")
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            warn("interrupted; with --cache the same command goes on where it stopped")
+            raise typer.Exit(130) from None
+
+
+def _is_shared() -> bool:
+    from deepff.runtime.distributed import n_ranks
+
+    return n_ranks() > 1
+
+
+app = typer.Typer(
+    name="deepff",
+    cls=_Group,
+    help="Deep Feature Factorization: what a deep CNN sees as alike in a set of images.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(benchmark_app)
+
+
+class Method(StrEnum):
+    """How activations are factorised."""
+
+    nmf = "nmf"
+    pca = "pca"
+    kmeans = "kmeans"
+
+
+class Solver(StrEnum):
+    """How NMF is solved."""
+
+    hals = "hals"
+    mu = "mu"
+
+
+class ChannelWeights(StrEnum):
+    """What channels are multiplied with before the factorization."""
+
+    none = "none"
+    border = "border"
+
+
+class Interpolation(StrEnum):
+    """How images are resized."""
+
+    bilinear = "bilinear"
+    bicubic = "bicubic"
+
+
+def _triple(text: str | None, option: str) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != 3:
+        raise InputError(f"{option} takes three numbers such as 0.5,0.5,0.5, not {text!r}")
+    return values
+
+
+@app.command()
+def discover(
+    images: Annotated[
+        list[Path] | None, typer.Argument(help="Folders, files or globs.", show_default=False)
+    ] = None,
+    k: Annotated[
+        str | None,
+        typer.Option(
+            "-k",
+            "--n-components",
+            help="Number of factors: 4, 1-4, 2,3,6 or auto; by default 4, or 1 for the object.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("result"),
+    sample: Annotated[bool, typer.Option("--sample", help="Use six sample photographs.")] = False,
+    model: Model = "efficientnet_lite0",
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Layer, as `deepff layers` lists it; several give one map of the object.",
+            show_default=False,
+        ),
+    ] = None,
+    channel_weights: Annotated[
+        ChannelWeights | None,
+        typer.Option(help="border: channels weigh more the less they fire on the images' border."),
+    ] = None,
+    recipe: Annotated[
+        Recipe | None,
+        typer.Option(
+            help="contrast: one map of the object, from weighted, fused layers; by default paper."
+        ),
+    ] = None,
+    inside_object: Annotated[
+        bool,
+        typer.Option("--inside-object", help="The factors are parts of the object, found first."),
+    ] = False,
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    mean: Annotated[str | None, typer.Option(help="Channel means, as R,G,B in [0, 1].")] = None,
+    std: Annotated[str | None, typer.Option(help="Channel deviations, as R,G,B.")] = None,
+    interpolation: Annotated[
+        Interpolation | None, typer.Option(help="How images are resized.")
+    ] = None,
+    method: Annotated[
+        Method | None, typer.Option(help="How activations are factorised; by default nmf.")
+    ] = None,
+    solver: Annotated[
+        Solver | None, typer.Option(help="NMF: HALS, or the paper's multiplicative updates.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the factorization.")] = 0,
+    cache: Cache = None,
+    memory: Memory = None,
+    batch_size: BatchSize = 8,
+    device: DeviceChoice = Device.auto,
+    amp: Annotated[bool, typer.Option("--amp", help="Mixed precision on a CUDA device.")] = False,
+) -> None:
+    """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
+    if sample == bool(images):
+        raise InputError("name folders, files or globs of images, or --sample, and not both")
+    if inside_object and (recipe or channel_weights or solver or method or len(layer or ()) > 1):
+        raise InputError(
+            "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
+            "--solver, --channel-weights and a second --layer"
+        )
+    counts: list[int] | Literal["auto"] | None = (
+        "auto" if k == "auto" else None if k is None else numbers(k)
+    )
+    bound = byte_count(memory)
+    means, stds = _triple(mean, "--mean"), _triple(std, "--std")
+
+    from deepff.discovery.discover import discover
+    from deepff.discovery.discover_parts import discover_parts
+    from deepff.images.files import sample_images
+    from deepff.report.save import check_output_folder
+    from deepff.runtime import distributed
+
+    distributed.join()
+    if distributed.rank() == 0:
+        check_output_folder(out)
+    files = sample_images() if sample else images or []
+    common: dict[str, Any] = {
+        "model": model,
+        "layer": layer[0] if layer and len(layer) == 1 else layer,
+        "size": size,
+        "weights": weights,
+        "num_classes": num_classes,
+        "mean": means,
+        "std": stds,
+        "interpolation": interpolation,
+        "random_state": seed,
+        "batch_size": batch_size,
+        "cache": cache,
+        "memory": bound,
+        "device": device,
+        "amp": amp,
+        "progress": True,
+    }
+    if inside_object:
+        result = discover_parts(files, counts or 3, **common)
+    else:
+        result = discover(
+            files,
+            counts,
+            recipe=recipe or Recipe.paper,
+            channel_weights=channel_weights,
+            method=method or Method.nmf,
+            method_options={} if solver is None else {"solver": solver.value},
+            **common,
+        )
+    is_first = distributed.rank() == 0
+    distributed.leave()
+    if not is_first:
+        return
+    result.command = shlex.join(["deepff", *sys.argv[1:]])
+    result.save(out, progress=True)
+    report_skipped(result.skipped, out)
+    summarize(result, out)
+
+
+@app.command()
+def apply(
+    bank: Annotated[
+        Path, typer.Argument(help="A result's concepts.safetensors.", show_default=False)
+    ],
+    images: Annotated[
+        list[Path], typer.Argument(help="Folders, files or globs.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("result"),
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    cache: Cache = None,
+    batch_size: BatchSize = 8,
+    device: DeviceChoice = Device.auto,
+) -> None:
+    """Find a result's factors in new images, for segment, localize and export."""
+    from deepff.app.label_file import FILE, carry_over, load_labels
+    from deepff.discovery.apply import apply
+    from deepff.report.load import load
+    from deepff.report.save import check_output_folder
+    from deepff.results.concepts import load_concepts
+
+    concepts = load_concepts(bank)
+    check_output_folder(out)
+    result = apply(
+        concepts,
+        images,
+        weights=weights,
+        num_classes=num_classes,
+        batch_size=batch_size,
+        cache=cache,
+        device=device,
+        progress=True,
+    )
+    result.command = shlex.join(["deepff", *sys.argv[1:]])
+    result.save(out, progress=True)
+    if (bank.parent / FILE).is_file():
+        carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
+    report_skipped(result.skipped, out)
+    summarize(result, out)
+
+
+for command in (segment, localize, export):
+    app.command()(command)
+
+
+@app.command()
+def models() -> None:
+    """List networks, with their default layers and what must be downloaded."""
+    from deepff.features.loading import available_models
+
+    rows = [(info.name, info.default_layer, info.download) for info in available_models()]
+    _print_table(("model", "default layer", "to download"), rows)
+
+
+@app.command()
+def layers(
+    model: Annotated[str, typer.Argument(help="Network, as `deepff models` lists it.")],
+    size: Size = 448,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+) -> None:
+    """List a network's layers; signed ones are not for NMF."""
+    from deepff.features.layers import list_layers
+    from deepff.features.loading import load_backbone
+
+    # Without a file the layers are those of random weights: nothing need be downloaded to see them.
+    backbone = load_backbone(
+        model, weights=weights, num_classes=num_classes, pretrained=weights is not None
+    )
+    rows = [
+        (
+            layer.name if layer.name == layer.path else f"{layer.name} ({layer.path})",
+            str(layer.channels),
+            str(layer.stride),
+            f"{layer.grid[0]} × {layer.grid[1]}",
+            "never" if layer.non_negative else f"down to {layer.minimum:.2g}",
+        )
+        for layer in list_layers(backbone, size)
+    ]
+    _print_table(("layer", "channels", "stride", "grid", "negative"), rows)
+
+
+def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+@app.command()
+def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) -> None:
+    """Open the report of a result in the browser."""
+    import webbrowser
+
+    from deepff.report.load import load
+
+    load(folder)
+    report = (folder / "report.html").resolve()
+    if not report.is_file():
+        raise InputError(f"{folder} has no report.html; run its command again")
+    typer.echo(report)
+    webbrowser.open(report.as_uri())
+
+
+@app.command()
+def label(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folder of a result; or folders, files or globs of images, which are factorised "
+            "first.",
+            show_default=False,
+        ),
+    ],
+    k: Annotated[
+        str | None,
+        typer.Option("-k", help="Numbers of factors of a new result; by default 1-6."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for a new result; by default result.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; by default for this machine alone.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="By default the first free one from 7860."),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Name factors in the browser, look the images over, and export what they mark."""
+    import webbrowser
+    from threading import Thread
+
+    from deepff.app.label_file import FILE
+    from deepff.app.server import is_loopback, serve
+    from deepff.app.workspace import open_workspace
+
+    workspace = open_workspace(sources, out, None if k is None else numbers(k))
+    if not is_loopback(host):
+        warn(f"whoever reaches {host} can see the images of {workspace.folder} and change labels")
+
+    def announce(url: str) -> None:
+        typer.echo(url)
+        if browser:  # beside, as some browsers keep the one who opens them waiting
+            Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    try:
+        serve(workspace, host, port, announce)
+    except KeyboardInterrupt:
+        if (saved := workspace.folder / FILE).exists():
+            typer.echo(f"saved in {saved}")

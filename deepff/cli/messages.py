@@ -1,0 +1,49 @@
+"""What commands say, on standard output and standard error."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from deepff.images.reading import SkippedFile
+    from deepff.results.result import Result
+
+
+def warn(message: str) -> None:
+    typer.echo(f"deepff: {message}", err=True)
+
+
+def report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
+    if skipped:
+        shown = "; ".join(f"{file.name} ({file.reason})" for file in skipped[:3])
+        n_more = len(skipped) - 3
+        rest = f"; and {n_more} more, see {out / 'manifest.json'}" if n_more > 0 else ""
+        warn(f"skipped {len(skipped)} of the files: {shown}{rest}")
+
+
+def summarize(result: "Result", out: Path) -> None:
+    from deepff.discovery.choose_k import AGREED
+    from deepff.discovery.contrast import separation_warning
+
+    errors = ", ".join(
+        f"k={k}: {found.relative_error:.3f}" for k, found in result.factorizations.items()
+    )
+    n = len(result.images)
+    typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.model} {result.layer}")
+    for k, found in result.factorizations.items():
+        empty = [str(j) for j, share in enumerate(found.energy_shares.tolist()) if share == 0]
+        if empty:
+            warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
+    if result.agreements is not None:
+        agreed = ", ".join(f"{value:.2f} at k={k}" for k, value in result.agreements.items())
+        typer.echo(f"agreement of halves of the images {agreed}")
+        if max(result.agreements.values(), default=0) < AGREED:
+            warn(f"at no k do halves of the images agree by {AGREED}, so k is 1; give a number")
+    typer.echo(f"relative error {errors}")
+    if result.separation is not None:
+        typer.echo(f"inside of the images against their border {result.separation:.2f}")
+        warning = separation_warning(result.separation)
+        if warning:
+            warn(warning)
+    typer.echo(out / "report.html")

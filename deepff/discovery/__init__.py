@@ -1,0 +1,1 @@
+"""The whole way in one call: discover, parts of objects, banks applied, how many factors."""

@@ -1,0 +1,150 @@
+"""A concept bank applied to new images: W fixed, H found."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from deepff.discovery.contrast import fuse
+from deepff.discovery.discover import Images, given_files
+from deepff.errors import InputError
+from deepff.factorization import METHODS
+from deepff.factorization.blocks import RowBlocks
+from deepff.features.activations import Activations
+from deepff.features.extraction import extract_layers
+from deepff.features.layers import resolve_layer
+from deepff.features.loading import select_device
+from deepff.results.concepts import ConceptBank, load_concepts
+from deepff.results.factorization import Factorization
+from deepff.results.heatmaps import HeatMaps
+from deepff.results.result import Result
+
+
+def apply(
+    bank: ConceptBank | str | Path,
+    images: Images,
+    *,
+    model: nn.Module | None = None,
+    weights: str | Path | None = None,
+    num_classes: int | None = None,
+    batch_size: int = 8,
+    cache: str | Path | None = None,
+    device: str = "auto",
+    progress: bool = False,
+) -> Result:
+    """Find the factors of one set in other images, with network and preparation as recorded.
+
+    Parameters
+    ----------
+    bank : ConceptBank, or path
+        A result's ``concepts``, or its ``concepts.safetensors``.
+    images : path, glob, or sequence of these
+        As for :func:`deepff.discover`.
+    model : torch.nn.Module, optional
+        The network, where it is one's own.
+    weights : path, optional
+        The network's weights, where they were a file.
+    num_classes, batch_size, cache, device, progress
+        As for :func:`deepff.discover`.
+
+    Returns
+    -------
+    Result
+        With the bank's components, H of the new images for them, and the relative error that they
+        leave there. Full strength and thresholds over the set are those of the bank's own set, so
+        that the same factor is on at the same coefficient; Otsu per image is of the image.
+
+    Raises
+    ------
+    InputError
+        The bank, its network with the same weights, or the images cannot be had; or the bank's
+        factors are parts inside an object, which it does not hold.
+
+    Examples
+    --------
+    >>> new = deepff.apply("result/concepts.safetensors", "new_photos/")  # doctest: +SKIP
+    """
+    bank = bank if isinstance(bank, ConceptBank) else load_concepts(bank)
+    if bank.parts_of is not None:
+        raise InputError(
+            "parts inside the object cannot be applied to other images; run discover with "
+            "--inside-object on them, or apply a bank made without it"
+        )
+    files = given_files(images)
+    started = time.perf_counter()
+    source = bank.sources[0]
+    backbone = source.backbone(
+        model=model, weights=weights, num_classes=num_classes, device=select_device(device)
+    )
+    layers = [resolve_layer(backbone, source.layer, source.size) for source in bank.sources]
+    loaded = time.perf_counter()
+    activations, skipped = extract_layers(
+        files,
+        backbone,
+        layers,
+        size=source.size,
+        batch_size=batch_size,
+        amp=source.amp,
+        cache=cache,
+        progress=progress,
+    )
+    extracted = time.perf_counter()
+    factorizations = {k: _coefficients(bank, k, activations) for k in bank.components}
+    finest = max(activations, key=lambda a: sum(image.n_cells for image in a.images))
+    return Result(
+        images=finest.images,
+        skipped=skipped,
+        factorizations=factorizations,
+        method=bank.method,
+        sources=bank.sources,
+        options={},
+        command="deepff.apply",
+        seconds={
+            "loading the network": loaded - started,
+            "network": extracted - loaded,
+            "coefficients": time.perf_counter() - extracted,
+        },
+        cache=None if cache is None else str(Path(cache).resolve()),
+        channel_weights=bank.channel_weights,
+        recipe=bank.recipe,
+        bank=bank,
+        activations=activations[0] if len(activations) == 1 else None,
+    )
+
+
+def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> Factorization:
+    """H of the bank's components with k factors, of every layer and fused."""
+    channels = [source.channels for source in bank.sources]
+    components = bank.components[k]
+    weights = (
+        [None] * len(channels)
+        if bank.channel_weights is None
+        else bank.channel_weights.split(channels)
+    )
+    maps, errors = [], []
+    for own, w, g in zip(activations, components.split(channels, dim=1), weights, strict=True):
+        rows = RowBlocks(own.blocks, transform=_scaled_by(g))
+        estimator: Any = METHODS[bank.method](k)
+        estimator.components_ = w.to(rows.device)
+        H = estimator.transform(rows)
+        errors.append(_relative_error(rows, H, estimator.components_))
+        maps.append(HeatMaps.of_images(H, own.images))
+    found = maps[0] if len(maps) == 1 else fuse(maps)
+    scale = bank.levels[k].high
+    heatmaps = HeatMaps(found.coefficients, found.grids, found.image_sizes, scale)
+    relative_error = math.sqrt(sum(error**2 for error in errors) / len(errors))
+    return Factorization(components, heatmaps, relative_error, 0)
+
+
+def _scaled_by(weights: Tensor | None) -> Any:
+    return None if weights is None else lambda place, rows: rows * weights.to(rows.device)
+
+
+def _relative_error(rows: RowBlocks, H: Tensor, W: Tensor) -> float:
+    residual = total = 0.0
+    for place, block in rows:
+        residual += float((block - H[place] @ W).square().sum())
+        total += float(block.square().sum())
+    return math.sqrt(residual / total) if total > 0 else 0.0

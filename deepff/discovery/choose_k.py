@@ -1,0 +1,286 @@
+"""How many factors: k by agreement between halves of the set, and the tree over k."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.factorization import NMF
+from deepff.features.activations import Activations
+from deepff.results.factorization import Factorization
+from deepff.runtime.progress import track
+
+# The agreement from which two halves count as having found the same factors.
+AGREED = 0.85
+# One split in two is a matter of luck: measured agreements of single splits spread by up to 0.2.
+N_SPLITS = 3
+# Cells of the whole set that are looked at, which bounds time and memory. Fewer made the factors
+# of a half, and so their agreement, visibly worse.
+MAX_CELLS = 20_000
+
+Rows = Activations | Sequence[Tensor]
+Split = tuple[list[Tensor], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A number of factors, and what it was chosen by.
+
+    Attributes
+    ----------
+    k : int
+        The largest that agrees; 1 where none from 2 on does.
+    agreements : dict of int to float
+        Of every k that was tried, from 2 on, ascending; in [0, 1].
+    """
+
+    k: int
+    agreements: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where a factor lies among the factors of the next smaller number of factors.
+
+    Attributes
+    ----------
+    k, child : int
+        The factor, by the number of factors and its place among them.
+    parent_k, parent : int
+        The factor of the smaller number that holds most of the child's mass.
+    share : float
+        Of the child's mass, how much lies in the parent's cells; in [0, 1].
+    chance : float
+        Of all cells, how many are the parent's: the share of a child that lies everywhere alike.
+    """
+
+    k: int
+    child: int
+    parent_k: int
+    parent: int
+    share: float
+    chance: float
+
+
+def select_k(
+    rows: Rows,
+    k_max: int = 6,
+    threshold: float = AGREED,
+    *,
+    estimator: Callable[[int], Any] | None = None,
+    random_state: int = 0,
+    progress: bool = False,
+) -> Selection:
+    """Choose k without labels: the largest whose factors two halves of the images agree on.
+
+    Agreement does not fall steadily with k, so every k is tried. A k with too few cells or channels
+    to fit it to each half is not.
+
+    Parameters
+    ----------
+    rows : Activations, or sequence of Tensor, each (cells of the image, c)
+        A, or for each image the rows that count, such as its cells on the object.
+    k_max : int
+        The largest k that may be chosen.
+    threshold : float
+        The agreement asked for, above 0 and at most 1.
+    estimator, random_state
+        As for :func:`agreement`.
+    progress : bool
+        Show progress on standard error.
+
+    Raises
+    ------
+    InputError
+        As :func:`agreement`; `k_max` or `threshold` is out of range.
+    """
+    if k_max < 1:
+        raise InputError(f"k_max is {k_max}; it must be at least 1")
+    if not 0 < threshold <= 1:
+        raise InputError(f"an agreement of {threshold:g} is out of range; it is above 0, at most 1")
+    estimator = estimator or _nmf(random_state)
+    splits = _splits(rows, random_state)
+    limits = [sum(map(len, half)) for halves in splits for half in halves]
+    k_max = min(k_max, splits[0][0][0].shape[1], *limits)
+    agreements = {}
+    with track("choosing k", max(k_max - 1, 0), unit="runs", enabled=progress) as advance:
+        for k in range(2, k_max + 1):
+            agreements[k] = _mean_agreement(splits, k, estimator)
+            advance(1)
+    agreed = [k for k, value in agreements.items() if value >= threshold]
+    return Selection(max(agreed, default=1), agreements)
+
+
+def agreement(
+    rows: Rows,
+    k: int,
+    *,
+    estimator: Callable[[int], Any] | None = None,
+    random_state: int = 0,
+) -> float:
+    """How far k factors found on one half of the images are those found on the other half.
+
+    The images are split in two at random, k factors are fitted to each half, and both sets of
+    factors are applied to all images. Each cell is labelled by both (:func:`cell_labels`), the two
+    labellings are compared (:func:`matched_iou`), and the mean over three such splits is taken.
+    Of more than 20,000 cells, a random sample of about that many is used.
+
+    Parameters
+    ----------
+    rows : Activations, or sequence of Tensor, each (cells of the image, c)
+        A, or for each image the rows that count. Images without rows do not take part.
+    k : int
+        The number of factors.
+    estimator : callable, optional
+        Gives an unfitted estimator for k, of :mod:`deepff.factorization` or of its kind; by default
+        NMF.
+    random_state : int
+        Seed of the splits and of the default estimator.
+
+    Returns
+    -------
+    float
+        In [0, 1]; 1 where both halves give the same labels.
+
+    Raises
+    ------
+    InputError
+        There are fewer than two images with rows, or k is more than a half's rows or channels.
+    """
+    return _mean_agreement(_splits(rows, random_state), k, estimator or _nmf(random_state))
+
+
+def matched_iou(labels: Tensor, others: Tensor, k: int) -> float:
+    """Mean IoU of two labellings' k labels, matched one to one so that it is largest.
+
+    Cells are counted over the whole set. A label that no cell has, in either labelling, is matched
+    with IoU 0: a factor that is not used is not a factor found again.
+
+    Parameters
+    ----------
+    labels, others : Tensor of int64, (cells,)
+        From 0 to k − 1; −1 is no label.
+    k : int
+        The number of labels.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    # Row and column 0 count the cells without a label, which are in no intersection.
+    pairs = (labels + 1) * (k + 1) + others + 1
+    counts = torch.bincount(pairs, minlength=(k + 1) ** 2).view(k + 1, k + 1).numpy()
+    intersection = counts[1:, 1:]
+    union = counts.sum(1)[1:, None] + counts.sum(0)[None, 1:] - intersection
+    ious = intersection / np.maximum(union, 1)
+    return float(ious[linear_sum_assignment(ious, maximize=True)].mean())
+
+
+def cell_labels(coefficients: Tensor) -> Tensor:
+    """Which factor each cell is: the arg-max of |H|, each column divided by its root mean square.
+
+    A factor's coefficients are fixed only up to a scale. Unlike the maximum, the root mean square
+    does not hang on one cell, and the sign of a signed factor (PCA) does not matter.
+
+    Parameters
+    ----------
+    coefficients : Tensor, (rows, k)
+        H.
+
+    Returns
+    -------
+    Tensor of int64, (rows,)
+        On the CPU: from 0 to k − 1, of equal values the first; −1 where all coefficients are 0.
+    """
+    magnitudes = coefficients.abs()
+    scale = magnitudes.square().mean(0).sqrt().clamp_min(torch.finfo(magnitudes.dtype).tiny)
+    strongest, labels = (magnitudes / scale).max(1)
+    return labels.masked_fill(strongest == 0, -1).cpu()
+
+
+def tree(factorizations: Mapping[int, Factorization]) -> list[Link]:
+    """Link each factor to the factor of the next smaller k that holds most of its mass.
+
+    The mass of a factor is the sum of its |H| over cells. A cell is the parent's where the parent
+    is its label (:func:`cell_labels`), so shares are not changed by the factors' scales. Nothing
+    makes factors nest: compare a share with its chance.
+
+    Parameters
+    ----------
+    factorizations : mapping of int to Factorization
+        By k, all of the same rows, as in `Result.factorizations`.
+
+    Returns
+    -------
+    list of Link
+        By k, then by child. The factors of the smallest k are no children, nor is a factor that is
+        zero everywhere.
+    """
+    links = []
+    for (parent_k, coarse), (k, fine) in pairwise(sorted(factorizations.items())):
+        labels = cell_labels(coarse.coefficients)
+        mass = fine.coefficients.abs().cpu().double()
+        held = torch.stack([mass[labels == parent].sum(0) for parent in range(parent_k)])
+        total = mass.sum(0)
+        for child in total.nonzero().flatten().tolist():
+            parent = int(held[:, child].argmax())
+            share = float(held[parent, child] / total[child])
+            chance = float((labels == parent).double().mean())
+            links.append(Link(k, child, parent_k, parent, share, chance))
+    return links
+
+
+def _nmf(random_state: int) -> Callable[[int], NMF]:
+    return lambda k: NMF(k, random_state=random_state)
+
+
+def _mean_agreement(splits: list[Split], k: int, estimator: Callable[[int], Any]) -> float:
+    values = []
+    for first, second in splits:
+        labels, others = (
+            cell_labels(estimator(k).fit(half).transform(first + second))
+            for half in (first, second)
+        )
+        values.append(matched_iou(labels, others, k))
+    return float(np.mean(values))
+
+
+def _splits(rows: Rows, random_state: int) -> list[Split]:
+    """The set's images in two halves, `N_SPLITS` times."""
+    images = rows.image_rows if isinstance(rows, Activations) else list(rows)
+    images = [image for image in images if len(image)]
+    if len(images) < 2:
+        raise InputError(
+            f"k is chosen by what two halves of the images agree on, and there "
+            f"{'is 1 image' if images else 'are 0 images'} with activations; give two or more, "
+            "or a number for k"
+        )
+    generator = torch.Generator().manual_seed(random_state)
+    images = _sampled(images, generator)
+    splits = []
+    for _ in range(N_SPLITS):
+        order = torch.randperm(len(images), generator=generator).tolist()
+        first, second = order[: len(order) // 2], order[len(order) // 2 :]
+        splits.append(([images[i] for i in first], [images[i] for i in second]))
+    return splits
+
+
+def _sampled(images: list[Tensor], generator: torch.Generator) -> list[Tensor]:
+    """The same share of every image's rows, at least one, about MAX_CELLS together."""
+    share = MAX_CELLS / sum(map(len, images))
+    if share >= 1:
+        return images
+    sampled = []
+    for rows in images:
+        n = max(1, round(share * len(rows)))
+        chosen = torch.randperm(len(rows), generator=generator)[:n].sort().values
+        sampled.append(rows[chosen.to(rows.device)])
+    return sampled

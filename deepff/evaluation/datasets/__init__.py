@@ -1,0 +1,38 @@
+"""Ground truth of public data sets, all in one form: :mod:`.ground_truth`."""
+
+from deepff.evaluation.datasets.coco import CAR_PARTS, LEFT_RIGHT, load_coco
+from deepff.evaluation.datasets.ground_truth import (
+    BACKGROUND,
+    IGNORED,
+    UNNAMED,
+    Box,
+    GroundTruthImage,
+    GroundTruthSet,
+    object_labels,
+)
+from deepff.evaluation.datasets.icoseg import load_icoseg
+from deepff.evaluation.datasets.labels import load_label_folder, read_part_names
+from deepff.evaluation.datasets.pascal_part import MERGED_PARTS, TABLE3_PARTS, load_pascal_part
+from deepff.evaluation.datasets.voc import VOC_CLASSES, VOC_FILTERS, load_voc
+
+__all__ = [
+    "BACKGROUND",
+    "CAR_PARTS",
+    "IGNORED",
+    "LEFT_RIGHT",
+    "MERGED_PARTS",
+    "TABLE3_PARTS",
+    "UNNAMED",
+    "VOC_CLASSES",
+    "VOC_FILTERS",
+    "Box",
+    "GroundTruthImage",
+    "GroundTruthSet",
+    "load_coco",
+    "load_icoseg",
+    "load_label_folder",
+    "load_pascal_part",
+    "load_voc",
+    "object_labels",
+    "read_part_names",
+]

@@ -1,0 +1,191 @@
+"""Ground truth in one form, whatever data set it comes from.
+
+A data set, or one class or group of it, is a `GroundTruthSet`: part names and images. An image's
+ground truth is one label map at the image's own size, read from disk each time it is asked for, so
+that memory does not grow with the set, and boxes.
+
+A label map is uint8 (H, W):
+
+==============  =============================================================================
+value           the pixel is
+==============  =============================================================================
+0               background
+1 … p           part `part_names[value - 1]`; sets without parts have one, the object
+254             on the object, but on none of the named parts (`UNNAMED`)
+255             not to be judged, like the border of VOC's segmentations (`IGNORED`)
+==============  =============================================================================
+
+Boxes are (x_min, y_min, x_max, y_max) in pixels from the image's top-left corner, along the edges
+of the pixels: the box of the single pixel in row 0 and column 0 is (0, 0, 1, 1).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from deepff.errors import InputError
+from deepff.images.files import ImageFile
+from deepff.images.reading import UnreadableImageError, image_size
+
+BACKGROUND = 0
+UNNAMED = 254
+IGNORED = 255
+
+BACKGROUND_NAMES = ("background", "_background_")
+
+
+@dataclass(frozen=True)
+class Box:
+    """One annotated object.
+
+    Attributes
+    ----------
+    class_name : str
+    coordinates : tuple of float
+        (x_min, y_min, x_max, y_max) along pixel edges.
+    difficult, truncated : bool
+        Pascal VOC's flags; False where a data set has none.
+    """
+
+    class_name: str
+    coordinates: tuple[float, float, float, float]
+    difficult: bool = False
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class GroundTruthImage:
+    """An image and what is known of it.
+
+    Attributes
+    ----------
+    image : ImageFile
+    boxes : tuple of Box
+        All annotated objects, whatever their class.
+    read_labels : callable, optional
+        Reads the label map from disk; None where the data set has no segmentation of this image.
+    """
+
+    image: ImageFile
+    boxes: tuple[Box, ...] = ()
+    read_labels: Callable[[], np.ndarray] | None = None
+
+    def labels(self) -> np.ndarray:
+        """Read the label map.
+
+        Returns
+        -------
+        ndarray of uint8, (H, W)
+
+        Raises
+        ------
+        InputError
+            There is no segmentation, or it is not of the image's size.
+        """
+        if self.read_labels is None:
+            raise InputError(f"{self.image.name} has no segmentation in this data set")
+        labels = self.read_labels()
+        height, width = image_size(self.image.path)
+        if labels.shape != (height, width):
+            raise InputError(
+                f"the ground truth of {self.image.name} is {labels.shape[1]} × {labels.shape[0]} "
+                f"pixels, but the image is {width} × {height}"
+            )
+        return labels
+
+    def boxes_of(self, class_name: str) -> list[tuple[float, float, float, float]]:
+        """Coordinates of the boxes of one class, difficult and truncated ones included."""
+        return [box.coordinates for box in self.boxes if box.class_name == class_name]
+
+
+@dataclass(frozen=True)
+class GroundTruthSet:
+    """A data set, or one class or group of it.
+
+    Attributes
+    ----------
+    name : str
+        The class, the group, or the folder's name.
+    part_names : tuple of str
+        Part i has the label i + 1.
+    images : tuple of GroundTruthImage
+    """
+
+    name: str
+    part_names: tuple[str, ...]
+    images: tuple[GroundTruthImage, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.part_names) >= UNNAMED:
+            raise InputError(
+                f"{self.name} names {len(self.part_names)} parts, but a label map holds at most "
+                f"{UNNAMED - 1}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def object_labels(labels: np.ndarray) -> np.ndarray:
+    """Label map of the whole object: all parts, named or not, become label 1.
+
+    Parameters
+    ----------
+    labels : ndarray, (H, W)
+        A label map, or a bool mask of the object.
+
+    Returns
+    -------
+    ndarray of uint8, (H, W)
+        0 background, 1 object, 255 ignored.
+    """
+    whole = (labels != BACKGROUND).astype(np.uint8)
+    whole[labels == IGNORED] = IGNORED
+    return whole
+
+
+def require_annotation(path: Path, image: ImageFile) -> bool:
+    """Whether the file that annotates an image is there.
+
+    False means that `image` is no image and should be left out: folders of images also hold notes
+    and thumbnail caches, which nobody annotates.
+
+    Raises
+    ------
+    InputError
+        The file is missing, and `image` is an image.
+    """
+    if path.is_file():
+        return True
+    try:
+        image_size(image.path)
+    except UnreadableImageError:
+        return False
+    raise InputError(f"no ground truth for the image {image.name}: {path} is missing")
+
+
+def read_label_image(path: Path) -> np.ndarray:
+    """Pixel values of a label image or mask as they are stored: a palette's indices, not colours.
+
+    Returns
+    -------
+    ndarray, (H, W)
+
+    Raises
+    ------
+    InputError
+        The file cannot be decoded, or has several channels.
+    """
+    try:
+        with Image.open(path) as image:
+            values = np.asarray(image)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path} cannot be read as a label image: {error}") from error
+    if values.ndim != 2:
+        raise InputError(
+            f"{path} has {values.shape[2]} channels; a label image has one, or a palette"
+        )
+    return values

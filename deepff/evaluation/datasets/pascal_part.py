@@ -1,0 +1,209 @@
+"""PASCAL-Part: part masks for the images of VOC 2010 (Chen et al., CVPR 2014)."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepff.errors import InputError
+from deepff.evaluation.datasets.ground_truth import UNNAMED, GroundTruthImage, GroundTruthSet
+from deepff.evaluation.datasets.voc import check_classes, find_voc, image_file, image_ids
+
+# What loadmat raises for files that are truncated, of MATLAB 7.3, or not MATLAB's, and what reading
+# an array as a struct raises.
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, OSError, NotImplementedError, zlib.error)
+
+PartNames = Mapping[str, Sequence[str]]
+"""The data set's own part names, by the name of the part that they are merged into."""
+
+# Upper and lower legs are annotated apart on cows, horses and sheep, with hooves on horses only.
+_LEGS = tuple(f"{side}{end}{piece}leg" for end in "fb" for side in "lr" for piece in "ul")
+_HOOVES = ("lfho", "rfho", "lbho", "rbho")
+_PAW_LEGS = tuple(f"{side}{end}{piece}" for end in "fb" for side in "lr" for piece in ("leg", "pa"))
+_FACE = ("head", "leye", "reye", "lear", "rear")
+_TORSO = ("torso", "neck")
+
+TABLE3_PARTS: dict[str, PartNames] = {
+    "cow": {"head": (*_FACE, "muzzle", "lhorn", "rhorn"), "neck+torso": _TORSO, "leg": _LEGS},
+    "horse": {"head": (*_FACE, "muzzle"), "neck+torso": _TORSO, "leg": (*_LEGS, *_HOOVES)},
+}
+"""Parts of the paper's Table 3. Tails are on the object but belong to none of them."""
+
+_HORNED: PartNames = {
+    "head": (*_FACE, "muzzle", "lhorn", "rhorn"),
+    "torso": _TORSO,
+    "leg": _LEGS,
+    "tail": ("tail",),
+}
+_ROAD_VEHICLE: PartNames = {
+    "body": ("frontside", "leftside", "rightside", "backside", "roofside"),
+    "mirror": ("leftmirror", "rightmirror"),
+    "license plate": ("fliplate", "bliplate"),
+    "door": ("door",),
+    "wheel": ("wheel",),
+    "headlight": ("headlight",),
+    "window": ("window",),
+}
+_TWO_WHEELER: PartNames = {
+    "wheel": ("fwheel", "bwheel"),
+    "saddle": ("saddle",),
+    "handlebar": ("handlebar",),
+    "headlight": ("headlight",),
+}
+
+MERGED_PARTS: dict[str, PartNames] = {
+    "aeroplane": {
+        "body": ("body",),
+        "stern": ("stern",),
+        "wing": ("lwing", "rwing"),
+        "tail": ("tail",),
+        "engine": ("engine",),
+        "wheel": ("wheel",),
+    },
+    "bicycle": {**_TWO_WHEELER, "chainwheel": ("chainwheel",)},
+    "bird": {
+        "head": ("head", "leye", "reye", "beak"),
+        "torso": _TORSO,
+        "wing": ("lwing", "rwing"),
+        "leg": ("lleg", "rleg", "lfoot", "rfoot"),
+        "tail": ("tail",),
+    },
+    "bottle": {"cap": ("cap",), "body": ("body",)},
+    "bus": _ROAD_VEHICLE,
+    "car": _ROAD_VEHICLE,
+    "cat": {"head": (*_FACE, "nose"), "torso": _TORSO, "leg": _PAW_LEGS, "tail": ("tail",)},
+    "cow": _HORNED,
+    "dog": {
+        "head": (*_FACE, "nose", "muzzle"),
+        "torso": _TORSO,
+        "leg": _PAW_LEGS,
+        "tail": ("tail",),
+    },
+    "horse": {
+        "head": (*_FACE, "muzzle"),
+        "torso": _TORSO,
+        "leg": (*_LEGS, *_HOOVES),
+        "tail": ("tail",),
+    },
+    "motorbike": _TWO_WHEELER,
+    "person": {
+        "head": (*_FACE, "lebrow", "rebrow", "nose", "mouth", "hair"),
+        "torso": _TORSO,
+        "arm": ("llarm", "luarm", "lhand", "rlarm", "ruarm", "rhand"),
+        "leg": ("llleg", "luleg", "lfoot", "rlleg", "ruleg", "rfoot"),
+    },
+    "pottedplant": {"pot": ("pot",), "plant": ("plant",)},
+    "sheep": _HORNED,
+    "train": {
+        "head": ("head", "hfrontside", "hleftside", "hrightside", "hbackside", "hroofside"),
+        "headlight": ("headlight",),
+        "coach": ("coach", "cfrontside", "cleftside", "crightside", "cbackside", "croofside"),
+    },
+    "tvmonitor": {"screen": ("screen",)},
+}
+"""Parts of every class that has any, for automatic labels (the paper's Table 4).
+
+These are this project's merges, not the paper's: left and right, front and back, and numbered
+parts become one; what lies on a head belongs to the head, the neck to the torso, paws, hooves and
+feet to the legs. The label sets behind the paper's Table 4 were not available.
+"""
+
+
+def load_pascal_part(
+    root: str | Path,
+    parts: Mapping[str, PartNames] = MERGED_PARTS,
+    *,
+    split: str = "trainval",
+) -> list[GroundTruthSet]:
+    """Load PASCAL-Part, one set of images a class.
+
+    Parameters
+    ----------
+    root : path
+        `VOCdevkit/VOC2010`, `VOCdevkit`, or the folder that holds `VOCdevkit`. The part masks,
+        `Annotations_Part/<image>.mat`, are looked for in `VOC2010` and in `root`.
+    parts : mapping
+        Classes to load and, for each, its parts with the data set's names for what they are made
+        of. Numbers at the end of a name do not count: `"wheel"` stands for `wheel_1`, `wheel_2`, …
+        Other pieces of an object are on the object without being a part of it.
+    split : str
+        The image set, as for `load_voc`. No image is left out for being difficult or truncated.
+
+    Returns
+    -------
+    list of GroundTruthSet
+        Named by the class, with the parts in the order given.
+
+    Raises
+    ------
+    InputError
+        A file or folder is missing, or the data set has no parts of a class; when labels are read,
+        a `.mat` file is not laid out as PASCAL-Part's are.
+    """
+    root = Path(root)
+    check_classes(list(parts), list(MERGED_PARTS))
+    folder = find_voc(root, 2010)
+    found = [parent / "Annotations_Part" for parent in (folder, root)]
+    annotations = next((path for path in found if path.is_dir()), None)
+    if annotations is None:
+        raise InputError(f"no folder of PASCAL-Part's masks: neither {found[0]} nor {found[1]}")
+    return [
+        _load_class(folder, annotations, class_name, part_names, split)
+        for class_name, part_names in parts.items()
+    ]
+
+
+def _load_class(
+    folder: Path, annotations: Path, class_name: str, parts: PartNames, split: str
+) -> GroundTruthSet:
+    label_of = {
+        own_name: label
+        for label, own_names in enumerate(parts.values(), start=1)
+        for own_name in own_names
+    }
+    images = []
+    for image_id in image_ids(folder, class_name, split):
+        path = annotations / f"{image_id}.mat"
+        if not path.is_file():
+            raise InputError(f"no part masks {path}, which the image set of {class_name} names")
+        read_labels = partial(_read_labels, path, class_name, label_of)
+        images.append(GroundTruthImage(image_file(folder, image_id), read_labels=read_labels))
+    return GroundTruthSet(name=class_name, part_names=tuple(parts), images=tuple(images))
+
+
+def _read_labels(path: Path, class_name: str, label_of: Mapping[str, int]) -> np.ndarray:
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        # Without squeeze_me every field has MATLAB's two dimensions, and a mask of one row stays a
+        # mask.
+        annotation = loadmat(path)["anno"][0, 0]
+        return _label_map(annotation["objects"].ravel(), class_name, label_of)
+    except (*_MALFORMED, MatReadError) as error:
+        raise InputError(f"{path} is not laid out as a PASCAL-Part annotation") from error
+
+
+def _label_map(objects: np.ndarray, class_name: str, label_of: Mapping[str, int]) -> np.ndarray:
+    labels = np.zeros(objects[0]["mask"].shape, np.uint8)
+    for instance in objects:
+        if _text(instance["class"]) != class_name:
+            continue
+        labels[instance["mask"] > 0] = UNNAMED
+        for part in instance["parts"].ravel():
+            label = label_of.get(_without_number(_text(part["part_name"])))
+            if label is not None:
+                labels[part["mask"] > 0] = label
+    return labels
+
+
+def _text(field: Any) -> str:
+    return str(field[0])
+
+
+def _without_number(name: str) -> str:
+    stem, _, number = name.rpartition("_")
+    return stem if number.isdecimal() else name

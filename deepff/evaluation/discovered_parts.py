@@ -1,0 +1,436 @@
+"""Parts found without being named: labels by coverage, IoU of each factor with its parts (Table 4).
+
+The same evaluation is the bottom of Table 1.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from deepff.discovery.discover_parts import discover_parts
+from deepff.errors import InputError
+from deepff.evaluation.baselines import factor_coefficients
+from deepff.evaluation.datasets import (
+    CAR_PARTS,
+    MERGED_PARTS,
+    GroundTruthSet,
+    load_coco,
+    load_pascal_part,
+)
+from deepff.evaluation.datasets.ground_truth import IGNORED, UNNAMED
+from deepff.evaluation.datasets.voc import check_classes
+from deepff.evaluation.metrics import Overlaps, associated_iou, association, factor_quality
+from deepff.evaluation.predictions import (
+    DFF,
+    DFF_CRF,
+    Features,
+    Network,
+    Variant,
+    attempt,
+    collect,
+    count_by_variant,
+    each,
+    failure_notes,
+    image_masks,
+    require_success,
+    to_stderr,
+)
+from deepff.evaluation.published import NOT_IN_PAPER, published_rows
+from deepff.evaluation.tables import Row, Table, mean_of_known
+from deepff.regions.find import find_regions
+from deepff.regions.thresholds import label_map
+from deepff.results.heatmaps import HeatMaps
+from deepff.results.result import Result
+
+INSIDE = "inside object"
+QUALITY_METHODS = (DFF, DFF_CRF, INSIDE)
+
+# The paper's five are not known to us; these have heads, torsos, legs and tails in common.
+TABLE4_CLASSES = ("cat", "cow", "dog", "horse", "sheep")
+
+SUMMARY_NOTE = (
+    "A part belongs to a factor that covers more than half of it over the set; a cell is the mean "
+    "over the factors that have parts of their set-wide IoU with all their parts together, and – "
+    "where no factor has any"
+)
+
+QUALITY_NOTES = (
+    "Quality is the mean over the factors of the set-wide IoU with their best part",
+    "NMI is the normalised mutual information (arithmetic mean) of factor and part over all pixels "
+    "of the set, where the background is one more part, and FG-NMI over those that have a part "
+    "(Choudhury et al., NeurIPS 2021); a pixel's factor is the largest relative to its maximum "
+    "over the set among those that are on, and pixels that are on in none are one more group",
+)
+
+
+@dataclass(frozen=True)
+class LabelledFactor:
+    """A factor, the parts that belong to it, and its IoU with all of them together."""
+
+    method: str
+    k: int
+    factor: int
+    parts: tuple[str, ...]
+    iou: float
+
+
+@dataclass(frozen=True)
+class PartScores:
+    """What one class or group gives.
+
+    Attributes
+    ----------
+    n_images : int
+    means : dict of (method, k) to float or None
+        Mean IoU over the factors with parts and over seeds; None where none has any.
+    factors : list of LabelledFactor
+        Of seed 0.
+    quality, nmi, fg_nmi : dict of (method, k) to float
+        Factor quality and normalised mutual information, means over seeds.
+    remarks : list of str
+        How the parts inside the object were found, or why not.
+    """
+
+    n_images: int
+    means: dict[tuple[str, int], float | None]
+    factors: list[LabelledFactor]
+    quality: dict[tuple[str, int], float]
+    nmi: dict[tuple[str, int], float]
+    fg_nmi: dict[tuple[str, int], float]
+    remarks: list[str]
+
+
+def table4(
+    network: Network,
+    root: str | Path,
+    ks: Sequence[int] = (1, 2, 3, 4),
+    *,
+    classes: Sequence[str] = TABLE4_CLASSES,
+    crf: bool = True,
+    seeds: int = 1,
+    report: Callable[[str], None] = to_stderr,
+) -> dict[str, Table]:
+    """Automatic part labels for k factors, class by class.
+
+    Parameters
+    ----------
+    network : Network
+    root : path
+        As :func:`part_sets` takes it.
+    ks : sequence of int
+        Numbers of factors.
+    classes : sequence of str
+        PASCAL-Part's; the default is this project's choice, for the paper's five are not known to
+        us.
+    crf : bool
+        Whether there are rows for DFF-CRF, and for parts inside the object, which are refined too.
+    seeds : int
+        How many seeds, from 0, the means are over.
+    report : callable
+        Told of each class that is done or failed.
+
+    Returns
+    -------
+    dict of str to Table
+        "table4", "table4-factors" with every factor of seed 0, and "table4-quality".
+
+    Raises
+    ------
+    InputError
+        A class is unknown, or no class could be evaluated.
+    """
+    failures: dict[str, str] = {}
+    scores = {
+        name: attempt(name, partial(_evaluate, load, network, ks, crf, seeds), failures, report)
+        for name, load in part_sets(root, classes).items()
+    }
+    return part_tables(
+        "table4",
+        "Table 4: parts labelled automatically (IoU)",
+        network,
+        scores,
+        failures,
+        seeds,
+        in_paper=not is_coco(root),
+    )
+
+
+def part_sets(root: str | Path, classes: Sequence[str]) -> dict[str, Callable[[], GroundTruthSet]]:
+    """What loads each set of images with part masks.
+
+    Parameters
+    ----------
+    root : path
+        A COCO file whose categories are parts, or the folder of its `annotations.json`: one set,
+        with Car Parts' categories merged into eight parts. Else PASCAL-Part over VOC 2010: one set
+        a class.
+    classes : sequence of str
+        PASCAL-Part's.
+
+    Raises
+    ------
+    InputError
+        PASCAL-Part has no parts of a class.
+    """
+    root = Path(root)
+    if is_coco(root):
+        folder = root if root.is_dir() else root.parent
+        return {folder.resolve().name: partial(load_coco, root, merge=CAR_PARTS)}
+    check_classes(classes, list(MERGED_PARTS))
+    return {name: partial(_load_pascal_class, root, name) for name in classes}
+
+
+def is_coco(root: str | Path) -> bool:
+    """Whether :func:`part_sets` takes `root` for a COCO file, which the paper has nothing of."""
+    return Path(root).suffix == ".json" or (Path(root) / "annotations.json").is_file()
+
+
+def part_scores(
+    features: Features,
+    ks: Sequence[int],
+    crf: bool,
+    seeds: int,
+    network: Network | None = None,
+) -> PartScores:
+    """Label the factors of every method and k by coverage, and measure them.
+
+    With a network and ``crf`` also the parts that
+    :func:`deepff.discovery.discover_parts.discover_parts` finds inside the object.
+    """
+    inside, remarks = _inside(features, network, ks, seeds) if crf and network else ([], [])
+    means: dict[tuple[str, int], list[float | None]] = {}
+    quality: dict[tuple[str, int], list[float]] = {}
+    nmi: dict[tuple[str, int], list[float]] = {}
+    fg_nmi: dict[tuple[str, int], list[float]] = {}
+    factors: list[LabelledFactor] = []
+    for k in ks:
+        coefficients: dict[Variant, Tensor] = {}
+        for seed in range(seeds):
+            coefficients |= factor_coefficients(features.activations, k, seed)
+        found = _with_inside(image_masks(features, coefficients, crf), inside, k)
+        counts: dict[Variant, np.ndarray] = {}
+        judged = _counted(found, features, coefficients, counts)
+        for variant, overlaps in count_by_variant(judged, features).items():
+            labelled = label_factors(overlaps, variant.method, k, features.part_names)
+            ious = [factor.iou for factor in labelled if factor.parts]
+            of = variant.method, k
+            means.setdefault(of, []).append(mean_of_known(ious))
+            quality.setdefault(of, []).append(factor_quality(overlaps))
+            nmi.setdefault(of, []).append(normalized_mutual_information(counts[variant]))
+            of_parts = counts[variant][:, 1:-1]
+            fg_nmi.setdefault(of, []).append(normalized_mutual_information(of_parts))
+            factors += labelled if variant.seed == 0 else []
+    return PartScores(
+        len(features),
+        {key: mean_of_known(values) for key, values in means.items()},
+        factors,
+        {key: float(np.mean(values)) for key, values in quality.items()},
+        {key: float(np.mean(values)) for key, values in nmi.items()},
+        {key: float(np.mean(values)) for key, values in fg_nmi.items()},
+        remarks,
+    )
+
+
+def normalized_mutual_information(counts: np.ndarray) -> float:
+    """Mutual information of rows and columns over the mean of their entropies, in [0, 1].
+
+    As `sklearn.metrics.normalized_mutual_info_score`, which takes labels and not counts.
+
+    Parameters
+    ----------
+    counts : ndarray, (groups, parts)
+        Pixels of each group in each part.
+
+    Returns
+    -------
+    float
+        1 where there is a single group and a single part.
+    """
+    from scipy.stats import entropy
+    from sklearn.metrics import mutual_info_score
+
+    if not counts.any():
+        return 0.0
+    mean_entropy = (entropy(counts.sum(0)) + entropy(counts.sum(1))) / 2
+    if mean_entropy == 0:
+        return 1.0
+    return float(mutual_info_score(None, None, contingency=counts) / mean_entropy)
+
+
+def label_factors(
+    overlaps: Overlaps, method: str, k: int, part_names: Sequence[str]
+) -> list[LabelledFactor]:
+    """The parts of each factor by coverage above one half; the background is not a part."""
+    associated = association(overlaps)
+    associated[:, 0] = False
+    ious = associated_iou(overlaps, associated)
+    return [
+        LabelledFactor(
+            method,
+            k,
+            factor,
+            tuple(name for name, own in zip(part_names, row[1:], strict=True) if own),
+            float(value),
+        )
+        for factor, (row, value) in enumerate(zip(associated, ious, strict=True))
+    ]
+
+
+def part_tables(
+    name: str,
+    title: str,
+    network: Network,
+    scores: Mapping[str, PartScores | None],
+    failures: Mapping[str, str],
+    seeds: int,
+    in_paper: bool = True,
+) -> dict[str, Table]:
+    """A table of means with a column a set, and one of every factor with its parts."""
+    require_success(scores, failures)
+    done = {set_name: score for set_name, score in scores.items() if score is not None}
+    columns = [*scores, "mean"]
+    counts = each(scores, lambda score: score.n_images)
+    rows = [Row("images", [*counts, None])]
+    # One set may lack the parts inside the object.
+    computed = dict.fromkeys(key for score in done.values() for key in score.means)
+    rows += [_mean_row(scores, method, k) for method, k in computed]
+    published, published_notes = published_rows(name, columns) if in_paper else NOT_IN_PAPER
+    source = network.describe(sum(score.n_images for score in done.values()))
+    over = [f"Means over {seeds} seeds"] if seeds > 1 else []
+    notes = [SUMMARY_NOTE, *over, *failure_notes(failures), *published_notes]
+    factor_rows = [
+        Row(
+            f"{set_name}, {factor.method}, k = {factor.k}, factor {factor.factor}",
+            [", ".join(factor.parts) or None, factor.iou if factor.parts else None],
+        )
+        for set_name, score in done.items()
+        for factor in score.factors
+    ]
+    remarks = [f"{label}: {text}" for label, score in done.items() for text in score.remarks]
+    return {
+        name: Table(title, columns, [*rows, *published], source, [*notes, *remarks]),
+        f"{name}-factors": Table(f"{title}: every factor", ["parts", "IoU"], factor_rows, source),
+        f"{name}-quality": Table(
+            f"{title}: quality of the factors",
+            [
+                f"{set_name} {metric}"
+                for set_name in done
+                for metric in ("quality", "NMI", "FG-NMI")
+            ],
+            _quality_rows(done, list(computed)),
+            source,
+            [*QUALITY_NOTES, *over, *remarks],
+        ),
+    }
+
+
+def _mean_row(scores: Mapping[str, PartScores | None], method: str, k: int) -> Row:
+    values = each(scores, lambda score: score.means.get((method, k)))
+    return Row(f"{method}, k = {k}", [*values, mean_of_known(values)])
+
+
+def _quality_rows(
+    scores: Mapping[str, PartScores], computed: Sequence[tuple[str, int]]
+) -> list[Row]:
+    """A row for each k of the methods that are compared, then the mean over k of each."""
+    by_method: dict[str, list[Row]] = {}
+    for method, k in sorted(computed, key=lambda key: key[1]):
+        values = [
+            of.get((method, k))
+            for score in scores.values()
+            for of in (score.quality, score.nmi, score.fg_nmi)
+        ]
+        by_method.setdefault(method, []).append(Row(f"{method}, k = {k}", values))
+    rows = []
+    for method in QUALITY_METHODS:
+        own = by_method.get(method, [])
+        columns = zip(*(row.values for row in own), strict=True)
+        rows += own
+        rows += [Row(f"{method}, mean over k", list(map(mean_of_known, columns)))] if own else []
+    return rows
+
+
+def _inside(
+    features: Features, network: Network, ks: Sequence[int], seeds: int
+) -> tuple[list[Result], list[str]]:
+    """The parts inside the object for each seed, and a sentence on which way was taken."""
+    files = [item.image for item in features.truth]
+    try:
+        results = [
+            discover_parts(
+                files,
+                ks,
+                model=network.backbone,
+                size=network.size,
+                cache=network.cache,
+                random_state=seed,
+                progress=network.progress,
+            )
+            for seed in range(seeds)
+        ]
+    except InputError as error:
+        return [], [f"no row for {INSIDE}: {error}"]
+    first = results[0]
+    way = (
+        "parts are found on the cells of the object"
+        if first.parts_of == "object"
+        else "objects are taken to fill the frame, and parts are found on all cells"
+    )
+    return results, [f"{way} (separation {first.separation:.2f}, layer {first.sources[0].layer})"]
+
+
+def _with_inside(
+    found_in_images: Iterator[dict[Variant, Tensor]], inside: Sequence[Result], k: int
+) -> Iterator[dict[Variant, Tensor]]:
+    """The masks of all methods, those of the parts inside the object last."""
+    regions = (find_regions(result, k) for result in inside)
+    for found, *own in zip(found_in_images, *regions, strict=True):
+        masks = {Variant(INSIDE, k, seed): of.masks for seed, of in enumerate(own)}
+        yield found | masks
+
+
+def _counted(
+    found_in_images: Iterator[dict[Variant, Tensor]],
+    features: Features,
+    coefficients: Mapping[Variant, Tensor],
+    counts: dict[Variant, np.ndarray],
+) -> Iterator[dict[Variant, Tensor]]:
+    """Pass masks on, and add up in `counts` the pixels of each factor, or none, in each part.
+
+    The first column is the background, the last what is on the object but on no named part.
+    """
+    images = features.activations.images
+    maps = {variant: HeatMaps.of_images(H, images) for variant, H in coefficients.items()}
+    unnamed = len(features.part_names) + 1
+    for index, found in enumerate(found_in_images):
+        labels = features.truth[index].labels()
+        judged = labels != IGNORED
+        parts = labels[judged].astype(np.int64)
+        parts[parts == UNNAMED] = unnamed
+        for variant, own in found.items():
+            # Other masks do not overlap.
+            of = maps.get(variant)
+            values, scale = (own.float(), None) if of is None else (of[index], of.scale)
+            factors = label_map(values, own, scale).cpu().numpy()[judged].astype(np.int64)
+            size = (variant.k + 1) * (unnamed + 1)
+            added = np.bincount(factors * (unnamed + 1) + parts, minlength=size)
+            counts[variant] = counts.get(variant, 0) + added.reshape(-1, unnamed + 1)
+        yield found
+
+
+def _load_pascal_class(root: Path, class_name: str) -> GroundTruthSet:
+    return load_pascal_part(root, {class_name: MERGED_PARTS[class_name]})[0]
+
+
+def _evaluate(
+    load: Callable[[], GroundTruthSet],
+    network: Network,
+    ks: Sequence[int],
+    crf: bool,
+    seeds: int,
+) -> PartScores:
+    return part_scores(collect(load(), network), ks, crf, seeds, network)

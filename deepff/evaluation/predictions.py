@@ -1,0 +1,260 @@
+"""What every table needs: activations beside their ground truth, masks of many methods at once."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepff.discovery.contrast import border_contrast, fused_object
+from deepff.errors import InputError
+from deepff.evaluation.datasets import GroundTruthImage, GroundTruthSet
+from deepff.evaluation.metrics import Overlaps, count_overlaps
+from deepff.features.activations import Activations
+from deepff.features.backbone import Backbone
+from deepff.features.extraction import extract_layers
+from deepff.features.layers import Layer
+from deepff.features.source import FeatureSource
+from deepff.images.reading import read_image
+from deepff.regions.find import RECIPE_OPTIONS, refined
+from deepff.regions.guided_crf import guided_crf, refined_masks
+from deepff.regions.thresholds import masks, thresholds
+from deepff.results.heatmaps import HeatMaps
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+DFF, DFF_CRF = "DFF", "DFF-CRF"
+CONTRAST, CONTRAST_UNREFINED = "contrast", "contrast, unrefined"
+
+
+class Variant(NamedTuple):
+    """One way to get masks: method, number of factors, seed."""
+
+    method: str
+    k: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Network:
+    """Where activations come from.
+
+    Attributes
+    ----------
+    backbone, layer
+        What `load_backbone` and `resolve_layer` give. The layer must not be negative anywhere.
+    object_layers : sequence of Layer
+        Those that the recipe contrast fuses; none where it is left out.
+    size : int
+        The longer side of the resized images, in pixels.
+    cache : path or None
+        The folder of the activation cache; without it a set's activations are in memory.
+    progress : bool
+        Show the network's progress on standard error.
+    """
+
+    backbone: Backbone
+    layer: Layer
+    size: int = 448
+    cache: Path | None = None
+    progress: bool = False
+    object_layers: Sequence[Layer] = ()
+
+    def __post_init__(self) -> None:
+        if not self.layer.non_negative:
+            raise InputError(
+                f"layer {self.layer.name} of {self.backbone.name} goes down to "
+                f"{self.layer.minimum:.3g}, and DFF needs a layer that is never negative: see "
+                f"`deepff layers {self.backbone.name}`"
+            )
+
+    def describe(self, n_images: int) -> str:
+        """One line on network, layer, weights, size and number of images."""
+        source = FeatureSource.of(self.backbone, self.layer, self.size, amp=False)
+        return (
+            f"{source.model}, layer {self.layer.name} ({source.channels} channels, stride "
+            f"{source.stride}), weights {source.weights}, longer side {source.size} pixels, "
+            f"{n_images} images"
+        )
+
+
+@dataclass(frozen=True)
+class Features:
+    """Activations of a set and the ground truth of the same images, in the same order.
+
+    With ``object_maps``, the recipe contrast's, where the network has layers for it.
+    """
+
+    name: str
+    activations: Activations
+    truth: tuple[GroundTruthImage, ...]
+    part_names: tuple[str, ...]
+    object_maps: HeatMaps | None = None
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+
+def collect(truth: GroundTruthSet, network: Network) -> Features:
+    """Run the network over a set; files that cannot be decoded are named and left out.
+
+    Raises
+    ------
+    InputError
+        The set has no image, or none that can be read.
+    """
+    if not truth.images:
+        raise InputError(f"{truth.name} has no images")
+    layers = list({x.path: x for x in (network.layer, *network.object_layers)}.values())
+    extracted, skipped = extract_layers(
+        [item.image for item in truth.images],
+        network.backbone,
+        layers,
+        size=network.size,
+        cache=network.cache,
+        progress=network.progress,
+    )
+    for file in skipped:
+        to_stderr(f"{truth.name}: skipped {file.name} ({file.reason})")
+    by_name = {item.image.name: item for item in truth.images}
+    kept = tuple(by_name[image.name] for image in extracted[0].images)
+    by_path = {x.path: found for x, found in zip(layers, extracted, strict=True)}
+    object_maps = None
+    if network.object_layers:
+        of_object = [by_path[x.path] for x in network.object_layers]
+        weights = [border_contrast(activations).weights for activations in of_object]
+        object_maps = fused_object(of_object, weights).heatmaps
+    return Features(truth.name, extracted[0], kept, truth.part_names, object_maps)
+
+
+def image_masks(
+    features: Features, coefficients: Mapping[Variant, Tensor], crf: bool
+) -> Iterator[dict[Variant, Tensor]]:
+    """Masks of all methods, image by image, by the paper's rule: the 75th percentile over the set.
+
+    Parameters
+    ----------
+    features : Features
+    coefficients : mapping
+        Each method's H, (rows, k), k of its own.
+    crf : bool
+        Add DFF-CRF after each DFF.
+
+    Yields
+    ------
+    dict of Variant to bool Tensor (k, H, W)
+        Factors of DFF-CRF do not overlap, others may.
+    """
+    images = features.activations.images
+    widths = [h.shape[1] for h in coefficients.values()]
+    maps = HeatMaps.of_images(torch.cat(list(coefficients.values()), dim=1), images)
+    limits = thresholds(maps)[0]
+    crf_limits = (limits / maps.scale).split(widths)
+    for index, image in enumerate(images):
+        plain = masks(maps[index], limits).split(widths)
+        photo = read_image(image.path) if crf else None
+        normalized = maps.normalized(index).split(widths)
+        found = {}
+        for variant, own, grid, limit in zip(
+            coefficients, plain, normalized, crf_limits, strict=True
+        ):
+            found[variant] = own
+            if photo is not None and variant.method == DFF:
+                refined = refined_masks(guided_crf(photo, grid, limit))
+                found[variant._replace(method=DFF_CRF)] = refined
+        yield found
+
+
+def contrast_masks(features: Features, crf: bool) -> Iterator[dict[Variant, Tensor]]:
+    """The object's mask by the recipe contrast, image by image: bool (1, H, W) each.
+
+    With ``crf`` refined, too; nothing where the features have no object maps.
+    """
+    maps, options = features.object_maps, RECIPE_OPTIONS["contrast"]
+    if maps is None:
+        yield from ({} for _ in features.truth)
+        return
+    limits = thresholds(maps, options.threshold, options.value)
+    for index, image in enumerate(features.activations.images):
+        found = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
+        if crf:
+            probabilities = refined(
+                read_image(image.path),
+                maps.normalized(index),
+                limits[index] / maps.scale,
+                options.refine,
+            )
+            found[Variant(CONTRAST, 1)] = refined_masks(probabilities)
+        yield found
+
+
+def count_by_variant(
+    masks_of_images: Iterable[Mapping[Variant, Tensor]], features: Features
+) -> dict[Variant, Overlaps]:
+    """Pixel counts of each method's masks against the set's labels, in one pass over the images."""
+    widths: dict[Variant, int] = {}
+
+    def stacked() -> Iterator[tuple[Tensor, np.ndarray]]:
+        for found, item in zip(masks_of_images, features.truth, strict=True):
+            widths.update({variant: len(own) for variant, own in found.items()})
+            yield torch.cat(list(found.values())), item.labels()
+
+    total = count_overlaps(stacked(), len(features.part_names))
+    counts, first = {}, 0
+    for variant, width in widths.items():
+        rows = slice(first, first + width)
+        counts[variant] = Overlaps(total.intersection[rows], total.predicted[rows], total.truth)
+        first += width
+    return counts
+
+
+def attempt(
+    label: str,
+    job: Callable[[], T],
+    failures: dict[str, str],
+    report: Callable[[str], None],
+) -> T | None:
+    """Do one class or group; where it fails, say so, note it in `failures` and return None.
+
+    Whatever the cause: hours of other classes should not be lost to one.
+    """
+    started = time.perf_counter()
+    try:
+        outcome = job()
+    except Exception as error:
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        failures[label] = f"{kind}{error}"
+        report(f"{label} failed: {failures[label]}")
+        return None
+    report(f"{label}: {time.perf_counter() - started:.0f} s")
+    return outcome
+
+
+def each(outcomes: Mapping[str, T | None], read: Callable[[T], U | None]) -> list[U | None]:
+    """What `read` makes of each outcome, None where there is none."""
+    return [None if outcome is None else read(outcome) for outcome in outcomes.values()]
+
+
+def require_success(outcomes: Mapping[str, object | None], failures: Mapping[str, str]) -> None:
+    """Raise InputError with the first failure if nothing succeeded."""
+    if not outcomes:
+        raise InputError("there is nothing to evaluate: name a class or group")
+    if all(outcome is None for outcome in outcomes.values()):
+        label, reason = next(iter(failures.items()))
+        raise InputError(f"nothing could be evaluated; the first, {label}, failed: {reason}")
+
+
+def failure_notes(failures: Mapping[str, str]) -> list[str]:
+    """A note on each class or group that failed."""
+    return [f"**{label} failed**: {reason}" for label, reason in failures.items()]
+
+
+def to_stderr(message: str) -> None:
+    """Print a message as the command line does."""
+    print(f"deepff: {message}", file=sys.stderr)

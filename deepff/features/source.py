@@ -1,0 +1,134 @@
+"""What identifies the activations of an image: network, weights, layer and preparation."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from deepff.errors import InputError
+from deepff.features.backbone import Backbone
+from deepff.features.layers import Layer
+from deepff.features.loading import load_backbone
+
+
+@dataclass(frozen=True)
+class FeatureSource:
+    """The network, the layer and how images are prepared for it.
+
+    Attributes
+    ----------
+    model : str
+        The network's name, as ``deepff models`` lists it, or the class of one's own module.
+    weights : str
+        Where its weights came from, for people.
+    weights_digest : str
+        SHA-256 over its state dict.
+    layer : str
+        Module path of the layer.
+    channels, stride : int
+        The layer's number of channels, and input pixels per cell.
+    size : int
+        The longer side of the resized images, in pixels.
+    multiple : int
+        Each side of the resized images is a multiple of this many pixels: the stride, or with
+        several layers the largest.
+    mean, std : three floats
+        Per-channel normalisation of RGB values in [0, 1].
+    interpolation : str
+        How images are resized: "bilinear" or "bicubic".
+    amp : bool
+        Whether the network ran in automatic mixed precision.
+    """
+
+    model: str
+    weights: str
+    weights_digest: str
+    layer: str
+    channels: int
+    stride: int
+    size: int
+    multiple: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: str
+    amp: bool
+
+    @classmethod
+    def of(
+        cls,
+        backbone: Backbone,
+        layer: Layer,
+        size: int,
+        amp: bool = False,
+        multiple: int | None = None,
+    ) -> "FeatureSource":
+        """The source of activations taken from ``backbone`` at ``layer``.
+
+        By default ``multiple`` is the layer's stride.
+        """
+        return cls(
+            model=backbone.name,
+            weights=backbone.weights,
+            weights_digest=backbone.weights_digest,
+            layer=layer.path,
+            channels=layer.channels,
+            stride=layer.stride,
+            size=size,
+            multiple=multiple or layer.stride,
+            mean=backbone.mean,
+            std=backbone.std,
+            interpolation=backbone.interpolation,
+            amp=amp,
+        )
+
+    @classmethod
+    def from_dict(cls, fields: dict) -> "FeatureSource":
+        """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
+        triples = {name: tuple(fields[name]) for name in ("mean", "std")}
+        return cls(**{**fields, **triples})
+
+    def backbone(
+        self,
+        *,
+        model: nn.Module | None = None,
+        weights: str | Path | None = None,
+        num_classes: int | None = None,
+        device: str | torch.device = "cpu",
+    ) -> Backbone:
+        """The network that this is a source of, loaded again.
+
+        Parameters
+        ----------
+        model : torch.nn.Module, optional
+            The network, where it is one's own.
+        weights, num_classes : optional
+            Its weights, where they are from a file.
+        device : str or torch.device
+            Where to put it.
+
+        Raises
+        ------
+        InputError
+            It cannot be had, or its weights are others than those of the source.
+        """
+        try:
+            backbone = load_backbone(
+                self.model if model is None else model,
+                weights=weights,
+                num_classes=num_classes,
+                mean=self.mean,
+                std=self.std,
+                interpolation=self.interpolation,
+                device=device,
+            )
+        except InputError as error:
+            raise InputError(
+                f"this needs the network {self.model} with its weights ({self.weights}): {error}"
+            ) from error
+        if backbone.weights_digest != self.weights_digest:
+            raise InputError(
+                f"this needs {self.model} with the weights that were used before "
+                f"({self.weights}), but {backbone.weights} are others; give the file of the weights"
+            )
+        return backbone

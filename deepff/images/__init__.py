@@ -1,0 +1,1 @@
+"""Image files: which there are, and how they are read."""

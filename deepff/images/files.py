@@ -1,0 +1,285 @@
+"""The files of an image set: found, in order, under names that stay apart."""
+
+import hashlib
+import json
+import os
+import re
+import unicodedata
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path
+
+from deepff.errors import InputError
+from deepff.images.reading import unreadable_reason
+
+SAMPLES = (
+    "motorcycle_left.png",
+    "motorcycle_right.png",
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "rocket.jpg",
+)
+
+DOT = re.compile(r"\.")
+WILDCARD = re.compile(r"[*?\[]")
+EVERYTHING = ("**",)
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One file of an image set.
+
+    Attributes
+    ----------
+    path : Path
+        Where the file is read from (absolute).
+    name : str
+        POSIX path relative to the set's root: unique in the set, valid Unicode.
+    """
+
+    path: Path
+    name: str
+
+
+def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
+    """List the files that folders, files and globs stand for, in natural order (img2 before img10).
+
+    No file is opened: what is not an image is for `image_size` to say. So is a dangling link or
+    a subfolder that may not be listed, which is returned like a file so that it is reported.
+
+    Parameters
+    ----------
+    sources : path, glob, or sequence of them
+        A folder is searched with its subfolders. A glob yields files, ``**`` in it stands for any
+        number of folders; a path that exists wins over its meaning as a glob. Below a folder or
+        a glob's first wildcard, hidden files and folders are skipped, and so are folders
+        that hold a deepff result. Links are followed; a file reached twice counts once, and
+        under its own path rather than that of a link.
+
+    Returns
+    -------
+    list of ImageFile
+        Names are relative to the folder (a file's folder, the folder before a glob's first
+        wildcard); for several sources to their common parent. So that every name is Unicode,
+        a byte that cannot be decoded is shown as in a URL ("caf%E9.jpg").
+
+    Raises
+    ------
+    InputError
+        No source, a source that does not exist, a glob that matches nothing, an empty folder.
+    """
+    roots: list[str] = []
+    found: list[_Found] = []
+    result_folder = ""
+    for source in [sources] if isinstance(sources, str | Path) else sources:
+        text = os.fspath(source)
+        root, pattern = _split_source(text)
+        # A name must not hold "..", which can be taken out only after links are resolved.
+        root = os.path.realpath(root) if ".." in Path(root).parts else os.path.abspath(root)
+        roots.append(root)
+        if pattern:
+            files = list(_walk(root, pattern))
+        else:
+            path = os.path.join(root, os.path.basename(text))
+            files = [_Found(path, os.path.realpath(path), os.path.islink(path))]
+        if not files and _holds_result(root):
+            result_folder = text
+        elif not files:
+            raise InputError(
+                f"no images in the folder {text!r}: it holds no files that are not hidden"
+                if pattern == EVERYTHING
+                else f"no file matches {text!r}; '**' is needed to look into subfolders"
+            )
+        found += files
+    if not roots:
+        raise InputError("no images were named: give a folder, files or a glob")
+    if not found:
+        raise InputError(f"{result_folder!r} holds a deepff result: give the folder of the images")
+
+    common = os.path.commonpath(roots)
+    below = len(common.rstrip(os.sep)) + 1
+    keyed = [(natural_key(file.path[below:].replace(os.sep, "/")), file) for file in found]
+    first_of: dict[str, tuple[tuple, str]] = {}
+    for key, file in sorted(keyed, key=lambda pair: (pair[1].linked, pair[0])):
+        first_of.setdefault(file.real_path, (key, file.path))
+    images: dict[str, ImageFile] = {}
+    for (_, raw_name), path in sorted(first_of.values()):
+        name = re.sub("[\ud800-\udfff]", lambda m: f"%{os.fsencode(m[0]).hex().upper()}", raw_name)
+        while name in images:  # another file is really called what this one is shown as
+            name += "~"
+        images[name] = ImageFile(Path(path), name)
+    return list(images.values())
+
+
+def natural_key(name: str) -> tuple[list[list[str | int]], str]:
+    """Sort key of a POSIX path: folder by folder, numbers by value, ignoring case; no ties."""
+    *folders, file = name.split("/")
+    parts = [*folders, *os.path.splitext(file)]
+    # re.split alternates text and digits, so that like is always compared with like.
+    tokens: list[list[str | int]] = [
+        [int(token) if i % 2 else token for i, token in enumerate(re.split("([0-9]+)", part))]
+        for part in map(str.casefold, parts)
+    ]
+    return tokens, name
+
+
+@dataclass(frozen=True)
+class _Found:
+    path: str
+    real_path: str
+    linked: bool  # reached through a symbolic link below the source
+
+
+def _split_source(source: str) -> tuple[str, tuple[str, ...]]:
+    """Split a source into the folder to search and a glob relative to it; no glob for a file."""
+    if os.path.isdir(source):
+        return source, EVERYTHING
+    if os.path.exists(source):
+        return os.path.dirname(source), ()
+    parts = Path(source).parts
+    root = ""
+    for i, part in enumerate(parts):
+        if WILDCARD.search(part) and not os.path.lexists(os.path.join(root, part)):
+            return root, parts[i:]
+        root = os.path.join(root, part)
+    raise InputError(f"cannot find {source!r}: give a folder, an image file or a glob")
+
+
+def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Found]:
+    """Yield the files below `root` that match `glob`.
+
+    glob.glob goes round a loop of links 40 times, and pathlib's version yields hidden files.
+    """
+    pending = deque([(root, os.path.realpath(root), False, frozenset([glob]))])
+    seen = set()
+    while pending:
+        folder, real_folder, linked_folder, globs = pending.popleft()
+        if (real_folder, globs) in seen or _holds_result(folder):
+            continue
+        seen.add((real_folder, globs))
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as error:
+            if folder == root:
+                raise InputError(
+                    f"cannot list the folder {root!r}: {unreadable_reason(error)}"
+                ) from error
+            yield _Found(folder, real_folder, linked_folder)
+            continue
+        for entry in entries:
+            left = _left_to_match(globs, entry.name)
+            if entry.name.startswith(".") or not left:
+                continue
+            is_link = entry.is_symlink()
+            real = (
+                os.path.realpath(entry.path) if is_link else os.path.join(real_folder, entry.name)
+            )
+            linked = linked_folder or is_link
+            if os.path.isdir(entry.path):
+                # Links last: a folder that has a place of its own here is searched there.
+                add = pending.append if is_link else pending.appendleft
+                add((entry.path, real, linked, left))
+            elif any(set(rest) <= {"**"} for rest in left) and (
+                os.path.isfile(entry.path) or (is_link and not os.path.exists(entry.path))
+            ):
+                yield _Found(entry.path, real, linked)
+
+
+def _left_to_match(globs: frozenset[tuple[str, ...]], name: str) -> frozenset[tuple[str, ...]]:
+    """What is left of each glob once a file or folder `name` has taken its first part."""
+    left = set()
+    for glob in globs:
+        while glob[:1] == ("**",):  # which may go on, or stand for nothing
+            left.add(glob)
+            glob = glob[1:]
+        if glob and fnmatchcase(name, glob[0]):
+            left.add(glob[1:])
+    return frozenset(left)
+
+
+def _holds_result(folder: str) -> bool:
+    path = os.path.join(folder, "manifest.json")
+    if not os.path.isfile(path):
+        return False
+    try:
+        manifest = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and "deepff" in manifest
+
+
+def sample_images() -> list[ImageFile]:
+    """Six photographs that scikit-image carries in its package.
+
+    Raises
+    ------
+    InputError
+        scikit-image or one of the photographs is not there.
+    """
+    spec = find_spec("skimage")  # importing it would take a second
+    folders = spec.submodule_search_locations if spec else None
+    paths = [Path(folder, "data", name) for folder in folders or [] for name in SAMPLES]
+    if not paths or not all(path.is_file() for path in paths):
+        raise InputError("the sample images come with scikit-image: pip install scikit-image")
+    return [ImageFile(path, path.name) for path in paths]
+
+
+def output_names(names: Sequence[str]) -> list[str]:
+    """Names for the output files of images: relative paths to which a suffix can be added.
+
+    The image's own suffix is dropped, and kept where that would make two names alike ("a.jpg" and
+    "a.png" stay, "b.jpg" becomes "b"). The names are unique even on a file system that ignores case
+    or the composition of accents, stay inside the folder they are put in, and are not too long.
+    """
+    full = [_inner_path(name) for name in names]
+    stems = [os.path.splitext(name)[0] for name in full]
+    # "a" and a suffix must not be the folder "a.png" of another image.
+    folders = {os.path.dirname(name) for name in full}
+    taken = {_file_key(folder[: dot.start()]) for folder in folders for dot in DOT.finditer(folder)}
+
+    chosen = [_shortened(stem) for stem in stems]
+    clashing = set(range(len(chosen)))
+    kept: set[int] = set()
+    while clashing:
+        counts = Counter(map(_file_key, chosen))
+        clashing = {
+            i for i, name in enumerate(chosen) if counts[_file_key(name)] > 1 and i not in kept
+        }
+        kept |= clashing
+        for i in clashing:
+            chosen[i] = _shortened(full[i])
+
+    unique = []
+    for name in chosen:
+        candidate, number = name, 1
+        while _file_key(candidate) in taken:
+            number += 1
+            candidate = f"{name}-{number}"
+        taken.add(_file_key(candidate))
+        unique.append(candidate)
+    return unique
+
+
+def _file_key(name: str) -> str:
+    """What two names have in common that are one file on some file system."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def _inner_path(name: str) -> str:
+    parts = [part for part in name.replace("\0", "_").split("/") if part not in ("", ".", "..")]
+    return "/".join(parts) or "image"
+
+
+def _shortened(path: str) -> str:
+    """Cut parts that, with a suffix, could exceed the 255 bytes a file system allows."""
+    parts = []
+    for part in path.split("/"):
+        data = part.encode("utf-8", "surrogatepass")
+        if len(data) > 200:
+            part = f"{data[:180].decode(errors='ignore')}~{hashlib.sha256(data).hexdigest()[:8]}"
+        parts.append(part)
+    return "/".join(parts)

@@ -1,0 +1,1 @@
+"""From heat maps to regions: thresholds, refinement, components, names."""

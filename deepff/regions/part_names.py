@@ -1,0 +1,171 @@
+"""Which factor is which part: by coverage against ground truth, or by the names a person gives."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepff.errors import InputError
+
+_STRING = "tag:yaml.org,2002:str"
+
+
+def factor_names(n_factors: int) -> list[str]:
+    """What factors are called until a person names them.
+
+    Parameters
+    ----------
+    n_factors : int
+        k.
+
+    Returns
+    -------
+    list of str
+        "factor 0", …; one factor alone is the "object" that the images have in common.
+    """
+    if n_factors == 1:
+        return ["object"]
+    return [f"factor {j}" for j in range(n_factors)]
+
+
+def parts_by_coverage(
+    coverage: np.ndarray, names: Sequence[str], threshold: float = 0.5
+) -> dict[int, list[str]]:
+    """The ground-truth parts that belong to each factor.
+
+    Part p belongs to factor f when Cov(f, p) > 0.5 (Collins et al., ECCV 2018): the factor's masks
+    cover more than half of the part's pixels over the set.
+
+    Parameters
+    ----------
+    coverage : ndarray, (k, p)
+        In [0, 1], see `deepff.evaluation.metrics.coverage`.
+    names : sequence of p strings
+        The parts' names, in the order of the columns.
+    threshold : float
+        The share that has to be exceeded.
+
+    Returns
+    -------
+    dict
+        For each of the k factors its parts in the order of `names`: none, one, or several. Where
+        masks overlap, a part may belong to several factors.
+    """
+    return {
+        factor: [name for name, share in zip(names, row, strict=True) if share > threshold]
+        for factor, row in enumerate(coverage)
+    }
+
+
+def read_parts(path: str | Path, n_factors: int) -> dict[int, str]:
+    """Read the names that a person gave to factors from a small YAML or JSON file.
+
+    One line a factor (``0: head``) or the same in braces (``{0: head, 2: torso}``); JSON's
+    ``{"0": "head"}`` is YAML too. Factors are counted from 0.
+
+    Parameters
+    ----------
+    path : str or Path
+    n_factors : int
+        k of the factorization that the names are for.
+
+    Returns
+    -------
+    dict
+        Factor number to part name, in the file's order. Two factors may have one name.
+
+    Raises
+    ------
+    InputError
+        The file can't be read or holds something else, a factor number is not below k or is given
+        twice, or a name is empty or not a string.
+    """
+    import yaml
+
+    try:
+        root = yaml.compose(Path(path).read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} is neither YAML nor JSON; it should hold lines such as 0: head"
+        ) from error
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError(f"{path} holds no names; it should hold lines such as 0: head")
+
+    # The nodes are read, not the dict made of them, in which the second of two equal keys wins.
+    names: dict[int, str] = {}
+    for key, name in root.value:
+        number = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+        if not (number.isascii() and number.isdigit()):
+            raise InputError(f"{path}: {number!r} is not a factor number; write lines like 0: head")
+        factor = int(number)
+        if factor in names:
+            raise InputError(f"{path} names factor {factor} twice; give each factor one name")
+        if name.tag != _STRING:
+            raise InputError(
+                f"{path}: the name of factor {factor} is not a string; put it in quotes"
+            )
+        names[factor] = name.value
+    try:
+        check_parts(names, n_factors)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return names
+
+
+def check_parts(parts: Mapping[int, str], n_factors: int) -> None:
+    """Refuse part names that don't fit a factorization.
+
+    Parameters
+    ----------
+    parts : mapping
+        Factor number to part name, such as ``{0: "head", 2: "torso"}``.
+    n_factors : int
+        k.
+
+    Raises
+    ------
+    InputError
+        A key is not one of the factor numbers 0 … k − 1, or a name is not a non-empty string.
+    """
+    for factor, name in parts.items():
+        if not isinstance(factor, int) or isinstance(factor, bool) or not 0 <= factor < n_factors:
+            raise InputError(
+                f"there is no factor {factor!r}; the {n_factors} factors are numbered "
+                f"0 to {n_factors - 1}"
+            )
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(
+                f"the name of factor {factor} is {name!r}; it should be a non-empty string"
+            )
+
+
+def part_map(label_map: Tensor, parts: Mapping[int, str]) -> tuple[Tensor, list[str]]:
+    """Turn a label map of factors into one of parts.
+
+    Factors of one name become one part; a factor without a name becomes background.
+
+    Parameters
+    ----------
+    label_map : Tensor, (H, W), integer
+        0 is the background, factor j is j + 1, see `deepff.regions.thresholds.label_map`.
+    parts : mapping
+        Factor number to part name.
+
+    Returns
+    -------
+    part_map : Tensor, (H, W)
+        Of the same dtype: 0 is the background, part i is i + 1.
+    names : list of str
+        The parts' names, ordered by each name's first factor: the same for every image of a set.
+    """
+    names = list(dict.fromkeys(parts[factor] for factor in sorted(parts)))
+    labels = label_map.long()
+    n_labels = max(max(parts, default=-1) + 2, int(labels.max()) + 1 if labels.numel() else 1)
+    part_of_label = torch.zeros(n_labels, dtype=label_map.dtype, device=label_map.device)
+    for factor, name in parts.items():
+        part_of_label[factor + 1] = names.index(name) + 1
+    return part_of_label[labels], names

@@ -1,0 +1,79 @@
+"""Parts inside an object, pixel by pixel: the object's probability shared among them."""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.regions.dense_crf import dense_crf
+
+# A pixel's share of a part is never 0, so that the image's edges can overrule it.
+_EVEN_SHARE = 0.02
+
+
+def part_probabilities(object_probability: Tensor, maps: Tensor) -> Tensor:
+    """Share the object's probability among the parts, pixel by pixel.
+
+    Parameters
+    ----------
+    object_probability : Tensor, (1, H, W)
+        In [0, 1].
+    maps : Tensor, (k, h, w)
+        Nowhere negative, and in the same unit for all parts; they cover the whole image. They are
+        upsampled bilinearly.
+
+    Returns
+    -------
+    Tensor, (k, H, W)
+        In proportion to the maps, but for 2 % shared evenly; evenly where all maps are 0. Sums to
+        `object_probability`.
+    """
+    upsampled = functional.interpolate(
+        maps[None], object_probability.shape[-2:], mode="bilinear", align_corners=False
+    )[0]
+    upsampled = upsampled + torch.finfo(upsampled.dtype).tiny
+    share = upsampled / upsampled.sum(0)
+    even = torch.full_like(share, 1 / len(share))
+    return object_probability * torch.lerp(share, even, _EVEN_SHARE)
+
+
+def refined_parts(image: Tensor | np.ndarray, object_probability: Tensor, maps: Tensor) -> Tensor:
+    """The parts of one image, refined together along its edges; the object is left as it is.
+
+    A dense CRF over the k parts alone shares the object's probability, which is refined already:
+    beside the background as one more label, the parts would lose pixels to it at every edge for
+    being several (Car Parts, every other image, k = 2, 4, 6: factor quality 0.375, and 0.378 so;
+    mutual information with the parts 0.348 and 0.354).
+
+    Parameters
+    ----------
+    image : ndarray uint8 (H, W, 3), or Tensor float (3, H, W) in [0, 1]
+    object_probability : Tensor, (1, H, W)
+    maps : Tensor, (k, h, w)
+        As for :func:`part_probabilities`.
+
+    Returns
+    -------
+    Tensor, (k, H, W)
+        Sums to `object_probability`.
+    """
+    refined = dense_crf(image, part_probabilities(torch.ones_like(object_probability), maps))
+    return object_probability * refined / refined.sum(0)
+
+
+def object_shares(object_probability: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The share of each cell of a grid that is object: where its probability is 1/2 or more.
+
+    Parameters
+    ----------
+    object_probability : Tensor, (1, H, W)
+    grid : (h, w)
+        In cells.
+
+    Returns
+    -------
+    Tensor, (h · w,)
+        Row-major, as rows of A.
+    """
+    mask = (object_probability >= 0.5).float()
+    return functional.adaptive_avg_pool2d(mask, grid).flatten()

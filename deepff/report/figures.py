@@ -1,0 +1,181 @@
+"""The set at a glance, arranged like Figure 3 of Collins et al. (2018)."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from deepff.errors import InputError
+from deepff.images.reading import UnreadableImageError, read_image
+from deepff.regions.part_names import factor_names
+from deepff.report.colors import factor_colors
+from deepff.report.overlays import overlay, stripes
+from deepff.results.run import Run
+
+if TYPE_CHECKING:
+    from deepff.results.heatmaps import HeatMaps
+
+PHOTO_SIDE = 256
+MAX_COLUMNS = 8
+_CELL_HEIGHT = 180
+_MAX_CELL_WIDTH = 400
+_GAP = 6
+_LABEL_WIDTH = 96
+_SWATCH = 22
+_FONT_SIZE = 20
+_PLACEHOLDER_GREY = 128
+
+
+def figure(result: Run, images: Sequence[int] | None = None) -> Image.Image:
+    """Draw photos and heat maps as a grid with one column per image.
+
+    The first row holds the photos. Below it, every k has a row that shows all its factors
+    together; where the result has a single k, each factor alone has a row as well. A legend names
+    the colours.
+
+    Parameters
+    ----------
+    result : Run
+    images : sequence of int, optional
+        Indices of the images to show; by default up to 8, spread evenly over the set.
+
+    Returns
+    -------
+    PIL.Image.Image
+        RGB. A photo that can't be read any more is drawn grey.
+
+    Raises
+    ------
+    InputError
+        No index, or an index outside the set.
+    """
+    n = len(result.names)
+    indices = spread(n) if images is None else list(images)
+    if not indices or any(not 0 <= index < n for index in indices):
+        raise InputError(f"images must be one or more indices from 0 to {n - 1}, not {indices}")
+    photos = [read_photo(result.paths[i], result.image_sizes[i])[0] for i in indices]
+    return compose(result, indices, photos)
+
+
+def figure_html(result: Run) -> str:
+    """Return `figure` as an ``<img>`` that holds its own data, for notebooks."""
+    data = BytesIO()
+    figure(result).save(data, "JPEG", quality=90)
+    source = b64encode(data.getvalue()).decode("ascii")
+    return f'<img alt="Heat maps" style="max-width: 100%" src="data:image/jpeg;base64,{source}">'
+
+
+def spread(n: int) -> list[int]:
+    """Indices of up to `MAX_COLUMNS` images spread evenly over ``n``, first and last included."""
+    return np.linspace(0, n - 1, min(n, MAX_COLUMNS)).round().astype(int).tolist()
+
+
+def photo_shape(image_size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of an image whose longer side is scaled to `PHOTO_SIDE` pixels."""
+    height, width = (max(1, round(PHOTO_SIDE * side / max(image_size))) for side in image_size)
+    return height, width
+
+
+def read_photo(path: Path, image_size: tuple[int, int]) -> tuple[np.ndarray, str | None]:
+    """Read an image for display.
+
+    Parameters
+    ----------
+    path : Path
+    image_size : (H, W)
+        The image's own size when it was factorised, which fixes its shape here.
+
+    Returns
+    -------
+    photo : ndarray, uint8, shape (*photo_shape(image_size), 3)
+        Grey where the image can't be read any more.
+    reason : str or None
+        Why the image can't be read.
+    """
+    height, width = photo_shape(image_size)
+    try:
+        image = read_image(path, min_longest_side=PHOTO_SIDE)
+    except UnreadableImageError as error:
+        return np.full((height, width, 3), _PLACEHOLDER_GREY, np.uint8), str(error)
+    resized = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(resized), None
+
+
+def compose(result: Run, indices: Sequence[int], photos: Sequence[np.ndarray]) -> Image.Image:
+    """Arrange `figure` from photos that have been read."""
+    cells = [_cell(photo) for photo in photos]
+    columns = [_LABEL_WIDTH]
+    for cell in cells:
+        columns.append(columns[-1] + cell.shape[1] + _GAP)
+
+    rows = [("", cells)]
+    for k, factorization in result.factorizations.items():
+        maps = factorization.heatmaps
+        rows.append((f"k = {k}", _overlaid(cells, maps, indices, range(k))))
+        if len(result.factorizations) == 1 and k > 1:
+            rows += [
+                (name, _overlaid(cells, maps, indices, range(j, j + 1)))
+                for j, name in enumerate(factor_names(k))
+            ]
+
+    signed = any(factorization.heatmaps.signed for factorization in result.factorizations.values())
+    names = factor_names(result.n_components)
+    legend = _legend(names, signed, max(columns[-1], 480))
+    grid_height = len(rows) * (_CELL_HEIGHT + _GAP)
+    canvas = Image.new(
+        "RGB", (max(columns[-1], legend.width), grid_height + legend.height), "white"
+    )
+    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=_FONT_SIZE)
+    for y, (label, row) in zip(range(0, grid_height, _CELL_HEIGHT + _GAP), rows, strict=True):
+        draw.text((_GAP, y + _CELL_HEIGHT // 2), label, "black", font, anchor="lm")
+        for x, cell in zip(columns, row, strict=False):
+            canvas.paste(Image.fromarray(cell), (x, y + (_CELL_HEIGHT - cell.shape[0]) // 2))
+    canvas.paste(legend, (0, grid_height))
+    return canvas
+
+
+def _cell(photo: np.ndarray) -> np.ndarray:
+    """The photo at the height of a row, or less where it would become too wide."""
+    height, width = photo.shape[:2]
+    scale = min(_CELL_HEIGHT / height, _MAX_CELL_WIDTH / width)
+    size = (max(1, round(scale * width)), max(1, round(scale * height)))
+    return np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BILINEAR))
+
+
+def _overlaid(
+    cells: Sequence[np.ndarray], maps: HeatMaps, indices: Sequence[int], factors: range
+) -> list[np.ndarray]:
+    chosen = slice(factors.start, factors.stop)
+    colors = factor_colors(maps.n_factors)[chosen]
+    return [
+        overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], colors)
+        for i, cell in zip(indices, cells, strict=True)
+    ]
+
+
+def _legend(names: Sequence[str], signed: bool, width: int) -> Image.Image:
+    """A swatch and a name for each factor, in as many lines as the width asks for."""
+    font = ImageFont.load_default(size=_FONT_SIZE)
+    entries = list(zip(names, factor_colors(len(names)), strict=True))
+    if signed:
+        swatch_stripes = np.where(stripes(_SWATCH, _SWATCH)[..., None], 90, 255)
+        entries.append(("striped: negative", swatch_stripes))
+    entry_width = round(max(font.getlength(label) for label, _ in entries)) + _SWATCH + 6 * _GAP
+    per_line = max(1, (width - _LABEL_WIDTH) // entry_width)
+    lines = -(-len(entries) // per_line)
+    line_height = _SWATCH + 2 * _GAP
+    canvas = Image.new("RGB", (width, lines * line_height + _GAP), "white")
+    draw = ImageDraw.Draw(canvas)
+    for position, (label, color) in enumerate(entries):
+        line, column = divmod(position, per_line)
+        x, y = _LABEL_WIDTH + column * entry_width, line * line_height + _GAP
+        swatch = np.broadcast_to(color, (_SWATCH, _SWATCH, 3)).astype(np.uint8)
+        canvas.paste(Image.fromarray(swatch), (x, y))
+        draw.text((x + _SWATCH + _GAP, y + _SWATCH // 2), label, "black", font, anchor="lm")
+    return canvas

@@ -1,0 +1,331 @@
+"""The HTML report of a result, with the pictures it shows."""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from zlib import compress
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.discovery.choose_k import AGREED, tree
+from deepff.discovery.contrast import separation_warning
+from deepff.images.files import output_names
+from deepff.regions.components import Box
+from deepff.regions.part_names import factor_names
+from deepff.report.colors import factor_colors
+from deepff.report.figures import compose, photo_shape, read_photo, spread
+from deepff.report.overlays import overlay
+from deepff.report.region_pictures import region_picture
+from deepff.report.tree import agreement_svg, tree_svg
+from deepff.results.run import Run
+from deepff.runtime.files import atomic_path
+from deepff.runtime.progress import track
+
+if TYPE_CHECKING:
+    from deepff.results.heatmaps import HeatMaps
+
+GALLERIES = "regions"
+STRIP_GAP = 4
+_STRONGEST = 6
+_JPEG_QUALITY = 85
+# Map values embedded in the page, one byte each before compression; above it grids are coarsened.
+_MAX_EMBEDDED_VALUES = 6_000_000
+
+
+def write_report(result: Run, folder: str | Path, *, progress: bool = False) -> None:
+    """Write ``report.html``, ``figure.png``, ``thumbnails/`` and ``overlays/`` into a folder.
+
+    The page opens from disk and asks nothing of a network. An image that can't be read any more
+    is shown grey, and the page says so.
+
+    Parameters
+    ----------
+    result : Run
+    folder : path
+        Created where missing; files of an earlier report are replaced.
+    progress : bool
+        Whether to show progress on standard error.
+    """
+    folder = Path(folder)
+    files = output_names(result.names)
+    in_figure = spread(len(result.names))
+
+    def write_pictures(i: int) -> tuple[np.ndarray | None, str | None]:
+        photo, reason = read_photo(result.paths[i], result.image_sizes[i])
+        _save_jpeg(photo, folder / _thumbnail(i))
+        for k, factorization in result.factorizations.items():
+            maps = factorization.heatmaps.normalized(i, photo.shape[:2])
+            _save_jpeg(strip(photo, maps), folder / "overlays" / f"k{k}" / f"{files[i]}.jpg")
+        return photo if i in in_figure else None, reason
+
+    photos: list[np.ndarray] = []
+    unreadable: dict[int, str] = {}
+    with (
+        track("pictures", len(files), enabled=progress) as advance,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        for i, (photo, reason) in enumerate(pool.map(write_pictures, range(len(files)))):
+            if photo is not None:
+                photos.append(photo)
+            if reason is not None:
+                unreadable[i] = reason
+            advance(1)
+
+    with atomic_path(folder / "figure.png") as path:
+        compose(result, in_figure, photos).save(path, compress_level=1)
+    write_report_page(result, folder, unreadable)
+
+
+def write_report_page(
+    result: Run, folder: str | Path, unreadable: Mapping[int, str] | None = None
+) -> None:
+    """Write ``report.html`` alone, over pictures that :func:`write_report` wrote.
+
+    Parameters
+    ----------
+    result : Run
+    folder : path
+        Galleries that :class:`RegionGallery` left there are shown as well.
+    unreadable : mapping of int to str, optional
+        Why an image of the set could not be read for display.
+    """
+    page = _page(result, output_names(result.names), unreadable or {}, _galleries(Path(folder)))
+    with atomic_path(Path(folder) / "report.html") as path:
+        # The command may hold bytes of a file's name that are not valid Unicode.
+        path.write_bytes(page.encode("utf-8", "replace"))
+
+
+class RegionGallery:
+    """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``.
+
+    Parameters
+    ----------
+    folder : path
+        The folder of the result.
+    name : str
+        Of the gallery; one of the same name is replaced.
+    description : str
+        How the regions were found, for people.
+    regions : sequence of str
+        The regions' names.
+    n_panels : int
+        Pictures side by side for each image.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        name: str,
+        description: str,
+        regions: Sequence[str],
+        n_panels: int = 1,
+    ) -> None:
+        self._folder = Path(folder) / GALLERIES / name
+        # Until all pictures are new, none is shown.
+        self._folder.with_suffix(".json").unlink(missing_ok=True)
+        self._content = {
+            "title": name,
+            "description": description,
+            "regions": list(regions),
+            "n_panels": n_panels,
+        }
+
+    def add(
+        self,
+        result: Run,
+        index: int,
+        panels: Sequence[np.ndarray],
+        boxes: Sequence[tuple[int, Box]] = (),
+    ) -> None:
+        """Draw one image's regions, a label map a panel; see `deepff.report.region_pictures`."""
+        photo, _ = read_photo(result.paths[index], result.image_sizes[index])
+        pictures = [region_picture(photo, labels, boxes) for labels in panels]
+        _save_jpeg(np.concatenate(pictures, axis=1), self._folder / f"{index:05d}.jpg")
+
+    def close(self) -> None:
+        """Let the next report show the gallery."""
+        with atomic_path(self._folder.with_suffix(".json")) as path:
+            path.write_text(json.dumps(self._content))
+
+
+def _galleries(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {"n_panels": 1, **json.loads(path.read_text()), "folder": f"{GALLERIES}/{path.stem}"}
+        for path in sorted((folder / GALLERIES).glob("*.json"))
+    ]
+
+
+def strip(photo: np.ndarray, maps: Tensor) -> np.ndarray:
+    """One picture: photo | all factors | factor 0 | … | factor k − 1, `STRIP_GAP` pixels apart.
+
+    Parameters
+    ----------
+    photo : ndarray, uint8, shape (H, W, 3)
+    maps : Tensor, shape (k, H, W)
+        Normalised heat maps.
+
+    Returns
+    -------
+    ndarray, uint8, shape (H, (k + 2) · W + (k + 1) · STRIP_GAP, 3)
+    """
+    colors = factor_colors(len(maps))
+    alone = [overlay(photo, maps[j : j + 1], colors[j : j + 1]) for j in range(len(maps))]
+    height, width = photo.shape[:2]
+    panels = [photo, overlay(photo, maps, colors), *alone]
+    step = width + STRIP_GAP
+    picture = np.full((height, len(panels) * step - STRIP_GAP, 3), 255, np.uint8)
+    for position, panel in enumerate(panels):
+        picture[:, position * step : position * step + width] = panel
+    return picture
+
+
+def _thumbnail(i: int) -> str:
+    return f"thumbnails/{i:05d}.jpg"
+
+
+def _save_jpeg(image: np.ndarray, path: Path) -> None:
+    with atomic_path(path) as temporary:
+        Image.fromarray(image).save(temporary, "JPEG", quality=_JPEG_QUALITY)
+
+
+def _page(
+    result: Run,
+    files: list[str],
+    unreadable: Mapping[int, str],
+    galleries: list[dict[str, Any]],
+) -> str:
+    environment = Environment(
+        loader=PackageLoader("deepff.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    n_colors = max([result.n_components, *(len(gallery["regions"]) for gallery in galleries)])
+    colors = ["#" + bytes(color).hex() for color in factor_colors(n_colors)]
+    images = [
+        {
+            "name": result.names[i],
+            "thumbnail": _thumbnail(i),
+            "size": (height, width),
+            "shape": photo_shape((height, width)),
+            "unreadable": unreadable.get(i),
+        }
+        for i, (height, width) in enumerate(result.image_sizes)
+    ]
+    return environment.get_template("report.html").render(
+        result=result,
+        colors=colors,
+        images=images,
+        sections=[_section(result, k) for k in result.factorizations],
+        skipped=[(file.name, file.reason) for file in result.skipped]
+        + [
+            (result.names[i], f"{reason} (used, but shown grey)")
+            for i, reason in unreadable.items()
+        ],
+        galleries=galleries,
+        drawings=_drawings(result),
+        separation_warning=result.separation is not None and separation_warning(result.separation),
+        has_object=result.object is not None,
+        signed=any(f.heatmaps.signed for f in result.factorizations.values()),
+        data=_embedded(result, files, colors),
+    )
+
+
+def _drawings(result: Run) -> dict[str, str | None]:
+    """The pictures of what is known over several k."""
+    ks = list(result.factorizations)
+    return {
+        "agreement": agreement_svg(result.agreements, result.n_components, AGREED)
+        if result.agreements
+        else None,
+        "tree": tree_svg(tree(result.factorizations), ks) if len(ks) > 1 else None,
+    }
+
+
+def _section(result: Run, k: int) -> dict[str, Any]:
+    """What the page says about one k."""
+    factorization = result.factorizations[k]
+    heatmaps = factorization.heatmaps
+    means = np.stack([heatmaps.grid(i).abs().mean((1, 2)).cpu() for i in range(len(heatmaps))])
+    order = np.argsort(-means, axis=0, kind="stable")[:_STRONGEST]
+    names, shares = factor_names(k), factorization.energy_shares.tolist()
+    return {
+        "k": k,
+        "relative_error": factorization.relative_error,
+        "factors": [
+            {
+                "name": name,
+                "share": share,
+                "strongest": [int(i) for i in order[:, j] if means[i, j] > 0],
+            }
+            for j, (name, share) in enumerate(zip(names, shares, strict=True))
+        ],
+    }
+
+
+def _embedded(result: Run, files: list[str], colors: list[str]) -> dict[str, Any]:
+    """The data that the page's script paints from."""
+    n_cells = sum(height * width for height, width in result.grids)
+    scale = min(1.0, (_MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
+    grids = [
+        (max(1, round(scale * height)), max(1, round(scale * width)))
+        for height, width in result.grids
+    ]
+    return {
+        "colors": colors,
+        "images": [
+            {
+                "name": result.names[i],
+                "thumbnail": _thumbnail(i),
+                "original": result.paths[i].absolute().as_uri(),
+                "strip": quote(os.fsencode(files[i])),
+                "size": result.image_sizes[i],
+                "shape": photo_shape(result.image_sizes[i]),
+                "grid": grid,
+            }
+            for i, grid in enumerate(grids)
+        ],
+        "factorizations": {
+            str(k): {
+                "names": factor_names(k),
+                **_embedded_maps(factorization.heatmaps, grids),
+            }
+            for k, factorization in result.factorizations.items()
+        },
+    }
+
+
+def _embedded_maps(heatmaps: HeatMaps, grids: list[tuple[int, int]]) -> dict[str, Any]:
+    """All maps of one factorization in a byte each.
+
+    Each map is divided by its own peak, the largest |value|, so that scaling per image keeps all
+    levels; ``peaks`` (n, k) are relative to the factor's largest over the set.
+    """
+    levels, dtype = (127, np.int8) if heatmaps.signed else (255, np.uint8)
+    values, peaks = [], []
+    for i, grid in enumerate(grids):
+        maps = heatmaps.normalized(i)
+        if maps.shape[1:] != grid:
+            maps = functional.interpolate(maps[None], grid, mode="bilinear", antialias=True)[0]
+        array = maps.cpu().numpy()
+        peak = np.abs(array).max((1, 2), keepdims=True)
+        unit = array / np.where(peak > 0, peak, 1)
+        values.append((levels * unit).round().astype(dtype).tobytes())
+        peaks.append(peak.ravel().astype(float).round(4).tolist())
+    return {
+        "signed": heatmaps.signed,
+        "peaks": peaks,
+        "maps": b64encode(compress(b"".join(values))).decode("ascii"),
+    }

@@ -1,0 +1,162 @@
+"""A run written into its folder."""
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from safetensors.torch import save_file
+
+from deepff.errors import InputError
+from deepff.features.activations import ImageRecord
+from deepff.report.report import write_report
+from deepff.results.concepts import FILE as BANK
+from deepff.results.run import Run
+from deepff.runtime.files import atomic_path
+
+SHARD_BYTES = 64 * 2**20
+OBJECT = "object"
+OUTPUTS = (
+    "boxes",
+    "export",
+    "masks",
+    OBJECT,
+    "regions",
+    "report.html",
+    "figure.png",
+    BANK,
+    "heatmaps",
+    "overlays",
+    "thumbnails",
+)
+
+
+def save(run: Run, folder: str | Path, progress: bool = False) -> None:
+    """Write the run's files, its pictures and its report.
+
+    A result that the folder held before is replaced.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else, or cannot be written.
+    """
+    folder = check_output_folder(folder)
+    _write_json(folder / "manifest.json", {"deepff": version("deepff"), "status": "writing"})
+    for name in OUTPUTS:
+        _remove(folder / name)
+    if run.object is not None:
+        save(run.object, folder / OBJECT, progress)
+    run.concepts.save(folder / BANK)
+    _save_heatmaps(run, folder / "heatmaps")
+    write_report(run, folder, progress=progress)
+    _write_json(folder / "manifest.json", _manifest(run))
+
+
+def _save_heatmaps(run: Run, folder: Path) -> None:
+    for number, rows in enumerate(_shards(run)):
+        coefficients = {
+            f"k{k}": found.coefficients[rows].cpu().contiguous()
+            for k, found in run.factorizations.items()
+        }
+        with atomic_path(folder / f"{number:05d}.safetensors") as temporary:
+            save_file(coefficients, temporary)
+
+
+def _shards(run: Run) -> Iterator[slice]:
+    """The rows of each shard: whole images, about SHARD_BYTES of coefficients."""
+    row_bytes = 4 * sum(run.factorizations)
+    first = last = 0
+    for image in run.images:
+        if last > first and (last - first + image.n_cells) * row_bytes > SHARD_BYTES:
+            yield slice(first, last)
+            first = last
+        last += image.n_cells
+    yield slice(first, last)
+
+
+def _manifest(run: Run) -> dict[str, Any]:
+    packages = ("deepff", "torch", "torchvision", "timm")
+    return {
+        "deepff": version("deepff"),
+        "status": "complete",
+        "created": run.created,
+        "command": run.command,
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in packages},
+        },
+        "method": run.method,
+        "options": run.options,
+        "sources": [asdict(source) for source in run.sources],
+        "recipe": run.recipe,
+        "separation": run.separation,
+        "parts_of": run.parts_of,
+        "applied": run.bank is not None,
+        "cache": run.cache,
+        "agreements": run.agreements,
+        "factorizations": {
+            str(k): {"relative_error": found.relative_error, "n_iter": found.n_iter}
+            for k, found in run.factorizations.items()
+        },
+        "images": [_image_entry(image) for image in run.images]
+        + [{**asdict(skipped), "status": "skipped"} for skipped in run.skipped],
+        "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
+    }
+
+
+def check_output_folder(folder: str | Path) -> Path:
+    """The folder as a path, made where it was missing, if a result may be written there.
+
+    Raises
+    ------
+    InputError
+        If it is a file, may not be written, or holds files but no deepff result: those would be
+        mixed up or lost.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; name a folder for the result")
+    if folder.is_dir() and any(folder.iterdir()) and read_manifest(folder) is None:
+        raise InputError(
+            f"{folder} is not empty and holds no deepff result; name a new or empty folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}); name a folder where you may write"
+        ) from error
+    return folder
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) and "deepff" in manifest else None
+
+
+def _image_entry(image: ImageRecord) -> dict[str, Any]:
+    return {**asdict(image), "path": os.path.abspath(image.path), "status": "used"}
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""What a run finds, as data: heat maps, factorizations, concept banks, results."""

@@ -1,0 +1,124 @@
+"""The concept bank: W with what is needed to apply it to new images."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import safetensors
+from safetensors.torch import save_file
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.features.source import FeatureSource
+from deepff.results.histogram import Levels
+from deepff.runtime.files import atomic_path
+
+FILE = "concepts.safetensors"
+FORMAT = "deepff concept bank 2"
+
+
+@dataclass(frozen=True)
+class ConceptBank:
+    """Components and the sources of the activations in which they are directions.
+
+    Attributes
+    ----------
+    components : dict of int to Tensor
+        For each k a W of shape (k, c). With several sources c is the sum of their channels: W has
+        their channels side by side, and the sources' maps are fused.
+    levels : dict of int to Levels
+        For each k, how the maps' values were spread over the set that W was found in.
+    method : str
+        "nmf", "pca" or "kmeans".
+    sources : tuple of FeatureSource
+        One for each layer.
+    channel_weights : Tensor, (c,), or None
+        What activations are multiplied with before W applies to them.
+    recipe : str
+        "paper" or "contrast": how masks are made from the maps unless told otherwise.
+    parts_of : str or None
+        As of :class:`deepff.results.result.Result`.
+    """
+
+    components: dict[int, Tensor]
+    levels: dict[int, Levels]
+    method: str
+    sources: tuple[FeatureSource, ...]
+    channel_weights: Tensor | None = None
+    recipe: str = "paper"
+    parts_of: str | None = None
+
+    def save(self, path: str | Path) -> None:
+        """Write the bank as one safetensors file, whole or not at all."""
+        tensors = {f"k{k}": w for k, w in self.components.items()}
+        for k, levels in self.levels.items():
+            named = {"low": levels.low, "high": levels.high, "counts": levels.counts}
+            tensors |= {f"k{k}.{name}": tensor for name, tensor in named.items()}
+        if self.channel_weights is not None:
+            tensors["channel_weights"] = self.channel_weights
+        metadata = {
+            "format": FORMAT,
+            "method": self.method,
+            "recipe": self.recipe,
+            "parts_of": self.parts_of or "",
+            "sources": json.dumps([asdict(source) for source in self.sources]),
+            "n_images": json.dumps({k: levels.n_images for k, levels in self.levels.items()}),
+        }
+        with atomic_path(path) as temporary:
+            contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+            save_file(contiguous, temporary, metadata)
+
+
+def load_concepts(path: str | Path) -> ConceptBank:
+    """Read a concept bank written by :meth:`ConceptBank.save`.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or is no concept bank.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} {_no_file(path)}; {_advice(path)}")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise InputError(
+                    f"{path} is a safetensors file but not a concept bank of this version of "
+                    f"deepff; {_advice(path)}"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise InputError(f"the concept bank {path} cannot be read: {error}") from error
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{path} is no concept bank, or a damaged one; {_advice(path)}") from error
+    n_images = {int(k): n for k, n in json.loads(metadata["n_images"]).items()}
+    return ConceptBank(
+        components={k: tensors[f"k{k}"] for k in sorted(n_images)},
+        levels={
+            k: Levels(
+                tensors[f"k{k}.low"], tensors[f"k{k}.high"], tensors[f"k{k}.counts"], n_images[k]
+            )
+            for k in sorted(n_images)
+        },
+        method=metadata["method"],
+        sources=tuple(map(FeatureSource.from_dict, json.loads(metadata["sources"]))),
+        channel_weights=tensors.get("channel_weights"),
+        recipe=metadata["recipe"],
+        parts_of=metadata["parts_of"] or None,
+    )
+
+
+def _no_file(path: Path) -> str:
+    return "is a folder and no concept bank" if path.is_dir() else "does not exist"
+
+
+def _advice(path: Path) -> str:
+    """What would be right in place of ``path``."""
+    own = (path if path.is_dir() else path.parent) / FILE
+    if own == path and (path.parent / "manifest.json").is_file():
+        return "run the command of its result again"
+    if own != path and own.is_file():
+        return f"the bank of that result is {own}"
+    return f"name the {FILE} of a result first, and then the images"

@@ -1,0 +1,129 @@
+"""Coefficients back to maps: one heat map per factor and image."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.errors import InputError
+from deepff.features.activations import ImageRecord
+
+
+class HeatMaps(Sequence[Tensor]):
+    """The heat maps of one factorization, image by image, upsampled when they are asked for.
+
+    Parameters
+    ----------
+    coefficients : Tensor, shape (rows, k)
+        H. Rows are ordered image by image, row-major, so rows = Σ hᵢ·wᵢ.
+    grids : sequence of (h, w)
+        The layer's grid for each image, in cells.
+    image_sizes : sequence of (H, W)
+        Each image's own size, in pixels.
+    scale : Tensor, shape (k,), optional
+        What counts as full strength, where another set than this one says it.
+
+    Attributes
+    ----------
+    scale : Tensor, shape (k,)
+        The largest |value| of each factor over the whole set; 1 for a factor that is zero
+        everywhere. Bilinear values never exceed it. Or as it was given.
+    """
+
+    def __init__(
+        self,
+        coefficients: Tensor,
+        grids: Sequence[tuple[int, int]],
+        image_sizes: Sequence[tuple[int, int]],
+        scale: Tensor | None = None,
+    ) -> None:
+        offsets = [0, *accumulate(height * width for height, width in grids)]
+        if len(grids) != len(image_sizes) or offsets[-1] != len(coefficients):
+            raise InputError(
+                f"{len(coefficients)} rows of coefficients do not fit {len(grids)} grids with "
+                f"{offsets[-1]} cells and {len(image_sizes)} image sizes"
+            )
+        self.coefficients = coefficients
+        self.grids = list(grids)
+        self.image_sizes = list(image_sizes)
+        self._row_slices = [slice(first, last) for first, last in pairwise(offsets)]
+        largest = coefficients.abs().amax(0) if scale is None else scale.to(coefficients)
+        self.scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+        self.signed = bool((coefficients < 0).any())
+
+    @classmethod
+    def of_images(
+        cls, coefficients: Tensor, images: Sequence[ImageRecord], scale: Tensor | None = None
+    ) -> "HeatMaps":
+        """The heat maps of H, (rows, k), over the images that its rows are ordered by."""
+        grids, sizes = [image.grid for image in images], [image.size for image in images]
+        return cls(coefficients, grids, sizes, scale)
+
+    @property
+    def n_factors(self) -> int:
+        """The number of factors, k."""
+        return self.coefficients.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.grids)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
+        """Image ``index``'s maps at its own size: float32 (k, H, W)."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self.upsampled(index, self.image_sizes[index])
+
+    def grid(self, index: int) -> Tensor:
+        """Image ``index``'s maps on the layer's grid: (k, h, w)."""
+        rows = self.coefficients[self._row_slices[index]]
+        return rows.T.reshape(self.n_factors, *self.grids[index])
+
+    def upsampled(self, index: int, shape: tuple[int, int]) -> Tensor:
+        """Image ``index``'s maps at ``shape`` pixels: (k, *shape).
+
+        Bilinear with ``align_corners=False``: the grid covers the image exactly, so the centre of
+        a cell lies at the centre of the pixels that it covers.
+        """
+        maps = self.grid(index)[None]
+        return functional.interpolate(maps, shape, mode="bilinear", align_corners=False)[0]
+
+    def normalized(
+        self,
+        index: int,
+        shape: tuple[int, int] | None = None,
+        per: Literal["set", "image"] = "set",
+    ) -> Tensor:
+        """Image ``index``'s maps scaled for display.
+
+        Parameters
+        ----------
+        index : int
+            The image.
+        shape : (height, width), optional
+            Size in pixels; by default the layer's grid.
+        per : "set" or "image"
+            Divide each factor by its largest |value| over the set, which keeps images comparable,
+            or over this image alone, which shows weak responses.
+
+        Returns
+        -------
+        Tensor, shape (k, *shape)
+            In [0, 1], or in [-1, 1] where the factorization is signed; what goes beyond a scale
+            that was given is cut off.
+        """
+        if per == "set":
+            scale = self.scale
+        elif per == "image":
+            largest = self.grid(index).abs().amax((1, 2))
+            scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+        else:
+            raise InputError(f'per must be "set" or "image", not {per!r}')
+        maps = self.grid(index) if shape is None else self.upsampled(index, shape)
+        return (maps / scale[:, None, None]).clamp(-1, 1)

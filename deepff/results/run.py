@@ -1,0 +1,155 @@
+"""The data of a run, which every room to the right reads."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from deepff.features.activations import Activations, ImageRecord
+from deepff.features.source import FeatureSource
+from deepff.images.reading import SkippedFile
+from deepff.results.concepts import ConceptBank
+from deepff.results.factorization import Factorization
+from deepff.results.heatmaps import HeatMaps
+from deepff.results.histogram import Levels
+
+
+@dataclass(repr=False)
+class Run:
+    """What a run found and how it came about: all that is saved.
+
+    Attributes
+    ----------
+    images : list of ImageRecord
+        The images that were factorised together, in order.
+    skipped : list of SkippedFile
+        The files that were passed over, and why.
+    factorizations : dict of int to Factorization
+        By number of factors, ascending. ``components``, ``coefficients``, ``relative_error`` and
+        ``heatmaps`` of the result itself are those of the largest.
+    method : str
+        "nmf", "pca" or "kmeans".
+    sources : tuple of FeatureSource
+        Network, layer and preparation of the images; several where layers were fused.
+    options : dict
+        The method's options, ``random_state`` among them.
+    command : str
+        What was run.
+    seconds : dict of str to float
+        Time spent, by stage.
+    created : str
+        When the run ended, ISO 8601, UTC.
+    cache : str or None
+        The folder of the activation cache, if one was used.
+    agreements : dict of int to float or None
+        What k was chosen by, where it was chosen (:func:`deepff.discovery.choose_k.select_k`).
+    channel_weights : Tensor, (c,), or None
+        What the channels of A were multiplied with before it was factorised.
+    recipe : str
+        "paper" or "contrast": how masks are made from the maps unless told otherwise.
+    separation : float or None
+        Where channels were weighted by it, how far the activations tell the inside of the images
+        from their border (:class:`deepff.discovery.contrast.BorderContrast`), of the coarsest
+        layer.
+    object : Run or None
+        The object in the same images, found by the recipe "contrast".
+    parts_of : "object", "frame" or None
+        Whether the factors are parts of the object (:mod:`deepff.discovery.object_parts`), and
+        where: on its cells, or on all where objects fill the frame.
+    bank : ConceptBank or None
+        The bank that was applied, where the components were found in another set.
+    activations : Activations or None
+        A; None where layers were fused. After :func:`deepff.load` only where the cache still holds
+        it.
+    """
+
+    images: list[ImageRecord]
+    skipped: list[SkippedFile]
+    factorizations: dict[int, Factorization]
+    method: str
+    sources: tuple[FeatureSource, ...]
+    options: dict[str, Any]
+    command: str
+    seconds: dict[str, float]
+    cache: str | None = None
+    agreements: dict[int, float] | None = None
+    channel_weights: Tensor | None = field(default=None, repr=False)
+    recipe: str = "paper"
+    separation: float | None = None
+    object: "Run | None" = field(default=None, repr=False)
+    parts_of: str | None = None
+    bank: ConceptBank | None = field(default=None, repr=False)
+    activations: Activations | None = field(default=None, repr=False)
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def model(self) -> str:
+        """The network's name."""
+        return self.sources[0].model
+
+    @property
+    def layer(self) -> str:
+        """The layer's module path; those of fused layers with + between."""
+        return " + ".join(source.layer for source in self.sources)
+
+    @property
+    def names(self) -> list[str]:
+        """The images' names."""
+        return [image.name for image in self.images]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that the images were read from."""
+        return [image.path for image in self.images]
+
+    @property
+    def image_sizes(self) -> list[tuple[int, int]]:
+        """(H, W) of each image in pixels."""
+        return [image.size for image in self.images]
+
+    @property
+    def grids(self) -> list[tuple[int, int]]:
+        """(h, w) of the layer's grid on each image."""
+        return [image.grid for image in self.images]
+
+    @property
+    def n_components(self) -> int:
+        """The largest number of factors."""
+        return max(self.factorizations)
+
+    @property
+    def components(self) -> Tensor:
+        """W of the largest factorization: (k, c)."""
+        return self.factorizations[self.n_components].components
+
+    @property
+    def coefficients(self) -> Tensor:
+        """H of the largest factorization: (rows, k)."""
+        return self.factorizations[self.n_components].coefficients
+
+    @property
+    def heatmaps(self) -> HeatMaps:
+        """The heat maps of the largest factorization."""
+        return self.factorizations[self.n_components].heatmaps
+
+    @property
+    def relative_error(self) -> float:
+        """‖A − HW‖ / ‖A‖ of the largest factorization."""
+        return self.factorizations[self.n_components].relative_error
+
+    @property
+    def concepts(self) -> ConceptBank:
+        """The components of every factorization, with what applying them elsewhere takes."""
+        if self.bank is not None:
+            return self.bank
+        return ConceptBank(
+            components={k: found.components for k, found in self.factorizations.items()},
+            levels={k: Levels.sampled(f.heatmaps) for k, f in self.factorizations.items()},
+            method=self.method,
+            sources=self.sources,
+            channel_weights=self.channel_weights,
+            recipe=self.recipe,
+            parts_of=self.parts_of,
+        )

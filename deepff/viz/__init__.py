@@ -1,1 +1,0 @@
-"""Pictures of a result: overlays, the figure and the HTML report."""

@@ -1,0 +1,159 @@
+"""What clicks and keys do to the labels and to what is shown."""
+
+import re
+from pathlib import Path
+
+import pytest
+from test_app_labels import NAMES, planted
+
+from deepff.app.actions import STALE, View, act, choose, measure, opened, select, write
+from deepff.app.label_file import FILE, export_labelled
+from deepff.app.workspace import Workspace
+from deepff.export.formats import CONTENTS, FORMATS
+from deepff.results.result import Result
+
+
+def opened_workspace(result: Result, folder: Path) -> Workspace:
+    result.save(folder)
+    workspace = Workspace(folder)
+    workspace.open()
+    return workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return opened_workspace(planted(tmp_path), tmp_path / "result")
+
+
+def test_accepting_goes_on_and_a_second_time_takes_it_back(workspace: Workspace) -> None:
+    view = View()
+    opened(workspace, view)
+    order = workspace.pictures.order(3)
+    for position in range(3):
+        assert view.position == position
+        moves = view.moves
+        image = str(order[position])
+        act(workspace, view, {"act": "accept", "image": image, "at": str(position)})
+        assert (view.moves > moves) == (position < 2)
+    assert workspace.store.labels.count("accepted", NAMES) == 3
+    act(workspace, view, {"act": "skip", "image": str(order[2]), "at": "2"})
+    act(workspace, view, {"act": "skip", "image": str(order[2]), "at": "2"})
+    assert workspace.store.labels.count("skipped", NAMES) == 0
+    assert workspace.store.labels.count("accepted", NAMES) == 2
+
+    later = View()
+    opened(workspace, later)
+    assert later.position == 2
+
+
+def test_undo_goes_back_to_the_image(workspace: Workspace) -> None:
+    view = View()
+    opened(workspace, view)
+    order = workspace.pictures.order(3)
+    act(workspace, view, {"act": "drop", "image": str(order[0]), "factor": "1", "drop": "1"})
+    act(workspace, view, {"act": "show", "position": "2"})
+    act(workspace, view, {"act": "undo", "at": "2"})
+    assert view.position == 0
+    assert workspace.store.labels.dropped(NAMES[order[0]]) == ()
+
+
+def test_factors_of_one_name_are_one_chip_and_are_dropped_and_taken_back_together(
+    workspace: Workspace,
+) -> None:
+    """Whichever is dropped first, whenever it was, and by the number of either."""
+    view = View()
+    opened(workspace, view)
+    first = str(workspace.pictures.order(3)[0])
+    name = NAMES[int(first)]
+
+    def chips(shown: dict) -> list[tuple[str, str, str]]:
+        card = shown["cards"].split("<article")[1]
+        pattern = r'data-factors="([^"]*)" data-drop="(.)".*?<span>(.*?)</span></button>'
+        return re.findall(pattern, card, re.DOTALL)
+
+    def drop(factor: int, drop: int) -> dict:
+        data = {"act": "drop", "image": first, "factor": str(factor), "drop": str(drop), "at": "0"}
+        return act(workspace, view, data)
+
+    choose(workspace, view, "threshold", "max-fraction")
+    before = drop(2, 1)
+    assert chips(before) == [("0", "1", "factor 0"), ("1", "1", "factor 1"), ("2", "0", "factor 2")]
+    act(workspace, view, {"act": "name", "factor": "1", "text": "legs"})
+    shown = act(workspace, view, {"act": "name", "factor": "2", "text": "legs"})
+    both = ("1 2", "1", "legs")  # of which one still shows
+    assert chips(shown) == [("0", "1", "factor 0"), both]
+    for factor in (1, 2):
+        assert chips(drop(factor, 1)) == [("0", "1", "factor 0"), ("1 2", "0", "legs")]
+        assert workspace.store.labels.dropped(name) == (1, 2)
+        assert chips(drop(factor, 0)) == [("0", "1", "factor 0"), both]
+        assert workspace.store.labels.dropped(name) == ()
+    drop(1, 1)
+    act(workspace, view, {"act": "undo", "at": "0"})
+    assert workspace.store.labels.dropped(name) == ()
+    # One that is background has no chip, and no other goes with it.
+    act(workspace, view, {"act": "keep", "factor": "2", "keep": "0"})
+    assert chips(drop(1, 1)) == [("0", "1", "factor 0"), ("1", "0", "legs")]
+    assert workspace.store.labels.dropped(name) == (1,)
+
+
+def test_one_image_and_one_factor(tmp_path: Path) -> None:
+    result = planted(tmp_path, k=1)
+    alone = opened_workspace(result, tmp_path / "one")
+    view = View()
+    opened(alone, view)
+    for target in ({"position": "99"}, {"position": "-3"}):
+        act(alone, view, {"act": "show", **target})
+        assert 0 <= view.position <= 2
+    act(alone, view, {"act": "page", "text": ""})
+    assert view.position == 0
+    shown = act(alone, view, {"act": "keep", "factor": "0", "keep": "0"})
+    assert "nothing is marked here" in shown["cards"]
+    counts = [text for text, _ in measure(alone, "coco", "components", 1)]
+    assert "0</strong> masks" in counts[-1]
+    assert "every factor is background" in write(alone, "coco", "components", 1).lower()
+
+
+def test_nothing_that_has_a_name_becomes_html(workspace: Workspace) -> None:
+    view = View()
+    opened(workspace, view)
+    for tab in ("images", "factors"):
+        shown = select(workspace, view, tab)
+        name = '"><script>x</script>'
+        shown = act(workspace, view, {"act": "name", "factor": "0", "text": name})
+        assert all("<script" not in part for part in shown.values() if isinstance(part, str))
+        assert "&lt;script&gt;" in shown["cards" if tab == "images" else "gallery"]
+    written = write(workspace, "coco", "components", 1)
+    previews = [example for _, example in measure(workspace, "coco", "components", 1) if example]
+    assert "<script" not in written + "".join(previews)
+
+
+def test_what_is_wrong_is_said_on_the_page(workspace: Workspace) -> None:
+    view, other = View(), View()
+    opened(workspace, view)
+    opened(workspace, other)
+    assert "between 0 and 100" in choose(workspace, view, "value", 400)["head"]
+    act(workspace, view, {"act": "name", "factor": "0", "text": "head"})
+    shown = act(workspace, other, {"act": "name", "factor": "0", "text": "tail"})
+    assert STALE in shown["head"] and 'value="head"' in shown["factors"]
+    (workspace.folder / FILE).write_text("{")
+    shown = act(workspace, view, {"act": "name", "factor": "0", "text": "tail"})
+    assert "cannot be read as JSON" in shown["head"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_count_and_the_preview_are_of_what_is_exported(
+    workspace: Workspace, format: str, tmp_path: Path
+) -> None:
+    view = View()
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    act(workspace, view, {"act": "skip", "image": "2", "at": "0"})
+    *_, (count, preview) = measure(workspace, format, "components", 10)
+    labels = workspace.store.labels
+    n = export_labelled(workspace.result, labels, format, tmp_path / "out", min_area=10)
+    assert n == 2  # factor 0 in two images; the others are 9 pixels large
+    assert re.findall(r"<strong>(\d+)</strong> (\w+)", count) == [
+        (str(n), what) for what in CONTENTS[format]
+    ]
+    assert preview is not None and "factor 0" in preview
+    assert f"download/{format}.zip" in write(workspace, format, "components", 10)

@@ -1,0 +1,236 @@
+"""The app in a browser: the whole job on twelve photographs, as a person would do it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+from zipfile import ZipFile
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("gradio")
+pycocotools = pytest.importorskip("pycocotools.coco")
+
+from deepff.report.load import load  # noqa: E402
+
+GROUP = "021 Elephants-safari June 2008-timd2000"
+EVIL = '<img src=x onerror="document.title=1">.jpg'
+expect = playwright.expect
+expect.set_options(timeout=20_000)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        message = "no chromium; scripts/test installs it"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def photos(data_root: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    found = sorted((data_root / "icoseg" / "images" / GROUP).glob("*.jpg"))[:12]
+    for photo, name in zip(found, [EVIL, "Büffel ${1+1} {{x}}.jpg"], strict=False):
+        shutil.copy(photo, folder / name)
+    for photo in found[2:]:
+        shutil.copy(photo, folder)
+    return folder
+
+
+Start = Callable[..., tuple[subprocess.Popen[str], str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts ``deepff label`` as a user would; gives its process and the URL that it prints."""
+    running = []
+
+    def start(*arguments: str | Path) -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-m", "deepff", "label", "--no-browser", *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        running.append(process)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def open_page(browser: playwright.Browser, url: str, asked: list[str]) -> playwright.Page:
+    page = browser.new_page(viewport={"width": 1366, "height": 768})
+    page.set_default_timeout(15_000)
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(url)
+    expect(page.locator(".dff-card")).to_have_count(5, timeout=90_000)
+    return page
+
+
+def name_factor(page: playwright.Page, factor: int, name: str) -> None:
+    field = page.get_by_label(f"Name of factor {factor}", exact=True)
+    field.fill(name)
+    field.press("Enter")
+
+
+def revision(page: playwright.Page, number: int) -> None:
+    expect(page.locator(f'.dff-head[data-revision="{number}"]')).to_be_visible()
+
+
+def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
+    browser: playwright.Browser, photos: Path, start: Start, tmp_path: Path
+) -> None:
+    out = tmp_path / "result"
+    arguments = [photos, "--out", out, "-k", "3-4"]
+    process, url = start(*arguments)
+    asked: list[str] = []
+    page = open_page(browser, url, asked)
+    expect(page.locator("#progress-text")).to_have_text("0 accepted · 0 skipped · 12 to look at")
+
+    # Two names typed one after the other, as quickly as one types.
+    page.get_by_label("Name of factor 0").click()
+    page.keyboard.type("Körper <b>")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.type("legs")
+    page.keyboard.press("Enter")
+    revision(page, 2)
+    assert page.get_by_label("Name of factor 0").input_value() == "Körper <b>"
+    assert page.get_by_label("Name of factor 1").input_value() == "legs"
+
+    suggested = page.locator("#name-suggestions option").evaluate_all(
+        "all => all.map(o => o.value)"
+    )
+    assert suggested == ["Körper <b>", "legs"]
+    name_factor(page, 2, "legs")
+    expect(page.get_by_text("one class with factor 1")).to_be_visible()
+    for card in page.locator(".dff-card").all():
+        names = card.locator(".dff-chip").all_inner_texts()
+        assert len(names) == len(set(names)) and "legs" in names
+    colors = page.locator(".dff-swatch").evaluate_all("all => all.map(s => s.style.background)")
+    assert colors[1] == colors[2] != colors[0]
+
+    page.get_by_role("button", name="keep").nth(3).click()
+    revision(page, 4)
+    expect(page.locator(".dff-chip", has_text="factor 3")).to_have_count(0)
+
+    # The keyboard: the second image's factor 0 is dropped, it is accepted, the third skipped.
+    page.keyboard.press("ArrowRight")
+    card = page.locator(".dff-card.current")
+    dropped_in = card.locator(".dff-name").inner_text()
+    picture = card.locator("img").get_attribute("src")
+    page.keyboard.press("0")
+    revision(page, 5)
+    expect(card.locator(".dff-chip.dropped")).to_have_text("Körper <b>")
+    assert card.locator("img").get_attribute("src") != picture
+    page.keyboard.press("a")
+    revision(page, 6)
+    expect(page.locator(".dff-card.accepted .dff-name")).to_have_text(dropped_in)
+    skipped = card.locator(".dff-name").inner_text()
+    assert skipped != dropped_in
+    page.keyboard.press("s")
+    revision(page, 7)
+    expect(page.locator("#progress-text")).to_have_text("1 accepted · 1 skipped · 10 to look at")
+    page.keyboard.press("u")
+    expect(page.locator("#progress-text")).to_have_text("1 accepted · 0 skipped · 11 to look at")
+    page.keyboard.press("s")
+    revision(page, 9)
+
+    first = page.locator(".dff-card img").first
+    picture = first.get_attribute("src")
+    page.locator("#value input[type=number]").fill("85")
+    page.locator("#value input[type=number]").press("Enter")
+    revision(page, 10)
+    expect(first).not_to_have_attribute("src", str(picture))
+
+    # Nothing of a file's name is taken for HTML or for a template.
+    page.get_by_role("spinbutton", name="Page").fill("3")
+    page.get_by_role("spinbutton", name="Page").press("Enter")
+    seen = set()
+    for first_position in (10, 5, 0):
+        card = page.locator(".dff-card").first
+        expect(card).to_have_attribute("data-position", str(first_position))
+        seen |= set(page.locator(".dff-name").all_inner_texts())
+        if first_position:
+            page.get_by_role("button", name="Previous page").click()
+    assert seen == {path.name for path in photos.iterdir()}
+    assert page.title() == "deepff label"
+
+    page.get_by_role("tab", name="Factors").click()
+    expect(page.locator(".dff-alone")).to_have_count(4)
+    expect(page.locator(".dff-alone h3").first).to_contain_text("Körper <b>")
+
+    page.get_by_role("tab", name="Export").click()
+    count = page.locator("#count")
+    expect(count).to_contain_text("in 11 images · 1 skipped image is left out")
+    counted = re.findall(r"(\d+) (masks|boxes)", count.inner_text())
+    expect(page.locator("#preview pre")).to_contain_text('"iscrowd": 0')
+    page.get_by_role("button", name="Export").click()
+    with page.expect_download() as downloading:
+        page.locator("#download").click()
+    downloading.value.save_as(tmp_path / "coco.zip")
+    with ZipFile(tmp_path / "coco.zip") as archive:
+        archive.extractall(tmp_path / "coco")
+    annotations = pycocotools.COCO(tmp_path / "coco" / "annotations.json")
+    assert counted == [(str(len(annotations.anns)), what) for what in ("masks", "boxes")]
+    assert [category["name"] for category in annotations.cats.values()] == ["Körper <b>", "legs"]
+    names = {image["file_name"]: number for number, image in annotations.imgs.items()}
+    assert set(names) == {path.name for path in photos.iterdir()} - {skipped}
+    body_in = {a["image_id"] for a in annotations.anns.values() if a["category_id"] == 1}
+    assert names[dropped_in] not in body_in and len(body_in) > 5
+    assert all(annotations.annToMask(a).sum() == a["area"] for a in annotations.anns.values())
+
+    # Another tab: what was done in this one meanwhile is not overwritten.
+    other = open_page(browser, url, asked)
+    expect(other.get_by_label("Name of factor 1")).to_have_value("legs")
+    name_factor(other, 3, "ground")
+    revision(other, 11)
+    name_factor(page, 3, "grass")
+    expect(page.locator("#notice")).to_contain_text("changed in another tab")
+    expect(page.get_by_label("Name of factor 3")).to_have_value("ground")
+    name_factor(page, 3, "grass")
+    revision(page, 12)
+    expect(page.locator("#notice")).to_be_hidden()
+
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    page.close()
+    other.close()
+    _, url = start(*arguments)
+    page = open_page(browser, url, asked)
+    revision(page, 12)
+    for factor, name in enumerate(["Körper <b>", "legs", "legs", "grass"]):
+        expect(page.get_by_label(f"Name of factor {factor}")).to_have_value(name)
+    expect(page.locator("#progress-text")).to_have_text("1 accepted · 1 skipped · 10 to look at")
+    assert page.locator("#value input[type=number]").input_value() == "85"
+
+    # A phone: nothing sticks out to the side.
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+
+    own = urlsplit(url).hostname
+    foreign = [
+        url
+        for url in asked
+        if not url.startswith(("data:", "blob:")) and urlsplit(url).hostname != own
+    ]
+    assert len(asked) > 20
+    assert foreign == []
+    assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == 12
+    assert len(load(out).names) == 12

@@ -1,0 +1,316 @@
+"""What is decided about a result: edits, undo, two who edit at once, and the file it is kept in."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from test_export import result_of
+from typer.testing import CliRunner
+
+from deepff.app.label_file import FILE, LabelStore, StaleLabelsError, export_labelled
+from deepff.app.labels import (
+    HISTORY_LENGTH,
+    Labels,
+    Settings,
+    drop_factors,
+    keep_factor,
+    name_factor,
+    set_settings,
+    set_status,
+    undo,
+)
+from deepff.cli.main import app
+from deepff.errors import InputError
+from deepff.results.factorization import Factorization
+from deepff.results.result import Result
+
+Edit = Callable[[Labels], Labels]
+NAMES = ["a.png", "ä b/<script>.png", "c.png"]
+EMPTY = Labels("run", Settings(3))
+
+texts = st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=8)
+factors, images = st.integers(0, 2), st.sampled_from(NAMES)
+edits = st.one_of(
+    st.builds(lambda j, name: lambda of: name_factor(of, j, name), factors, texts),
+    st.builds(lambda j, keep: lambda of: keep_factor(of, j, keep), factors, st.booleans()),
+    st.builds(
+        lambda i, status: lambda of: set_status(of, i, status),
+        images,
+        st.sampled_from(["", "accepted", "skipped"]),
+    ),
+    st.builds(
+        lambda i, j, drop: lambda of: drop_factors(of, i, [j], drop), images, factors, st.booleans()
+    ),
+    st.builds(
+        lambda name: lambda of: set_settings(of, threshold=name),
+        st.sampled_from(["percentile", "otsu", "max-fraction"]),
+    ),
+    st.builds(
+        lambda name: lambda of: set_settings(of, refine=name),
+        st.sampled_from(["none", "guided-crf"]),
+    ),
+)
+
+
+def said(labels: Labels) -> Labels:
+    """The labels without how they came about."""
+    return replace(labels, history=(), revision=0)
+
+
+def planted(folder: Path, k: int = 3) -> Result:
+    """Three images of 6 × 8 pixels, which factor 0 has on the left, 1 and 2 on the right."""
+    maps = torch.zeros(3, 3, 6, 8)
+    maps[:, 0, :, :3] = maps[:, 1, :3, 5:] = maps[:, 2, 3:, 5:] = 1
+    result = result_of(maps[:, :k], NAMES, folder)
+    for name in NAMES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 6)).save(folder / name)
+    return result
+
+
+@settings(deadline=None)
+@given(st.lists(edits, max_size=12))
+def test_undo_takes_back_one_edit_after_the_other(steps: list[Edit]) -> None:
+    labels, before = EMPTY, []
+    for step in steps:
+        changed = step(labels)
+        assert (changed is labels) == (said(changed) == said(labels))
+        if changed is not labels:
+            before.append(labels)
+        labels = changed
+    revision = labels.revision
+    assert revision == len(before) == len(labels.history)
+    for earlier in reversed(before):
+        labels = undo(labels)
+        assert said(labels) == said(earlier)
+    assert labels.revision == revision + len(before)
+    assert undo(labels) is labels
+
+
+def test_moves_of_the_value_are_taken_back_together() -> None:
+    labels = name_factor(EMPTY, 0, "head")
+    for value in (76, 80, 85):
+        labels = set_settings(labels, value=value)
+    assert labels.revision == 4 and labels.settings.value == 85
+    labels = undo(labels)
+    assert labels.settings.value == 75 and labels.factor(0).name == "head"
+    labels = set_settings(set_settings(EMPTY, threshold="max-fraction"), value=0.3)
+    assert undo(labels).settings == Settings(3, "max-fraction", 0.5)
+
+
+def test_the_history_is_bounded() -> None:
+    labels = EMPTY
+    for number in range(HISTORY_LENGTH + 10):
+        labels = name_factor(labels, 0, f"name {number}")
+    assert len(labels.history) == HISTORY_LENGTH
+
+
+def test_names_and_background_belong_to_their_k() -> None:
+    labels = name_factor(name_factor(EMPTY, 0, "  head \t of it "), 1, "head of it")
+    labels = keep_factor(labels, 2, False)
+    assert labels.parts == {0: "head of it", 1: "head of it"}
+    labels = set_settings(labels, k=2)
+    assert labels.parts == {0: "factor 0", 1: "factor 1"}
+    labels = name_factor(name_factor(labels, 1, "zebra"), 1, "Affe")
+    assert labels.name_suggestions() == ["Affe", "head of it", "zebra"]
+    assert set_settings(labels, k=3).parts == {0: "head of it", 1: "head of it"}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(edits, max_size=8))
+def test_what_is_saved_is_read_back(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    result = planted(folder)
+    store = LabelStore(folder, result)
+    for step in steps:
+        store.edit(store.labels.revision, step)
+    again = LabelStore(folder, result)
+    assert again.labels == store.labels
+    assert [path.name for path in folder.glob(".*")] == []
+    assert (folder / FILE).exists() == (store.labels.revision > 0)
+
+
+def test_of_two_who_edit_neither_overwrites_the_other(tmp_path: Path) -> None:
+    result = planted(tmp_path)
+    one, other = LabelStore(tmp_path, result), LabelStore(tmp_path, result)
+    one.edit(0, lambda labels: name_factor(labels, 0, "head"))
+    with pytest.raises(StaleLabelsError):
+        other.edit(0, lambda labels: name_factor(labels, 0, "tail"))
+    assert other.labels.factor(0).name == "head"
+    other.edit(1, lambda labels: name_factor(labels, 1, "tail"))
+    assert one.refresh().parts == {0: "head", 1: "tail", 2: "factor 2"}
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (lambda of: name_factor(of, 0, "a\x00b"), "has a control character"),
+        (lambda of: name_factor(of, 0, "a" * 81), "up to 80 characters, not 81"),
+        (lambda of: name_factor(of, 3, "a"), "no factor 3 of 3"),
+        (lambda of: set_settings(of, k=7), "no factorization with 7 factors; choose k = 3"),
+        (lambda of: set_settings(of, value=101), "value 101 is not between 0 and 100"),
+        (lambda of: set_settings(of, value=None), "value None is not between 0 and 100"),
+        (lambda of: set_settings(of, threshold="magic"), "no threshold 'magic'"),
+        (lambda of: set_settings(of, refine="magic"), "no refinement 'magic'"),
+        (lambda of: set_status(of, "d.png", "accepted"), r"no image 'd\.png'"),
+        (lambda of: set_status(of, "a.png", "liked"), "accepted, skipped or neither, not 'liked'"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_changes_nothing(
+    tmp_path: Path, edit: Edit, sentence: str
+) -> None:
+    store = LabelStore(tmp_path, planted(tmp_path))
+    with pytest.raises(InputError, match=sentence):
+        store.edit(0, edit)
+    assert store.labels.revision == 0 and not (tmp_path / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda text: text[:-20], "cannot be read as JSON"),
+        (lambda text: "[]", "holds no labels of this version"),
+        (lambda text: "\0\0", "cannot be read as JSON"),
+        (lambda text: text.replace('"run": "', '"run": "0'), "belongs to another result"),
+        (lambda text: text.replace('"factors"', '"vectors"'), "is damaged"),
+        (lambda text: text.replace('"keep": true', '"keep": 1'), "is damaged"),
+        (lambda text: text.replace('"k": 3', '"k": 4'), "is damaged"),
+        (lambda text: text.replace("75.0", '"75"'), "is damaged"),
+        (lambda text: text.replace('"a.png"', '"d.png"'), "is damaged"),
+        (lambda text: text.replace('"revision": 2', '"revision": -2'), "is damaged"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused_in_one_sentence(
+    tmp_path: Path, damage: Callable[[str], str], sentence: str
+) -> None:
+    result = planted(tmp_path)
+    store = LabelStore(tmp_path, result)
+    store.edit(0, lambda labels: name_factor(labels, 0, "head"))
+    store.edit(1, lambda labels: set_status(labels, "a.png", "accepted"))
+    path = tmp_path / FILE
+    damaged = damage(path.read_text("utf-8"))
+    path.write_text(damaged, "utf-8")
+    with pytest.raises(InputError, match=sentence):
+        LabelStore(tmp_path, result)
+    with pytest.raises(InputError, match=sentence):
+        store.edit(2, lambda labels: name_factor(labels, 0, "tail"))
+    assert path.read_text("utf-8") == damaged
+
+
+def test_other_factors_of_the_same_images_are_another_result(tmp_path: Path) -> None:
+    result = planted(tmp_path)
+    LabelStore(tmp_path, result).edit(0, lambda labels: name_factor(labels, 0, "head"))
+    found = result.factorizations[3]
+    turned = Factorization(found.components.flip(0), found.heatmaps, 0.0, 1)
+    with pytest.raises(InputError, match="belongs to another result"):
+        LabelStore(tmp_path, replace(result, factorizations={3: turned}))
+
+
+def annotated(folder: Path) -> dict[str, list[tuple[str, int]]]:
+    """For each image of a COCO file the names and areas of its annotations."""
+    content = json.loads((folder / "annotations.json").read_text("utf-8"))
+    classes = {category["id"]: category["name"] for category in content["categories"]}
+    found: dict[str, list[tuple[str, int]]] = {}
+    for image in content["images"]:
+        found[image["file_name"]] = [
+            (classes[annotation["category_id"]], annotation["area"])
+            for annotation in content["annotations"]
+            if annotation["image_id"] == image["id"]
+        ]
+    return found
+
+
+def test_names_drops_and_skipped_images_reach_the_export(tmp_path: Path) -> None:
+    result = planted(tmp_path)
+    result.save(tmp_path / "result")
+    store = LabelStore(tmp_path / "result", result)
+    for edit in (
+        lambda labels: set_settings(labels, threshold="max-fraction"),
+        lambda labels: name_factor(labels, 1, "Ohr"),
+        lambda labels: name_factor(labels, 2, "Ohr"),
+        lambda labels: drop_factors(labels, "a.png", [1], True),
+        lambda labels: set_status(labels, "c.png", "skipped"),
+        lambda labels: set_status(labels, "a.png", "accepted"),
+    ):
+        store.edit(store.labels.revision, edit)
+    expected = {
+        "a.png": [("factor 0", 18), ("Ohr", 9)],
+        "ä b/<script>.png": [("factor 0", 18), ("Ohr", 18)],
+    }
+    assert export_labelled(result, store.labels, "coco", tmp_path / "python") == 4
+    assert annotated(tmp_path / "python") == expected
+
+    arguments = ["export", str(tmp_path / "result"), "--format", "coco", "--labels"]
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 0, outcome.output
+    assert annotated(tmp_path / "result" / "export" / "coco") == expected
+
+    # A dropped factor leaves its pixels to nobody, whichever format writes them.
+    export_labelled(result, store.labels, "png", tmp_path / "png")
+    values = np.asarray(Image.open(tmp_path / "png" / "a.png"))
+    assert (values[:3, 5:] == 0).all() and (values[3:, 5:] == 2).all()
+    assert not (tmp_path / "png" / "c.png").exists()
+
+
+def test_the_command_refuses_labels_beside_what_they_say_or_where_there_are_none(
+    tmp_path: Path,
+) -> None:
+    planted(tmp_path).save(tmp_path / "result")
+    arguments = ["export", str(tmp_path / "result"), "--format", "coco", "--labels"]
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 2 and "has no labels.json" in outcome.stderr
+    for more in (["-k", "3"], ["--crf"], ["--threshold", "otsu"], ["--value", "3"], ["--object"]):
+        outcome = CliRunner().invoke(app, [*arguments, *more])
+        assert outcome.exit_code == 2 and "leave the options for these out" in outcome.stderr
+
+
+def test_nothing_is_exported_when_all_is_background(tmp_path: Path) -> None:
+    result = planted(tmp_path, k=1)
+    labels = keep_factor(LabelStore(tmp_path, result).labels, 0, False)
+    with pytest.raises(InputError, match="every factor is background"):
+        export_labelled(result, labels, "coco", tmp_path / "out")
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=3,
+)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_whatever_stands_in_the_file_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    result = planted(folder)
+    store = LabelStore(folder, result)
+    for edit in (
+        lambda labels: name_factor(labels, 0, "head"),
+        lambda labels: drop_factors(labels, "a.png", [1], True),
+        lambda labels: set_settings(labels, threshold="otsu"),
+    ):
+        store.edit(store.labels.revision, edit)
+    content = json.loads((folder / FILE).read_text("utf-8"))
+    holder, key = content, data.draw(st.sampled_from(sorted(content)))
+    while isinstance(holder[key], dict | list) and holder[key] and data.draw(st.booleans()):
+        holder = holder[key]
+        keys = sorted(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        key = data.draw(st.sampled_from(keys))
+    holder[key] = data.draw(anything)
+    (folder / FILE).write_text(json.dumps(content), "utf-8")
+    try:
+        labels = LabelStore(folder, result).labels
+    except InputError:
+        return
+    while labels.history:
+        labels = undo(labels)
+    assert labels.region_options.refine == "none"

@@ -1,0 +1,145 @@
+"""What the app shows of a result."""
+
+from base64 import b64decode
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_export import result_of
+
+from deepff.app.labels import (
+    Labels,
+    Settings,
+    drop_factors,
+    keep_factor,
+    name_factor,
+    set_settings,
+)
+from deepff.app.pictures import SIDE, Pictures, covering, data_uris, merged_colors
+from deepff.discovery.discover import discover
+from deepff.discovery.discover_parts import discover_parts
+from deepff.regions.find import find_regions
+from deepff.report.colors import factor_colors
+from deepff.results.result import Result
+
+GROUP = "036 Gymnastics-1"
+
+
+def quartered(folder: Path, n: int = 1) -> Result:
+    """Images of `SIDE` × `SIDE` pixels, of which each of four factors holds a quarter."""
+    maps = torch.zeros(n, 4, SIDE, SIDE)
+    half = SIDE // 2
+    maps[:, 0, :half, :half] = maps[:, 1, :half, half:] = 1
+    maps[:, 2, half:, :half] = maps[:, 3, half:, half:] = 1
+    names = [f"{i}.png" for i in range(n)]
+    for name in names:
+        Image.new("RGB", (SIDE, SIDE), "white").save(folder / name)
+    return result_of(maps, names, folder)
+
+
+def labelled() -> Labels:
+    """Factors 0 and 3 are one class, 1 is background; in 0.png 2 is dropped."""
+    labels = Labels("run", Settings(4, "max-fraction", 0.5))
+    labels = name_factor(name_factor(labels, 0, "a"), 3, "a")
+    return drop_factors(keep_factor(labels, 1, False), "0.png", [2], True)
+
+
+def test_a_picture_shows_names_background_and_drops(tmp_path: Path) -> None:
+    pictures = Pictures(quartered(tmp_path, n=2))
+    labels = labelled()
+    quarters = (slice(None, None, SIDE // 2), slice(None, None, SIDE // 2))
+    assert pictures.region_labels(labels, 0)[quarters].tolist() == [[1, 0], [0, 1]]
+    assert pictures.region_labels(labels, 1)[quarters].tolist() == [[1, 0], [3, 1]]
+    assert pictures.factors_present(labels, 0) == [0, 2, 3]
+    colors = factor_colors(4)
+    assert (merged_colors(labels)[[0, 2, 3]] == colors[[0, 2, 0]]).all()
+    middle = SIDE // 4
+    places = [(y, x) for y in (middle, 3 * middle) for x in (middle, 3 * middle)]
+    white = (255, 255, 255)
+    for picture in (pictures.masks(labels, 0), pictures.heat_maps(labels, 0)):
+        drawn = [tuple(picture[place].tolist()) for place in places]
+        assert drawn[0] == drawn[3] != white and drawn[1] == drawn[2] == white
+    alone = pictures.factor(4, 1, 0)
+    assert [tuple(alone[place].tolist()) == white for place in places] == [True, False, True, True]
+
+
+@pytest.fixture(scope="module")
+def gymnasts(data_root: Path) -> Result:
+    return discover(data_root / "icoseg" / "images" / GROUP, 3)
+
+
+def agreement(result: Result, labels: Labels) -> float:
+    """Set-wide IoU of what the pictures show of factors 0 and 2 with what an export writes."""
+    labels = keep_factor(labels, 1, False)
+    pictures = Pictures(result)
+    shared = either = 0
+    for index, regions in enumerate(find_regions(result, 3, labels.region_options)):
+        written = regions.labels.cpu().numpy()
+        shown = Image.fromarray(pictures.region_labels(labels, index))
+        small = np.asarray(shown.resize(written.shape[::-1], Image.Resampling.NEAREST))
+        # Region 1 of the export is factor 2, whose colour it has in the picture.
+        for region, factor in ((0, 0), (1, 2)):
+            shared += ((written == region + 1) & (small == factor + 1)).sum()
+            either += ((written == region + 1) | (small == factor + 1)).sum()
+    return shared / either
+
+
+@pytest.mark.parametrize("refine", ["none", "guided-crf", "dense-crf"])
+def test_pictures_show_what_an_export_writes(gymnasts: Result, refine: str) -> None:
+    labels = set_settings(Labels("run", Settings(3)), refine=refine, value=80)
+    assert agreement(gymnasts, labels) > 0.97
+
+
+def test_pictures_show_parts_of_the_object_as_an_export_writes_them(data_root: Path) -> None:
+    result = discover_parts(data_root / "icoseg" / "images" / GROUP, 3)
+    assert result.parts_of == "object"
+    for refine in ("none", "dense-crf"):
+        labels = Labels("run", Settings(3, "otsu-image", 75, refine))
+        assert agreement(result, labels) > 0.93
+
+
+def test_a_photograph_that_is_gone_is_grey_and_its_masks_stay(tmp_path: Path) -> None:
+    result = quartered(tmp_path)
+    (tmp_path / "0.png").unlink()
+    pictures = Pictures(result)
+    labels = set_settings(labelled(), refine="guided-crf")
+    photo, reason = pictures.photo(0)
+    assert (photo == 128).all() and reason
+    assert pictures.region_labels(labels, 0)[0, 0] == 1
+    picture = pictures.masks(labels, 0)
+    assert picture.shape == (SIDE, SIDE, 3) and (picture[0, -1] == 128).all()
+
+
+def test_images_that_cover_all_factors_come_first() -> None:
+    strengths = np.array(
+        [[9.0, 0, 0], [8, 0, 0], [0, 0.5, 0], [0, 0, 0], [5, 0.4, 0], [0, 0, 0.01]], np.float32
+    )
+    # 4 shows 5/9 of factor 0 and 0.8 of 1; then 5 all of factor 2; then 0 what 0 lacks.
+    assert covering(strengths, 3) == [4, 5, 0]
+    assert sorted(covering(strengths, 9)) == [0, 1, 2, 3, 4, 5]
+    assert covering(np.zeros((1, 2), np.float32), 5) == [0]
+
+
+def test_every_image_has_one_place_and_factors_name_their_strongest(tmp_path: Path) -> None:
+    maps = torch.zeros(7, 2, 2, 2)
+    maps[:, 0] = torch.tensor([1.0, 7, 3, 5, 2, 6, 4])[:, None, None]
+    maps[3, 1] = 1
+    pictures = Pictures(result_of(maps, [f"{i}.png" for i in range(7)], tmp_path))
+    assert pictures.strongest(2, 0) == [1, 5, 3, 6, 2]
+    assert pictures.strongest(2, 1) == [3]
+    order = pictures.order(2)
+    assert sorted(order) == list(range(7)) and order[5:] == sorted(order[5:])
+    assert order[0] == 3
+
+
+def test_pictures_come_as_data_in_their_order() -> None:
+    greys = data_uris(lambda i: np.full((8, 8, 3), 40 * i, np.uint8), [3, 0, 5])
+    read = []
+    for uri in greys:
+        head, data = uri.split(",")
+        assert head == "data:image/jpeg;base64"
+        read.append(np.asarray(Image.open(BytesIO(b64decode(data)))).mean())
+    assert read == pytest.approx([120, 0, 200], abs=2)

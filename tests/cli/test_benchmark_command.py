@@ -1,0 +1,75 @@
+"""The command ``benchmark``."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deepff.cli.benchmark import PAPER_GROUPS, PART_CLASSES, app
+from deepff.errors import InputError
+from deepff.evaluation.discovered_parts import TABLE4_CLASSES
+from deepff.evaluation.icoseg_table import PAPER_SETS
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None:
+    data = str(data_root / "icoseg")
+    options = ["--groups", "018", "--no-crf", "--seeds", "2", "--out", str(tmp_path / "out")]
+
+    printed = run("table1", "--data", data, *options, "--cache", str(tmp_path / "cache"))
+
+    written = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert sorted(written) == [
+        "table1-top-01.jpg", "table1-top.csv", "table1-top.json", "table1-top.md",
+    ]  # fmt: skip
+    markdown = written["table1-top.md"].read_text(encoding="utf-8")
+    shown, _, pictures = markdown.partition("\nTaj Mahal (018), the images with the lowest IoU")
+    assert shown in printed and "(table1-top-01.jpg)" in pictures
+    assert all(str(path) in printed for path in written.values())
+    table = json.loads(written["table1-top.json"].read_text(encoding="utf-8"))
+    assert [row["label"] for row in table["rows"] if row["origin"] == "this run"] == [
+        "images", "DFF", "contrast, unrefined", "PCA", "k-means", "mean activation", "Le et al.",
+    ]  # fmt: skip
+    for words in ("efficientnet_lite0", "layer bn2", "ImageNet", "448", "5 images"):
+        assert words in table["source"]
+    assert any("2 seeds" in note for note in table["notes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table1", "--data", ".", "--groups", ","], "name at least one"),
+        (["table4", "--data", ".", "-k", "none"], "-k takes a number"),
+        (["table3", "--data", "."], "--write-overlays FOLDER"),
+        (["table2", "--data", ".", "--classes", "cows"], "no class “cows”"),
+        (["table1", "--data", "/nowhere"], "no folder /nowhere/images"),
+        (["table1", "--data", "/nowhere", "--groups", "all"], "no group in /nowhere/images"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_figures_ask_for_matplotlib_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match="matplotlib"):
+        CliRunner().invoke(app, ["figure5b", "--data", "/nowhere"], catch_exceptions=False)
+
+
+def test_defaults_spelt_out_for_the_command_line_are_the_tables_own() -> None:
+    assert PART_CLASSES.split(",") == list(TABLE4_CLASSES)
+    assert PAPER_GROUPS.split(",") == list(PAPER_SETS)
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys, deepff.cli.benchmark; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

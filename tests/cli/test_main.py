@@ -1,0 +1,228 @@
+"""The command line: what it prints, where it writes, and one sentence for each mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+import deepff
+from deepff.cli.main import app
+
+SMALL = ["--size", "64", "-k", "2"]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three small pictures, in folders and with names that are awkward."""
+    folder = tmp_path / "my photos"
+    generator = np.random.default_rng(0)
+    for name in ("a.png", "sub/a.png", "sub/Grüße & 'q' <script>.png"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 255, (48, 64, 3), dtype=np.uint8)).save(path)
+    return folder
+
+
+def run(*arguments: str | Path) -> tuple[int, str, str]:
+    outcome = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert outcome.exception is None or isinstance(outcome.exception, SystemExit), outcome.exception
+    return outcome.exit_code, outcome.stdout, outcome.stderr
+
+
+def test_a_folder_with_broken_files_goes_through_and_names_them(photos, tmp_path):
+    (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
+    (photos / "empty.png").touch()
+    (photos / "notes.txt").write_text("no picture")
+    out = tmp_path / "result"
+    code, stdout, stderr = run("discover", photos, *SMALL, "--out", out)
+    assert code == 0
+    assert str(out / "report.html") in stdout
+    warning = next(line for line in stderr.splitlines() if "skipped" in line)
+    assert warning.startswith("deepff: skipped 3 of the files: broken.jpg (")
+    images = json.loads((out / "manifest.json").read_text())["images"]
+    assert {image["name"]: image["status"] for image in images} == {
+        "a.png": "used",
+        "sub/a.png": "used",
+        "sub/Grüße & 'q' <script>.png": "used",
+        "broken.jpg": "skipped",
+        "empty.png": "skipped",
+        "notes.txt": "skipped",
+    }
+    assert len(list((out / "overlays/k2").rglob("*.jpg"))) == 3
+    assert "<script>.png" not in (out / "report.html").read_text()
+    loaded = deepff.load(out)
+    assert loaded.skipped[1].reason == "empty file"
+
+
+def test_a_range_of_k_and_several_sources(photos, tmp_path):
+    out = tmp_path / "result"
+    sources = [photos / "a.png", photos / "sub"]
+    code, stdout, _ = run("discover", *sources, "--size", "64", "-k", "1-3,5", "--out", out)
+    assert code == 0
+    assert "k=1: " in stdout and "k=5: " in stdout
+    assert list(deepff.load(out).factorizations) == [1, 2, 3, 5]
+
+
+def test_a_run_with_a_cache_is_the_same_to_the_bit(photos, tmp_path):
+    results = []
+    for options in ([], ["--cache", tmp_path / "cache"], ["--cache", tmp_path / "cache"]):
+        code, _, _ = run("discover", photos, *SMALL, *options, "--out", tmp_path / "result")
+        assert code == 0
+        results.append(deepff.load(tmp_path / "result").coefficients)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_factors_for_which_nothing_is_left_are_named(tmp_path):
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "a.png")
+    code, stdout, stderr = run(
+        "discover", tmp_path / "a.png", "--size", "32", "-k", "1", "--out", tmp_path / "one"
+    )
+    assert code == 0
+    assert "nothing is left" not in stderr
+    assert stdout.startswith("1 image, ")
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "b.png")
+    both = [tmp_path / "a.png", tmp_path / "b.png"]
+    code, _, stderr = run("discover", *both, "--size", "32", "-k", "2", "--out", tmp_path / "two")
+    assert code == 0
+    assert "at k = 2 nothing is left for factor 1; a smaller k will do" in stderr
+
+
+def test_a_result_inside_the_photo_folder_is_not_taken_for_photos(photos):
+    for _ in range(2):
+        code, _, stderr = run("discover", photos, *SMALL, "--out", photos / "result")
+        assert code == 0
+        assert "skipped" not in stderr
+    assert len(deepff.load(photos / "result").names) == 3
+
+
+def test_models_lists_what_must_be_downloaded():
+    code, stdout, _ = run("models")
+    assert code == 0
+    rows = {line.split()[0]: line for line in stdout.splitlines()}
+    assert rows["efficientnet_lite0"].endswith("nothing")
+    assert "conv5_4" in rows["vgg19"] and rows["vgg19"].endswith("vgg19-dcbb9e9d.pth")
+
+
+def test_layers_lists_grids_and_signs_without_downloading():
+    code, stdout, _ = run("layers", "vgg16_bn", "--size", "64")
+    assert code == 0
+    rows = {line.split()[0]: line.split() for line in stdout.splitlines()}
+    assert rows["conv5_3"] == ["conv5_3", "(features.42)", "512", "16", "4", "×", "4", "never"]
+    assert rows["features.41"][-3:-1] == ["down", "to"]
+
+
+BAD_INPUTS = {
+    "no images and no --sample": ([], "name folders, files or globs of images, or --sample"),
+    "both": (["{photos}", "--sample"], "and not both"),
+    "a folder that is not there": (["{tmp}/nowhere"], "cannot find '{tmp}/nowhere'"),
+    "an empty folder": (["{empty}"], "it holds no files that are not hidden"),
+    "a glob without a match": (["{photos}/*.jpeg"], "no file matches"),
+    "no usable image": (["{broken}"], "none of the 2 files is an image that can be read"),
+    "an unknown network": (["{photos}", "--model", "vgg91"], "no network 'vgg91'; the closest are"),
+    "an unknown layer": (["{photos}", "--layer", "bn3"], "has no layer 'bn3'; choose one that"),
+    "a layer that is no map": (["{photos}", "--layer", "classifier"], "gives shape (1, 1000)"),
+    "a signed layer": (["{photos}", "--layer", "conv_head"], "goes down to -"),
+    "k of no number": (["{photos}", "-k", "many"], "-k takes a number or a range"),
+    "k of 0": (["{photos}", "-k", "0"], "-k takes a number or a range"),
+    "k of more than the rows": (["{photos}", "-k", "99"], "99"),
+    "k backwards": (["{photos}", "-k", "4-1"], "-k takes a number or a range"),
+    "weights that are not there": (["{photos}", "--weights", "w.pth"], "w.pth does not exist"),
+    "weights of another network": (
+        ["{photos}", "--weights", "{tmp}/other.safetensors"],
+        "other.safetensors",
+    ),
+    "weights that are garbage": (["{photos}", "--weights", "{tmp}/garbage.pth"], "garbage.pth"),
+    "weights that must be downloaded": (
+        ["{photos}", "--model", "vgg19"],
+        "vgg19-dcbb9e9d.pth",
+    ),
+    "weights with NaN": (
+        ["{photos}", "--model", "squeezenet1_1", "--weights", "{tmp}/nan.pth"],
+        "nan.pth hold NaN or infinity, first in 'features.0.weight'",
+    ),
+    "a read-only output folder": (
+        ["{photos}", "--out", "/proc/result"],
+        "/proc/result cannot be written (No such file or directory); name a folder where",
+    ),
+    "a mean of two numbers": (["{photos}", "--mean", "0.5,0.5"], "--mean takes three numbers"),
+    "a std of zero": (["{photos}", "--std", "0,1,1"], "std"),
+    "a device that is not there": (["{photos}", "--device", "mps"], "no device 'mps'"),
+    "mixed precision without a GPU": (
+        ["{photos}", "--amp", "--device", "cpu"],
+        "mixed precision needs a CUDA device",
+    ),
+    "an output folder in use": (["{photos}", "--out", "{photos}"], "holds no deepff result"),
+    "an output that is a file": (["{photos}", "--out", "{photos}/a.png"], "is a file"),
+    "a solver for a method without": (
+        ["{photos}", "--method", "pca", "--solver", "mu"],
+        "method pca does not take these options",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), BAD_INPUTS.values(), ids=BAD_INPUTS.keys())
+def test_bad_input_gets_one_sentence_and_status_2(
+    photos, tmp_path, monkeypatch, arguments, sentence
+):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / "broken" / name).write_bytes(b"nonsense")
+    (tmp_path / "garbage.pth").write_bytes(b"nonsense")
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    if "{tmp}/nan.pth" in arguments:
+        state = torchvision.models.squeezenet1_1().state_dict()
+        state["features.0.weight"][0, 0, 0, 0] = float("nan")
+        torch.save(state, tmp_path / "nan.pth")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    places = {
+        "tmp": tmp_path,
+        "photos": photos,
+        "empty": tmp_path / "empty",
+        "broken": tmp_path / "broken",
+    }
+    filled = [argument.format(**places) for argument in arguments]
+    if "-k" not in filled:
+        filled += ["-k", "2"]
+    if "--out" not in filled:
+        filled += ["--out", str(tmp_path / "result")]
+    code, _, stderr = run("discover", *filled, "--size", "64")
+    message = stderr.strip().splitlines()[-1]
+    assert code == 2, stderr
+    assert message.startswith("deepff: error: ")
+    assert sentence.format(**places) in message
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "result" / "manifest.json").exists()
+
+
+def test_showing_what_is_no_result(tmp_path):
+    code, _, stderr = run("show", tmp_path)
+    assert code == 2
+    assert "holds no deepff result" in stderr
+
+
+def test_importing_the_package_and_help_do_not_load_torch():
+    program = (
+        "import sys, deepff, deepff.cli.main\n"
+        "from typer.testing import CliRunner\n"
+        "assert CliRunner().invoke(deepff.cli.main.app, ['--help']).exit_code == 0\n"
+        "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_module_is_the_command(photos, tmp_path):
+    command = [sys.executable, "-m", "deepff", "discover", str(photos), "--layer", "nope"]
+    outcome = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert outcome.returncode == 2
+    assert "has no layer 'nope'" in outcome.stderr
+    assert outcome.stderr.count("\n") == 1

@@ -1,0 +1,164 @@
+"""A concept bank applied to new images."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from test_export import result_of
+from typer.testing import CliRunner
+
+import deepff
+from deepff.app.label_file import LabelStore, load_labels
+from deepff.app.labels import name_factor
+from deepff.cli.main import app
+from deepff.errors import InputError
+from deepff.evaluation.datasets import load_icoseg
+from deepff.evaluation.metrics import count_overlaps, iou
+from deepff.regions.find import RegionOptions, find_regions
+from deepff.regions.thresholds import thresholds
+from deepff.results.result import Result
+
+
+@pytest.fixture(scope="module")
+def group(data_root: Path):
+    """Brown bears: five images to find concepts in, and others that they are applied to."""
+    return load_icoseg(data_root / "icoseg", groups=["002"])[0]
+
+
+def quality(result: Result, truth, options: RegionOptions | None = None) -> float:
+    labels = {item.image.name: item.labels() for item in truth.images}
+    pairs = [
+        (found.masks, labels[name])
+        for name, found in zip(result.names, find_regions(result, 1, options), strict=True)
+    ]
+    return float(iou(count_overlaps(pairs, 1))[0, 1])
+
+
+def test_a_bank_gives_its_own_set_the_maps_it_came_from(group, tmp_path):
+    files = [item.image for item in group.images[:3]]
+    for options in ({"n_components": [1, 3]}, {"recipe": "contrast"}):
+        result = deepff.discover(files, **options)
+        again = deepff.apply(result.concepts, files)
+        for k, found in result.factorizations.items():
+            applied = again.factorizations[k]
+            scale = found.heatmaps.scale
+            difference = (applied.coefficients - found.coefficients).abs() / scale
+            assert difference.max() < 1e-3
+            assert applied.relative_error == pytest.approx(found.relative_error, abs=1e-4)
+            torch.testing.assert_close(applied.heatmaps.scale, scale, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("recipe", ["paper", "contrast"])
+def test_a_bank_of_half_a_set_labels_the_other_half_about_as_well_as_a_joint_run(group, recipe):
+    images = group.images[:16]
+    truth = replace(group, images=images)
+    half, other = [i.image for i in images[::2]], [i.image for i in images[1::2]]
+    joint = deepff.discover([item.image for item in images], 1, recipe=recipe)
+    bank = deepff.discover(half, 1, recipe=recipe).concepts
+    applied = deepff.apply(bank, other)
+    on_other = [name in {image.name for image in other} for name in joint.names]
+    labels = {item.image.name: item.labels() for item in images}
+    pairs = [
+        (found.masks, labels[name])
+        for name, found, wanted in zip(joint.names, find_regions(joint, 1), on_other, strict=True)
+        if wanted
+    ]
+    expected = float(iou(count_overlaps(pairs, 1))[0, 1])
+    assert quality(applied, truth) > expected - 0.05
+    assert expected > (0.7 if recipe == "contrast" else 0.5)
+
+
+def test_thresholds_are_those_of_the_banks_set_and_survive_saving(group, tmp_path):
+    files = [item.image for item in group.images[:6]]
+    result = deepff.discover(files[:3], 2)
+    applied = deepff.apply(result.concepts, files[3:])
+    applied.save(tmp_path / "new")
+    loaded = deepff.load(tmp_path / "new")
+    own = thresholds(result.heatmaps)[0]
+    for new in (applied, loaded):
+        torch.testing.assert_close(new.heatmaps.scale, result.heatmaps.scale)
+        for index, found in enumerate(find_regions(new)):
+            maps = new.heatmaps[index]
+            surely = (maps > own[:, None, None] * 1.02), (maps < own[:, None, None] * 0.98)
+            assert found.masks[surely[0]].all() and not found.masks[surely[1]].any()
+    assert torch.equal(loaded.concepts.components[2], result.components)
+
+
+def test_a_network_with_other_weights_is_refused(group, tmp_path):
+    files = [item.image for item in group.images[:2]]
+    bank = deepff.discover(files, 1).concepts
+    other = replace(bank, sources=(replace(bank.sources[0], weights_digest="0" * 64),))
+    with pytest.raises(InputError, match="are others; give the file of the weights"):
+        deepff.apply(other, files)
+    missing = replace(bank, sources=(replace(bank.sources[0], model="MyNetwork"),))
+    with pytest.raises(InputError, match="this needs the network MyNetwork"):
+        deepff.apply(missing, files)
+
+
+def test_names_carry_over_to_what_a_bank_is_applied_to(group, tmp_path):
+    files = [item.image for item in group.images[:4]]
+    result = deepff.discover(files[:2], 2)
+    result.save(tmp_path / "a")
+    store = LabelStore(tmp_path / "a", result)
+    labels = store.edit(0, lambda before: name_factor(before, 1, "Bär"))
+    images = [str(file.path) for file in files[2:]]
+    bank = str(tmp_path / "a/concepts.safetensors")
+    outcome = CliRunner().invoke(app, ["apply", bank, *images, "--out", str(tmp_path / "b")])
+    assert outcome.exit_code == 0, outcome.output
+    carried = load_labels(tmp_path / "b", deepff.load(tmp_path / "b"))
+    assert carried.parts == labels.parts and "Bär" in carried.parts.values()
+    export = ["export", str(tmp_path / "b"), "--format", "png", "--labels"]
+    assert CliRunner().invoke(app, export).exit_code == 0
+    names = next((tmp_path / "b/export").rglob("labels.txt")).read_text("utf-8").splitlines()
+    assert "Bär" in names
+
+
+def test_the_command_applies_and_what_follows_works_on_it(group, tmp_path):
+    files = [str(item.image.path) for item in group.images[:4]]
+    run = CliRunner().invoke
+    first = ["discover", *files[:2], "--recipe", "contrast", "--out", str(tmp_path / "a")]
+    assert run(app, first).exit_code == 0
+    bank = tmp_path / "a/concepts.safetensors"
+    outcome = run(app, ["apply", str(bank), *files[2:], "--out", str(tmp_path / "b")])
+    assert outcome.exit_code == 0, outcome.output
+    outcome = run(app, ["segment", str(tmp_path / "b"), "--object"])
+    assert outcome.exit_code == 0, outcome.output
+    assert len(list((tmp_path / "b/masks/k1/object").iterdir())) == 2
+
+
+FIRST = "name the concepts.safetensors of a result first, and then the images"
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ("none", f"none does not exist; {FIRST}"),
+        ("photos", f"photos is a folder and no concept bank; {FIRST}"),
+        ("photos/a.jpg", f"a.jpg is no concept bank, or a damaged one; {FIRST}"),
+        ("photos/empty", f"empty is no concept bank, or a damaged one; {FIRST}"),
+        ("other.safetensors", "not a concept bank of this version of deepff; " + FIRST),
+        ("result", "result is a folder and no concept bank; the bank of that result is {bank}"),
+        ("result/none", "none does not exist; the bank of that result is {bank}"),
+        ("result/manifest.json", "or a damaged one; the bank of that result is {bank}"),
+        ("result/heatmaps/00000.safetensors", "this version of deepff; " + FIRST),
+        ("damaged/concepts.safetensors", "damaged one; run the command of its result again"),
+    ],
+)
+def test_what_is_no_bank_gets_one_sentence(tmp_path, named, sentence):
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (8, 6)).save(tmp_path / "photos/a.jpg")
+    (tmp_path / "photos/empty").touch()
+    save_file({"w": torch.zeros(3)}, tmp_path / "other.safetensors")
+    result_of(torch.ones(1, 2, 6, 8), ["a.jpg"], tmp_path / "photos").save(tmp_path / "result")
+    shutil.copytree(tmp_path / "result", tmp_path / "damaged")
+    (tmp_path / "damaged/concepts.safetensors").write_bytes(b"nothing")
+    arguments = [tmp_path / named, tmp_path / "photos", "--out", tmp_path / "new"]
+    outcome = CliRunner().invoke(app, ["apply", *map(str, arguments)])
+    assert outcome.exit_code == 2
+    assert sentence.format(bank=tmp_path / "result/concepts.safetensors") in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert not (tmp_path / "new").exists()

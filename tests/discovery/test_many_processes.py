@@ -1,0 +1,102 @@
+"""One run over several processes, started by torchrun as a user would."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deepff
+from deepff.features.shares import owners
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 5))
+@settings(deadline=None)
+def test_shares_are_in_order_and_nearly_equal(weights, n):
+    found = owners(weights, n)
+    assert found == sorted(found)
+    shares = [0] * n
+    for owner, weight in zip(found, weights, strict=True):
+        shares[owner] += weight
+    ideal = sum(weights) / n
+    largest = max(weights, default=0)
+    assert all(abs(share - ideal) <= largest for share in shares)
+
+
+def photos(data_root: Path, folder: Path, n: int) -> Path:
+    folder.mkdir()
+    for path in sorted((data_root / "VOCdevkit/VOC2007/JPEGImages").glob("*.jpg"))[:n]:
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "n_images", "options"),
+    [
+        (2, 5, {"n_components": [1, 3]}),
+        (3, 5, {"n_components": [1, 3]}),
+        (2, 5, {"recipe": "contrast"}),
+        (3, 2, {"recipe": "contrast"}),
+        (2, 5, {"n_components": [1, 3], "channel_weights": "border"}),
+    ],
+)
+def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks, n_images, options):
+    """An odd number of images, or fewer than ranks, and one that is broken."""
+    folder = photos(data_root, tmp_path / "photos", n_images)
+    (folder / "broken.jpg").write_bytes(b"")
+    run = ["-m", "deepff", "discover", str(folder), "--size", "224"]
+    spelled = {"n_components": "-k", "recipe": "--recipe", "channel_weights": "--channel-weights"}
+    for name, value in options.items():
+        run += [spelled[name], value if isinstance(value, str) else ",".join(map(str, value))]
+    out, cache = str(tmp_path / "out"), str(tmp_path / "cache")
+    outcome = subprocess.run(
+        [*TORCHRUN, f"--nproc-per-node={n_ranks}", *run, "--out", out, "--cache", cache],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.count("report.html") == 1
+    shared, alone = deepff.load(out), deepff.discover(folder, size=224, **options)
+    assert shared.names == alone.names
+    assert shared.separation == pytest.approx(alone.separation, abs=1e-4)
+    assert [file.name for file in shared.skipped] == ["broken.jpg"]
+    for k, found in alone.factorizations.items():
+        other = shared.factorizations[k]
+        assert other.relative_error == pytest.approx(found.relative_error, abs=1e-4)
+        scale = found.heatmaps.scale
+        assert ((other.coefficients - found.coefficients).abs() / scale).max() < 1e-4
+        torch.testing.assert_close(other.components, found.components, atol=1e-4, rtol=0)
+    caches = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    assert caches == [f"rank-{rank}-of-{n_ranks}" for rank in range(n_ranks)]
+
+
+def test_a_process_that_dies_brings_the_run_down(data_root, tmp_path):
+    folder = photos(data_root, tmp_path / "photos", 60)
+    run = ["-m", "deepff", "discover", str(folder), "-k", "2", "--out", str(tmp_path / "out")]
+    command = [*TORCHRUN, "--nproc-per-node=2", *run, "--cache", str(tmp_path / "cache")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as launcher:
+        index = tmp_path / "cache/rank-1-of-2"
+        while not list(index.glob("*/activations.f32")) and launcher.poll() is None:
+            time.sleep(0.1)
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        ranks = [int(child) for child in children if "RANK=1" in environment(child)]
+        os.kill(ranks[0], signal.SIGKILL)
+        killed = time.monotonic()
+        _, errors = launcher.communicate(timeout=60)
+        assert time.monotonic() - killed < 60
+    assert launcher.returncode != 0
+    assert "SIGKILL" in errors or "exitcode" in errors
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def environment(process: str) -> list[str]:
+    return Path(f"/proc/{process}/environ").read_text().split("\0")

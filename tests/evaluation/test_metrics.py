@@ -1,0 +1,293 @@
+"""Metrics on cases worked out by hand, and against other implementations."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from pycocotools import mask as mask_api
+from sklearn.metrics import accuracy_score, jaccard_score
+from torchvision.ops import box_iou as torchvision_box_iou
+
+from deepff.errors import InputError
+from deepff.evaluation.metrics import (
+    Overlaps,
+    associated_iou,
+    association,
+    box_iou,
+    corloc,
+    count_overlaps,
+    coverage,
+    factor_quality,
+    iou,
+    jaccard,
+    mean_over_classes,
+    precision,
+)
+
+# Two images of 1 × 10 and 2 × 3 pixels, labels 0 (background), 1, 2 (parts), and the two that are
+# no column: 254 (object without a part) and 255 (not judged).
+LABELS = [
+    np.array([[0, 0, 0, 1, 1, 1, 1, 2, 254, 255]], np.uint8),
+    np.array([[2, 2, 0], [1, 255, 0]], np.uint8),
+]
+# Three masks that overlap: the third is in both others.
+MASKS = [
+    np.array(
+        [
+            [[0, 0, 1, 1, 1, 1, 0, 0, 1, 1]],
+            [[1, 1, 0, 0, 0, 0, 0, 1, 0, 0]],
+            [[0, 0, 0, 1, 0, 0, 0, 0, 0, 0]],
+        ],
+        bool,
+    ),
+    np.array([[[0, 0, 0], [1, 1, 0]], [[1, 1, 1], [0, 0, 1]], [[0, 0, 0], [0, 0, 0]]], bool),
+]
+# Counted by eye. Mask 0: image 1 one background pixel, three of part 1, one of the object (254) and
+# one not judged; image 2 one of part 1 and one not judged. So 1 + 3 + 1 + 1 = 6 judged pixels.
+# Mask 1: image 1 two of the background, one of part 2; image 2 two of each.
+INTERSECTION = [[1, 4, 0], [4, 0, 3], [0, 1, 0]]
+PREDICTED = [6, 7, 1]
+TRUTH = [5, 5, 3]
+
+
+@pytest.fixture
+def overlaps() -> Overlaps:
+    return count_overlaps(zip(MASKS, LABELS, strict=True), n_parts=2)
+
+
+def test_counts_are_summed_over_the_set(overlaps: Overlaps) -> None:
+    assert overlaps.intersection.tolist() == INTERSECTION
+    assert overlaps.predicted.tolist() == PREDICTED
+    assert overlaps.truth.tolist() == TRUTH
+
+
+def test_counts_of_tensors_are_those_of_arrays(overlaps: Overlaps) -> None:
+    tensors = [torch.from_numpy(mask) for mask in MASKS]
+
+    counted = count_overlaps(zip(tensors, LABELS, strict=True), n_parts=2)
+
+    assert counted.intersection.tolist() == overlaps.intersection.tolist()
+
+
+def test_coverage_is_the_share_of_the_part(overlaps: Overlaps) -> None:
+    assert coverage(overlaps).tolist() == [[1 / 5, 4 / 5, 0], [4 / 5, 0, 1], [0, 1 / 5, 0]]
+
+
+def test_iou_is_over_the_whole_set(overlaps: Overlaps) -> None:
+    # Mask 0 and part 1: 4 shared of 6 + 5 - 4 = 7. The mean over the images would be (3/6 + 1/1)/2.
+    expected = [
+        [1 / 10, 4 / 7, 0],
+        [4 / 8, 0, 3 / 7],
+        [0, 1 / 5, 0],
+    ]
+    np.testing.assert_allclose(iou(overlaps), expected, rtol=1e-15)
+
+
+def test_parts_belong_to_the_mask_that_covers_more_than_half(overlaps: Overlaps) -> None:
+    assert association(overlaps).tolist() == [
+        [False, True, False],
+        [True, False, True],
+        [False, False, False],
+    ]
+
+
+def test_a_part_that_is_covered_by_just_half_does_not_belong() -> None:
+    labels = np.array([[1, 1, 2, 2]], np.uint8)
+    mask = np.array([[[1, 0, 1, 1]]], bool)
+
+    assert association(count_overlaps([(mask, labels)], 2)).tolist() == [[False, False, True]]
+
+
+def test_associated_iou_is_with_all_parts_of_a_mask_together(overlaps: Overlaps) -> None:
+    # Mask 1 has the background and part 2: 7 shared of 7 + (5 + 3) - 7 = 8.
+    # Mask 2 has no part.
+    np.testing.assert_allclose(
+        associated_iou(overlaps, association(overlaps)), [4 / 7, 7 / 8, 0], rtol=1e-15
+    )
+
+
+def test_factor_quality_takes_the_best_part_and_never_the_background(overlaps: Overlaps) -> None:
+    # Mask 1 fits the background best (4/8), but that is not a part: 3/7.
+    assert factor_quality(overlaps) == pytest.approx((4 / 7 + 3 / 7 + 1 / 5) / 3, rel=1e-15)
+
+
+def test_a_mask_of_the_background_scores_nothing() -> None:
+    labels = np.array([[0, 0, 1, 1]], np.uint8)
+    masks = np.stack([labels == 0, labels == 1])
+
+    assert factor_quality(count_overlaps([(masks, labels)], 1)) == 0.5
+
+
+def test_part_that_no_image_shows_and_mask_that_is_empty_count_as_zero() -> None:
+    labels = np.array([[0, 1]], np.uint8)
+    masks = np.array([[[0, 0]], [[0, 1]]], bool)
+
+    overlaps = count_overlaps([(masks, labels)], n_parts=2)
+
+    assert coverage(overlaps).tolist() == [[0, 0, 0], [0, 1, 0]]
+    assert iou(overlaps).tolist() == [[0, 0, 0], [0, 1, 0]]
+    assert associated_iou(overlaps, association(overlaps)).tolist() == [0, 1]
+    assert factor_quality(overlaps) == 0.5
+
+
+def test_counting_takes_images_one_at_a_time() -> None:
+    alive = 0
+
+    class Masks(np.ndarray):
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        nonlocal alive
+        for _ in range(20):
+            masks = np.ones((1, 2, 2), bool).view(Masks)
+            alive += 1
+            assert alive <= 2
+            yield masks, np.ones((2, 2), np.uint8)
+
+    assert count_overlaps(pairs(), 1).intersection.tolist() == [[0, 80]]
+
+
+def test_counting_refuses_what_does_not_fit() -> None:
+    labels = np.array([[0, 3]], np.uint8)
+    masks = np.ones((2, 1, 2), bool)
+
+    with pytest.raises(InputError, match="no image"):
+        count_overlaps([], 3)
+    with pytest.raises(InputError, match=r"\(2, 1, 2\) do not fit labels of shape \(2, 1\)"):
+        count_overlaps([(masks, labels.T)], 3)
+    with pytest.raises(InputError, match="label above 2"):
+        count_overlaps([(masks, labels)], 2)
+    with pytest.raises(InputError, match="1 masks, the ones before it have 2"):
+        count_overlaps([(masks, labels), (masks[:1], labels)], 3)
+    with pytest.raises(InputError, match="at least one part"):
+        factor_quality(count_overlaps([(masks, labels * 0)], 0))
+
+
+label_maps = arrays(np.uint8, (4, 5), elements=st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(label_maps, label_maps), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=50)
+def test_iou_and_coverage_agree_with_scikit_learn(pairs: list[tuple[np.ndarray, ...]]) -> None:
+    # Masks that tile, label by label, so that scikit-learn sees one prediction a pixel.
+    masks = [np.stack([predicted == label for label in range(4)]) for predicted, _ in pairs]
+    overlaps = count_overlaps(zip(masks, (truth for _, truth in pairs), strict=True), n_parts=3)
+
+    predicted, truth = (np.concatenate([p[i].ravel() for p in pairs]) for i in (0, 1))
+    expected = jaccard_score(truth, predicted, labels=range(4), average=None, zero_division=0)
+    np.testing.assert_allclose(np.diag(iou(overlaps)), expected, rtol=1e-12)
+    for label in np.unique(truth):
+        share = np.mean(predicted[truth == label] == label)
+        assert coverage(overlaps)[label, label] == pytest.approx(share)
+
+
+@given(
+    arrays(bool, (3, 4, 5)), arrays(np.uint8, (4, 5), elements=st.sampled_from([0, 1, 2, 254, 255]))
+)
+@settings(deadline=None, max_examples=50)
+def test_metrics_stay_in_range_for_any_masks(masks: np.ndarray, labels: np.ndarray) -> None:
+    overlaps = count_overlaps([(masks, labels)], n_parts=2)
+
+    for values in (iou(overlaps), coverage(overlaps), [factor_quality(overlaps)]):
+        assert np.isfinite(values).all()
+        assert (np.asarray(values) >= 0).all()
+        assert (np.asarray(values) <= 1).all()
+    for mask in masks:
+        assert 0 <= jaccard(mask, labels) <= 1
+        assert 0 <= precision(mask, labels) <= 1
+
+
+# --- one image ---
+
+
+def test_jaccard_and_precision_by_hand() -> None:
+    # The object is parts 1 and 2 and the pixel of the object without a part: pixels 3 to 8. The
+    # mask has pixels 2, 3, 4, 5 and 8 of those that are judged: 4 shared, 7 in either; wrong are
+    # pixels 2, 6 and 7 of nine.
+    assert jaccard(MASKS[0][0], LABELS[0]) == 4 / 7
+    assert precision(MASKS[0][0], LABELS[0]) == 6 / 9
+
+
+@given(arrays(bool, (4, 5)), arrays(bool, (4, 5)))
+@settings(deadline=None, max_examples=50)
+def test_jaccard_and_precision_agree_with_others(mask: np.ndarray, truth: np.ndarray) -> None:
+    assert precision(mask, truth) == pytest.approx(accuracy_score(truth.ravel(), mask.ravel()))
+    if mask.any() or truth.any():
+        assert jaccard(mask, truth) == pytest.approx(jaccard_score(truth.ravel(), mask.ravel()))
+        rles = [mask_api.encode(np.asfortranarray(m.astype(np.uint8))) for m in (mask, truth)]
+        assert jaccard(mask, truth) == pytest.approx(mask_api.iou(rles[:1], rles[1:], [0]).item())
+
+
+def test_jaccard_and_precision_where_there_is_nothing() -> None:
+    nothing, something = np.zeros((2, 2), bool), np.eye(2) > 0
+
+    assert jaccard(nothing, nothing) == 1
+    assert jaccard(something, nothing) == jaccard(nothing, something) == 0
+    assert precision(something, nothing) == 0.5
+    assert jaccard(something, np.full((2, 2), 255)) == 1
+    assert precision(something, np.full((2, 2), 255)) == 1
+
+
+def test_mask_of_another_size_is_refused() -> None:
+    with pytest.raises(InputError, match=r"\(2, 3\) does not fit"):
+        jaccard(np.ones((2, 3), bool), np.ones((3, 2), bool))
+
+
+# --- boxes ---
+
+
+def test_box_iou_by_hand() -> None:
+    # 2 × 2 and 2 × 2 that share one pixel: 1 of 7. A box in another: 4 of 16.
+    boxes, others = [(0, 0, 2, 2)], [(1, 1, 3, 3), (-1, -1, 3, 3), (2, 0, 4, 2), (1, 1, 1, 5)]
+
+    assert box_iou(boxes, others).tolist() == [[1 / 7, 4 / 16, 0, 0]]
+    assert box_iou(boxes, []).shape == (1, 0)
+    assert box_iou([(1, 1, 1, 1)], [(1, 1, 1, 1)]).tolist() == [[0]]
+
+
+coordinates = st.lists(st.integers(0, 20), min_size=4, max_size=4).map(
+    lambda c: (min(c[0], c[2]), min(c[1], c[3]), max(c[0], c[2]) + 1, max(c[1], c[3]) + 1)
+)
+
+
+@given(st.lists(coordinates, min_size=1, max_size=4), st.lists(coordinates, min_size=1, max_size=4))
+@settings(deadline=None, max_examples=50)
+def test_box_iou_agrees_with_torchvision_and_with_masks(
+    boxes: list[tuple[int, ...]], others: list[tuple[int, ...]]
+) -> None:
+    expected = torchvision_box_iou(torch.tensor(boxes).double(), torch.tensor(others).double())
+    np.testing.assert_allclose(box_iou(boxes, others), expected.numpy(), rtol=1e-6)
+
+    # Pixel edges: a box's IoU is that of the masks that it frames.
+    filled = [np.zeros((2, 22, 22), bool) for _ in range(2)]
+    for mask, (x_min, y_min, x_max, y_max) in zip(filled, (boxes[0], others[0]), strict=True):
+        mask[:, y_min:y_max, x_min:x_max] = True
+    assert box_iou(boxes[:1], others[:1]).item() == pytest.approx(
+        jaccard(filled[0][0], filled[1][0])
+    )
+
+
+def test_corloc_by_hand() -> None:
+    square = (0.0, 0.0, 10.0, 10.0)
+    far = (50.0, 50.0, 60.0, 60.0)
+    half = (0.0, 0.0, 10.0, 5.0)  # IoU 0.5, not above
+    most = (0.0, 0.0, 10.0, 6.0)  # IoU 0.6
+
+    assert (
+        corloc([square, square, most, None, square], [[far, square], [half], [square], [far], []])
+        == 2 / 5
+    )
+    with pytest.raises(InputError, match="no image"):
+        corloc([], [])
+
+
+def test_mean_over_classes_weighs_classes_the_same() -> None:
+    assert mean_over_classes({"cow": 0.5, "horse": 0.25}) == 0.375
+    with pytest.raises(InputError, match="no class"):
+        mean_over_classes({})

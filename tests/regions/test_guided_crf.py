@@ -1,0 +1,264 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import sliding_window_view
+from torch.nn import functional
+
+from deepff.errors import InputError
+from deepff.regions.guided_crf import (
+    guided_crf,
+    mean_field,
+    refined_labels,
+    refined_masks,
+    unary_probabilities,
+    without_holes,
+)
+from deepff.regions.thresholds import masks
+
+
+def box_mean(values: np.ndarray, radius: int) -> np.ndarray:
+    """Mean over (2r + 1)² windows of the last two axes, the image mirrored at its borders."""
+    padding = [(0, 0)] * (values.ndim - 2) + [(radius, radius)] * 2
+    mirrored = np.pad(values, padding, mode="reflect")
+    side = 2 * radius + 1
+    return sliding_window_view(mirrored, (side, side), axis=(-2, -1)).mean((-2, -1))
+
+
+def guided_filter(image: np.ndarray, p: np.ndarray, radius: int, eps: float) -> np.ndarray:
+    """He, Sun & Tang (2013), Eqs. 19-21, pixel by pixel, float64: image (3, H, W), p (H, W)."""
+    mean_i, mean_p = box_mean(image, radius), box_mean(p, radius)
+    products = image[:, None] * image[None]
+    sigma = box_mean(products, radius) - mean_i[:, None] * mean_i[None]
+    covariance = box_mean(image * p, radius) - mean_i * mean_p
+    a, b = np.empty_like(image), np.empty_like(p)
+    for y, x in np.ndindex(p.shape):
+        a[:, y, x] = np.linalg.solve(sigma[:, :, y, x] + eps * np.eye(3), covariance[:, y, x])
+        b[y, x] = mean_p[y, x] - a[:, y, x] @ mean_i[:, y, x]
+    return (box_mean(a, radius) * image).sum(0) + box_mean(b, radius)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(logits - logits.max(0))
+    return exponentials / exponentials.sum(0)
+
+
+@pytest.mark.parametrize("n_iter", [1, 3])
+def test_mean_field_is_the_formula_with_the_published_filter(n_iter: int) -> None:
+    rng = np.random.default_rng(0)
+    image = rng.random((3, 11, 14))
+    unary = rng.random((2, 11, 14)) * 0.45 + 0.02
+    log_unary = np.log(np.concatenate([1 - unary.sum(0, keepdims=True), unary]))
+    q = softmax(log_unary)
+    for _ in range(n_iter):
+        filtered = np.stack([guided_filter(image, label, radius=3, eps=1e-2) for label in q])
+        q = softmax(log_unary + 5.0 * filtered)
+
+    found = mean_field(
+        torch.from_numpy(image).float()[None],
+        torch.from_numpy(unary).float()[None],
+        weight=5.0,
+        radius=3,
+        eps=1e-2,
+        n_iter=n_iter,
+    )
+
+    np.testing.assert_allclose(found[0], q[1:], atol=1e-4)
+
+
+def test_without_weight_or_iterations_the_unaries_come_back() -> None:
+    image, maps = torch.rand(3, 30, 40), torch.rand(3, 30, 40)
+    limits = torch.tensor([0.5, 0.2, 0.8])
+    expected = unary_probabilities(maps, limits)
+    torch.testing.assert_close(guided_crf(image, maps, limits, weight=0.0), expected)
+    torch.testing.assert_close(guided_crf(image, maps, limits, n_iter=0), expected)
+
+
+def test_unary_of_one_factor() -> None:
+    # u² / (u² + t²) with t = 0.5: 1/2 at t, .64 / .89 at .8, held within [.02, .98] elsewhere
+    maps = torch.tensor([[[0.5, 0.8, 0.0, -0.9]]])
+    expected = torch.tensor([[[0.5, 0.64 / 0.89, 0.02, 0.02]]])
+    torch.testing.assert_close(unary_probabilities(maps, torch.tensor([0.5])), expected)
+
+
+def test_unary_at_thresholds_of_zero_and_infinity() -> None:
+    maps = torch.tensor([[[0.0, 1e-20, 0.5]]])
+    found = unary_probabilities(maps, torch.tensor([0.0]))
+    torch.testing.assert_close(found, torch.tensor([[[0.02, 0.02, 0.98]]]))
+    found = unary_probabilities(maps, torch.tensor([float("inf")]))
+    torch.testing.assert_close(found, torch.tensor([[[0.02, 0.02, 0.02]]]))
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 1000), k=st.integers(1, 5), data=st.data())
+def test_unaries_keep_the_thresholds_meaning(seed: int, k: int, data: st.DataObject) -> None:
+    maps = torch.rand(k, 9, 8, generator=torch.Generator().manual_seed(seed))
+    maps[maps < 0.2] = 0
+    levels = st.sampled_from([0.0, 0.1, 0.55, 0.9, float("inf")])
+    limits = torch.tensor(data.draw(st.lists(levels, min_size=k, max_size=k)))
+    unary = unary_probabilities(maps, limits)
+    on = masks(maps, limits)
+
+    assert (unary > 0).all()
+    assert (unary.sum(0) <= 0.98 + 1e-6).all()
+    near = ((maps - limits[:, None, None]).abs() < 1e-5).any(0)
+    assert ((refined_labels(unary) > 0) == on.any(0))[~near].all()
+
+
+def square(colour: tuple[float, float, float], rows: slice, columns: slice) -> torch.Tensor:
+    image = torch.full((3, 96, 128), 0.2)
+    image[:, rows, columns] = torch.tensor(colour)[:, None, None]
+    return image
+
+
+def test_a_blurred_map_snaps_to_the_edges_of_the_image() -> None:
+    image = square((0.9, 0.3, 0.1), slice(24, 72), slice(40, 96))
+    truth = image[0] > 0.5
+    coarse = functional.interpolate(truth[None, None].float(), (3, 4), mode="area")
+    blurred = functional.interpolate(coarse, (96, 128), mode="bilinear")[0]
+    limits = torch.tensor([0.5 * blurred.max()])
+
+    before = masks(blurred, limits)[0]
+    after = refined_masks(guided_crf(image, blurred, limits))[0]
+
+    def iou(mask: torch.Tensor) -> float:
+        return float((mask & truth).sum() / (mask | truth).sum())
+
+    assert iou(before) < 0.9
+    assert iou(after) > 0.99
+
+
+def test_the_result_does_not_depend_on_the_images_scale() -> None:
+    image = square((0.9, 0.3, 0.1), slice(24, 72), slice(40, 96))
+    large = functional.interpolate(image[None], scale_factor=3, mode="nearest")[0]
+    maps = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    limits = torch.tensor([0.5, 0.6])
+    small_result = guided_crf(image, maps, limits)
+    large_result = guided_crf(large, maps, limits)
+    assert large_result.shape == (2, 288, 384)
+    back = functional.interpolate(large_result[None], (96, 128), mode="area")[0]
+    assert float((back - small_result).abs().mean()) < 0.01
+
+
+def test_a_batch_is_its_images_one_by_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(3, 3, 50, 60, generator=generator)
+    maps = torch.rand(3, 2, 5, 6, generator=generator)
+    limits = torch.rand(3, 2, generator=generator)
+    together = guided_crf(images, maps, limits, size=40)
+    alone = [guided_crf(*one, size=40) for one in zip(images, maps, limits, strict=True)]
+    torch.testing.assert_close(together, torch.stack(alone), atol=1e-5, rtol=0)
+    # one row of thresholds serves all images
+    torch.testing.assert_close(
+        guided_crf(images, maps, limits[0], size=40)[0], alone[0], atol=1e-5, rtol=0
+    )
+
+
+def test_bytes_and_floats_are_the_same_image() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+    floats = torch.from_numpy(pixels).permute(2, 0, 1) / 255
+    maps, limits = torch.rand(2, 4, 3), torch.tensor([0.5, 0.5])
+    assert torch.equal(guided_crf(pixels, maps, limits), guided_crf(floats, maps, limits))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    height=st.integers(1, 40),
+    width=st.integers(1, 40),
+    k=st.integers(1, 4),
+    flat=st.booleans(),
+    limit=st.sampled_from([0.0, 0.4, float("inf")]),
+)
+def test_probabilities_are_probabilities_at_any_size(
+    height: int, width: int, k: int, flat: bool, limit: float
+) -> None:
+    generator = torch.Generator().manual_seed(height)
+    image = torch.rand(3, height, width, generator=generator)
+    maps = torch.rand(k, 2, 3, generator=generator)
+    if flat:
+        image, maps = torch.zeros_like(image), torch.zeros_like(maps)
+    found = guided_crf(image, maps, torch.full((k,), limit))
+    assert found.shape == (k, height, width)
+    assert (found >= 0).all()
+    assert (found.sum(0) <= 1 + 1e-5).all()
+
+
+def test_labels_weigh_the_background_against_all_factors_together() -> None:
+    probabilities = torch.tensor([[[0.3, 0.2, 0.25]], [[0.25, 0.2, 0.25]]])
+    # .55 of factors, factor 0 first; .4 of factors; .5 of factors, a tie
+    assert refined_labels(probabilities).tolist() == [[1, 0, 1]]
+    assert refined_masks(probabilities).tolist() == [[[True, False, True]], [[False] * 3]]
+
+
+@pytest.mark.parametrize(
+    ("image", "maps", "message"),
+    [
+        (np.zeros((4, 5), np.uint8), torch.rand(1, 4, 5), r"uint8 \(H, W, 3\)"),
+        (np.zeros((4, 5, 3)), torch.rand(1, 4, 5), r"uint8 \(H, W, 3\)"),
+        (torch.zeros(4, 5, 3), torch.rand(1, 4, 5), r"float \(3, H, W\)"),
+        (torch.zeros(3, 4, 5, dtype=torch.uint8), torch.rand(1, 4, 5), r"float \(3, H, W\)"),
+        (torch.zeros(2, 3, 4, 5), torch.rand(1, 4, 5), "does not fit maps"),
+        (torch.zeros(3, 4, 5), torch.rand(1, 1, 4, 5), "does not fit maps"),
+        (torch.zeros(2, 3, 4, 5), torch.rand(3, 1, 4, 5), "does not fit maps"),
+        (torch.zeros(3, 4, 5), torch.rand(4, 5), "does not fit maps"),
+    ],
+)
+def test_images_and_maps_that_do_not_fit_are_refused(
+    image: torch.Tensor | np.ndarray, maps: torch.Tensor, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        guided_crf(image, maps, torch.tensor([0.5]))
+
+
+def test_a_box_around_the_object_is_cut_to_its_outline(data_root: Path) -> None:
+    from PIL import Image
+
+    group = next((data_root / "icoseg" / "ground_truth").glob("021*"))
+    before, after = np.zeros(2), np.zeros(2)
+    for path in sorted(group.iterdir())[:5]:
+        photo = data_root / "icoseg" / "images" / group.name / f"{path.stem}.jpg"
+        image = np.array(Image.open(photo).convert("RGB"))
+        truth = torch.from_numpy(np.array(Image.open(path).convert("L")) > 0)
+        # the object seen on a grid as coarse as a network's last layer
+        height, width = truth.shape
+        shape = max(1, round(height / 36)), max(1, round(width / 36))
+        coarse = functional.interpolate(truth[None, None].float(), shape, mode="area")[0]
+        blurred = functional.interpolate(coarse[None], (height, width), mode="bilinear")[0]
+        limits = torch.tensor([0.3])
+        for counts, mask in (
+            (before, masks(blurred, limits)[0]),
+            (after, refined_masks(guided_crf(image, coarse, limits))[0]),
+        ):
+            counts += [float((mask & truth).sum()), float((mask | truth).sum())]
+    assert after[0] / after[1] > before[0] / before[1] + 0.03
+
+
+def test_what_factors_enclose_is_theirs_in_proportion() -> None:
+    probabilities = torch.full((2, 2, 6, 7), 0.1)
+    first, second = probabilities  # a batch of two images
+    # A ring of both factors around one pixel; a bay that opens to the border.
+    first[0, 1:4, 1:3] = 0.8
+    first[1, 1:4, 3] = 0.8
+    first[:, 2, 2] = torch.tensor([0.3, 0.1])
+    second[0, 1:6, 2:5] = 0.8
+    second[0, 3:6, 3] = 0.1
+
+    filled = without_holes(probabilities)
+
+    assert torch.allclose(filled[0, :, 2, 2], torch.tensor([0.75, 0.25]))
+    filled[0, :, 2, 2] = first[:, 2, 2]
+    assert torch.equal(filled, probabilities)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.3, 0.8))
+def test_holes_are_those_that_scipy_fills(seed: int, share: float) -> None:
+    from scipy.ndimage import binary_fill_holes
+
+    on = torch.rand(2, 9, 11, generator=torch.Generator().manual_seed(seed)) < share
+    filled = without_holes(on[:, None].float() * 0.9 + 0.05)
+    expected = np.stack([binary_fill_holes(image) for image in on.numpy()])
+    assert np.array_equal(refined_masks(filled)[:, 0].numpy(), expected)

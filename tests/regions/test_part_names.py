@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deepff.errors import InputError
+from deepff.regions.part_names import check_parts, part_map, parts_by_coverage, read_parts
+
+
+def test_a_part_belongs_to_the_factors_that_cover_more_than_half_of_it() -> None:
+    coverage = np.array([[0.9, 0.51, 0.5, 0.0], [0.1, 0.6, 0.2, 0.0], [0.0, 0.0, 0.3, 0.0]])
+    names = ["head", "ear", "leg", "tail"]
+    assert parts_by_coverage(coverage, names) == {0: ["head", "ear"], 1: ["ear"], 2: []}
+    assert parts_by_coverage(coverage, names, threshold=0.25)[2] == ["leg"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0: head\n2: torso\n",
+        "{0: head, 2: torso}",
+        '{"0": "head", "2": "torso"}',
+        "\ufeff# the five images\n0: 'head'\n2: torso",
+    ],
+)
+def test_names_are_read_from_yaml_and_json(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "parts.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert read_parts(path, 3) == {0: "head", 2: "torso"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0: head\n3: torso", "no factor 3; the 3 factors are numbered 0 to 2"),
+        ("0: head\n0: torso", "names factor 0 twice"),
+        ('{"0": "head", 0: "torso"}', "names factor 0 twice"),
+        ("-1: head", "'-1' is not a factor number"),
+        ("head: 0", "'head' is not a factor number"),
+        ("0.0: head", "'0.0' is not a factor number"),
+        ("true: head", "'true' is not a factor number"),
+        ("[1, 2]: head", "is not a factor number"),
+        ("0: 7", "name of factor 0 is not a string"),
+        ("0: no", "name of factor 0 is not a string"),
+        ("0:", "name of factor 0 is not a string"),
+        ("0: [head, ear]", "name of factor 0 is not a string"),
+        ("0: ' '", "non-empty string"),
+        ("", "holds no names"),
+        ("- head\n- torso", "holds no names"),
+        ("{0: head", "neither YAML nor JSON"),
+        ("0: a\n---\n0: b", "neither YAML nor JSON"),
+        ("0: \x00", "neither YAML nor JSON"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "parts.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as raised:
+        read_parts(path, 3)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can't be read: No such file"):
+        read_parts(tmp_path / "missing.yaml", 3)
+    binary = tmp_path / "parts.yaml"
+    binary.write_bytes(b"\x89PNG\xff\xfe")
+    with pytest.raises(InputError, match="neither YAML nor JSON"):
+        read_parts(binary, 3)
+
+
+def test_names_given_in_code_are_held_to_the_same() -> None:
+    check_parts({0: "head", 2: "torso"}, 3)
+    for wrong in ({3: "head"}, {-1: "head"}, {"0": "head"}, {True: "head"}, {0: ""}, {0: None}):
+        with pytest.raises(InputError, match="factor"):
+            check_parts(wrong, 3)  # type: ignore[arg-type]
+
+
+def test_factors_of_one_name_merge_and_the_unnamed_are_background() -> None:
+    labels = torch.tensor([[0, 1, 2], [3, 4, 1]], dtype=torch.uint8)
+    found, names = part_map(labels, {3: "head", 0: "torso", 2: "torso"})
+    assert names == ["torso", "head"]
+    # factor 0 (label 1) and factor 2 (label 3): torso; factor 3 (label 4): head; factor 1: none
+    assert found.tolist() == [[0, 1, 0], [1, 2, 1]]
+    assert found.dtype == torch.uint8
+
+
+def test_names_do_not_depend_on_what_an_image_shows_or_on_the_mappings_order() -> None:
+    empty = torch.zeros(2, 2, dtype=torch.uint8)
+    for parts in ({0: "a", 1: "b"}, {1: "b", 0: "a"}):
+        found, names = part_map(empty, parts)
+        assert names == ["a", "b"]
+        assert not found.any()
+    assert part_map(torch.tensor([[1, 9]]), {})[0].tolist() == [[0, 0]]
