@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_app_labels import NAMES, planted
+from planted import NAMES, planted
 
 from deepff.app.actions import STALE, View, act, choose, measure, opened, select, write
 from deepff.app.label_file import FILE, export_labelled

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from test_export import result_of
+from planted import NAMES, planted
 from typer.testing import CliRunner
 
 from deepff.app.label_file import FILE, LabelStore, StaleLabelsError, export_labelled
@@ -29,10 +28,8 @@ from deepff.app.labels import (
 from deepff.cli.main import app
 from deepff.errors import InputError
 from deepff.results.factorization import Factorization
-from deepff.results.result import Result
 
 Edit = Callable[[Labels], Labels]
-NAMES = ["a.png", "ä b/<script>.png", "c.png"]
 EMPTY = Labels("run", Settings(3))
 
 texts = st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=8)
@@ -62,17 +59,6 @@ edits = st.one_of(
 def said(labels: Labels) -> Labels:
     """The labels without how they came about."""
     return replace(labels, history=(), revision=0)
-
-
-def planted(folder: Path, k: int = 3) -> Result:
-    """Three images of 6 × 8 pixels, which factor 0 has on the left, 1 and 2 on the right."""
-    maps = torch.zeros(3, 3, 6, 8)
-    maps[:, 0, :, :3] = maps[:, 1, :3, 5:] = maps[:, 2, 3:, 5:] = 1
-    result = result_of(maps[:, :k], NAMES, folder)
-    for name in NAMES:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 6)).save(folder / name)
-    return result
 
 
 @settings(deadline=None)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_export import result_of
+from planted import result_of
 
 from deepff.app.labels import (
     Labels,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_app_labels import planted
+from planted import planted
 from typer.testing import CliRunner
 
 from deepff.app.label_file import FILE

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from planted import result_of
 from safetensors.torch import save_file
-from test_export import result_of
 from typer.testing import CliRunner
 
 import deepff

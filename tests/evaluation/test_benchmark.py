@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pascal_part_files import write_parts
 from PIL import Image
-from test_datasets_voc import write_parts
 from torch import nn
 
 from deepff.discovery.contrast import contrast_layers

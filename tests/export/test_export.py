@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
+from planted import result_of
 from skimage.draw import polygon2mask
 from typer.testing import CliRunner
 
@@ -24,15 +25,10 @@ from deepff.export.folder import segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.instances import annotated_images, find_instances, run_lengths
 from deepff.export.polygons import instance_polygons, joined
-from deepff.features.activations import ImageRecord
-from deepff.features.source import FeatureSource
 from deepff.regions.components import component_boxes
 from deepff.regions.find import RegionOptions, Regions
 from deepff.report.load import load
 from deepff.report.report import write_report_page
-from deepff.results.factorization import Factorization
-from deepff.results.heatmaps import HeatMaps
-from deepff.results.result import Result
 
 HALF = RegionOptions("max-fraction", 0.5)
 
@@ -50,18 +46,6 @@ label_maps = arrays(
     np.uint8, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.integers(0, 3)
 )
 small_masks = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=12))
-
-
-def result_of(maps: torch.Tensor, names: list[str], folder: Path) -> Result:
-    """A result whose heat maps (n, k, h, w), on a grid of pixels, are those."""
-    n, k, h, w = maps.shape
-    images = [ImageRecord(name, folder / name, (h, w), (h, w)) for name in names]
-    heatmaps = HeatMaps(maps.flatten(2).transpose(1, 2).reshape(-1, k), [(h, w)] * n, [(h, w)] * n)
-    source = FeatureSource(
-        "net", "random", "0" * 64, "layer", k, 1, 8, 1, (0, 0, 0), (1, 1, 1), "bilinear", False
-    )
-    found = Factorization(torch.eye(k), heatmaps, 0.0, 1)
-    return Result(images, [], {k: found}, "nmf", (source,), {}, "deepff", {})
 
 
 def test_components_are_instances_by_region_and_size() -> None:
