@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deepff.discovery.apply import apply
-    from deepff.discovery.discover import discover, find_object
+    from deepff.discovery.discover import discover
     from deepff.discovery.discover_parts import discover_parts
+    from deepff.discovery.find_object import find_object
     from deepff.errors import InputError
     from deepff.factorization import NMF, PCA, KMeans
+    from deepff.features.layers import list_layers
+    from deepff.features.loading import load_backbone
     from deepff.report.load import load
     from deepff.results.concepts import ConceptBank, load_concepts
     from deepff.results.heatmaps import HeatMaps
@@ -30,8 +33,10 @@ _MODULES = {
     "apply": "deepff.discovery.apply",
     "discover": "deepff.discovery.discover",
     "discover_parts": "deepff.discovery.discover_parts",
-    "find_object": "deepff.discovery.discover",
+    "find_object": "deepff.discovery.find_object",
+    "list_layers": "deepff.features.layers",
     "load": "deepff.report.load",
+    "load_backbone": "deepff.features.loading",
     "load_concepts": "deepff.results.concepts",
 }
 
@@ -47,7 +52,9 @@ __all__ = [
     "discover",
     "discover_parts",
     "find_object",
+    "list_layers",
     "load",
+    "load_backbone",
     "load_concepts",
 ]
 

@@ -11,9 +11,7 @@ from deepff.app.actions import Shown, View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
-from deepff.export.instances import INSTANCES
-from deepff.regions.find import REFINEMENTS
-from deepff.regions.thresholds import THRESHOLDS
+from deepff.options import Instances, Refinement, Threshold
 
 # Gradio reads this when it is imported.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -151,13 +149,10 @@ def _html(elem_id: str) -> gr.HTML:
 def _settings() -> tuple[Any, Any, Any, Any]:
     return (
         gr.Dropdown([], label="Number of factors, k", elem_id="k", interactive=True),
-        gr.Dropdown(list(THRESHOLDS), label="Threshold", elem_id="threshold", interactive=True),
+        gr.Dropdown(list(Threshold), label="Threshold", elem_id="threshold", interactive=True),
         gr.Slider(0, 100, 75, elem_id="value", interactive=True),
         gr.Radio(
-            [
-                ("off" if name == "none" else name.removesuffix("-crf"), name)
-                for name in REFINEMENTS
-            ],
+            [("off" if name == "none" else name.removesuffix("-crf"), name) for name in Refinement],
             label="CRF: refine along the edges",
             elem_id="refine",
             interactive=True,
@@ -166,10 +161,15 @@ def _settings() -> tuple[Any, Any, Any, Any]:
 
 
 def _slider(threshold: str, value: float) -> gr.Slider:
-    if threshold == "max-fraction":
+    if threshold == Threshold.MAX_FRACTION:
         return gr.Slider(0.01, 1, value, step=0.01, label="Fraction of the maximum", visible=True)
     return gr.Slider(
-        0, 100, value, step=1, label="Percentile over the set", visible=threshold == "percentile"
+        0,
+        100,
+        value,
+        step=1,
+        label="Percentile over the set",
+        visible=threshold == Threshold.PERCENTILE,
     )
 
 
@@ -178,7 +178,7 @@ def _export() -> tuple[list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
     with gr.Row():
         format = gr.Dropdown(list(FORMATS), label="Format", elem_id="format")
         instances = gr.Dropdown(
-            list(zip(kinds, INSTANCES, strict=True)), label="One annotation is", elem_id="instances"
+            list(zip(kinds, Instances, strict=True)), label="One annotation is", elem_id="instances"
         )
         min_area = gr.Number(
             0,

@@ -12,8 +12,7 @@ from typing import Any
 from deepff.app.labels import STATUSES, Factor, ImageLabel, Labels, Settings, Step
 from deepff.errors import InputError
 from deepff.export.formats import export
-from deepff.regions.find import RECIPE_OPTIONS, REFINEMENTS
-from deepff.regions.thresholds import THRESHOLDS
+from deepff.options import RECIPE_OPTIONS, Instances, Refinement, Threshold, chosen
 from deepff.results.result import Result
 from deepff.runtime.files import atomic_path
 
@@ -91,10 +90,8 @@ class LabelStore:
         if (self._folder / FILE).exists():
             return load_labels(self._folder, self._result)
         options = RECIPE_OPTIONS[self._result.recipe]
-        settings = Settings(
-            self._result.n_components, options.threshold, options.value, options.refine
-        )
-        return Labels(run_digest(self._result), settings)
+        settings = Settings(self._result.n_components, refine=options.refine)
+        return Labels(run_digest(self._result), settings.with_threshold(options.threshold))
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
@@ -147,7 +144,7 @@ def export_labelled(
     labels: Labels,
     format: str,
     folder: str | Path,
-    instances: str = "components",
+    instances: str = Instances.COMPONENTS,
     min_area: int | None = None,
     progress: bool = False,
 ) -> int:
@@ -281,17 +278,11 @@ def _check_settings(settings: Settings, result: Result) -> None:
         raise InputError(
             f"there is no factorization with {settings.k!r} factors; choose k = {held}"
         )
-    if settings.threshold not in THRESHOLDS:
-        raise InputError(
-            f"there is no threshold {settings.threshold!r}; choose one of {', '.join(THRESHOLDS)}"
-        )
-    if settings.refine not in REFINEMENTS:
-        raise InputError(
-            f"there is no refinement {settings.refine!r}; choose one of {', '.join(REFINEMENTS)}"
-        )
-    if result.parts_of is not None and settings.refine == "guided-crf":
+    chosen(Threshold, settings.threshold, "threshold")
+    chosen(Refinement, settings.refine, "refinement")
+    if result.parts_of is not None and settings.refine == Refinement.GUIDED_CRF:
         raise InputError("parts of the object are refined by dense-crf, or by none")
-    low, high = (0.01, 1) if settings.threshold == "max-fraction" else (0, 100)
+    low, high = (0.01, 1) if settings.threshold == Threshold.MAX_FRACTION else (0, 100)
     if not isinstance(settings.value, int | float) or not low <= settings.value <= high:
         raise InputError(f"the value {settings.value!r} is not between {low} and {high}")
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deepff.export.instances import ImageEdits
-from deepff.regions.find import RegionOptions
+from deepff.options import THRESHOLD_VALUES, Refinement, RegionOptions, Threshold, threshold_value
 from deepff.regions.part_names import factor_names
 
 HISTORY_LENGTH = 200
-DEFAULT_VALUES = {"percentile": 75.0, "max-fraction": 0.5, "otsu": 75.0, "otsu-image": 75.0}
 STATUSES = ("", "accepted", "skipped")
 
 
@@ -25,13 +24,24 @@ class Settings:
     ----------
     k : int
     threshold, value, refine
-        See :class:`deepff.regions.find.RegionOptions`.
+        See :class:`deepff.options.RegionOptions`.
     """
 
     k: int
-    threshold: str = "percentile"
-    value: float = 75.0
-    refine: str = "none"
+    threshold: str = Threshold.PERCENTILE
+    value: float = THRESHOLD_VALUES[Threshold.PERCENTILE][0]
+    refine: str = Refinement.NONE
+
+    @property
+    def region_options(self) -> RegionOptions:
+        """The settings as :func:`deepff.regions.find.find_regions` takes them, without names."""
+        value = self.value if self.threshold in THRESHOLD_VALUES else None
+        return RegionOptions(self.threshold, value, self.refine)
+
+    def with_threshold(self, threshold: str) -> "Settings":
+        """These settings with another threshold, at its default value where it takes one."""
+        value = threshold_value(threshold)
+        return replace(self, threshold=threshold, value=self.value if value is None else value)
 
 
 @dataclass(frozen=True)
@@ -138,8 +148,7 @@ class Labels:
     @property
     def region_options(self) -> RegionOptions:
         """The settings and names as :func:`deepff.regions.find.find_regions` takes them."""
-        settings = self.settings
-        return RegionOptions(settings.threshold, settings.value, settings.refine, self.parts)
+        return replace(self.settings.region_options, parts=self.parts)
 
     @property
     def image_edits(self) -> ImageEdits:
@@ -168,7 +177,7 @@ def set_settings(labels: Labels, **changes: Any) -> Labels:
     """
     settings = replace(labels.settings, **changes)
     if settings.threshold != labels.settings.threshold and "value" not in changes:
-        settings = replace(settings, value=DEFAULT_VALUES.get(settings.threshold, settings.value))
+        settings = settings.with_threshold(settings.threshold)
     last = labels.history[-1] if labels.history else None
     if (
         last is not None

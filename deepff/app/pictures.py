@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from deepff.app.labels import Labels, Settings
 from deepff.export.instances import Instance
-from deepff.images.reading import UnreadableImageError, read_image
+from deepff.images.reading import UnreadableImageError
+from deepff.options import Refinement, Threshold
 from deepff.regions.dense_crf import dense_crf
 from deepff.regions.find import refined
 from deepff.regions.guided_crf import refined_labels, unary_probabilities
@@ -26,7 +27,7 @@ from deepff.report.colors import factor_colors
 from deepff.report.overlays import overlay
 from deepff.report.region_pictures import region_picture
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.histogram import Levels
+from deepff.results.histogram import Histogram
 from deepff.results.result import Result
 
 IN_VIEW = 5
@@ -53,7 +54,7 @@ class Pictures:
         self.photo = lru_cache(64)(self._photo)
         self.factor_labels = lru_cache(256)(self._factor_labels)
         self.strengths = lru_cache(self._strengths)
-        self._levels = lru_cache(self._sampled_levels)
+        self._histogram = lru_cache(self._sampled_histogram)
 
     def masks(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with its regions in their colours."""
@@ -125,7 +126,7 @@ class Pictures:
         """The photograph, grey where it cannot be read any more, and why."""
         shape = _scaled(self.result.image_sizes[index], SIDE)
         try:
-            image = read_image(self.result.paths[index], min_longest_side=SIDE)
+            image = self.result.images[index].read(min_longest_side=SIDE)
         except UnreadableImageError as error:
             return np.full((*shape, 3), _GREY, np.uint8), str(error)
         return _resized(image, shape), None
@@ -137,7 +138,7 @@ class Pictures:
         heatmaps = self._heatmaps(settings.k)
         if self.result.parts_of is not None:
             found = self._part_probabilities(heatmaps, settings, index)
-        elif settings.refine != "none":
+        elif settings.refine != Refinement.NONE:
             found = self._refined(heatmaps, settings, index)
         else:
             maps = heatmaps.upsampled(index, self._shape(index))
@@ -147,7 +148,7 @@ class Pictures:
 
     def _part_probabilities(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
         """Of parts of the object, as :func:`deepff.regions.find.find_regions` makes them."""
-        crf = settings.refine != "none"
+        crf = settings.refine != Refinement.NONE
         whole = self.result.object
         if self.result.parts_of == "object" and whole is not None:
             object_maps = whole.factorizations[1].heatmaps
@@ -167,16 +168,18 @@ class Pictures:
         return refined(small, heatmaps.normalized(index, small.shape[:2]), limit, settings.refine)
 
     def _threshold(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
-        per_image = settings.threshold == "otsu-image"
+        per_image = settings.threshold == Threshold.OTSU_IMAGE
         over = (
-            [heatmaps.upsampled(index, self._shape(index))] if per_image else self._levels(heatmaps)
+            [heatmaps.upsampled(index, self._shape(index))]
+            if per_image
+            else self._histogram(heatmaps)
         )
-        row = thresholds(over, settings.threshold, settings.value)[0]
+        row = thresholds(over, settings.threshold, settings.region_options.value)[0]
         return row.to(heatmaps.scale)
 
-    def _sampled_levels(self, heatmaps: HeatMaps) -> Levels:
-        bank = self.result.bank
-        return Levels.sampled(heatmaps) if bank is None else bank.levels[heatmaps.n_factors]
+    def _sampled_histogram(self, heatmaps: HeatMaps) -> Histogram:
+        bank = self.result.applied
+        return Histogram.sampled(heatmaps) if bank is None else bank.histograms[heatmaps.n_factors]
 
     def _shape(self, index: int) -> tuple[int, int]:
         height, width = self.photo(index)[0].shape[:2]

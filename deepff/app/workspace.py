@@ -9,6 +9,7 @@ from deepff.app.label_file import LabelStore
 from deepff.app.pictures import Pictures
 from deepff.errors import InputError
 from deepff.images.files import ImageFile, find_images
+from deepff.options import Device
 from deepff.report.load import load
 from deepff.report.save import check_output_folder
 from deepff.results.result import Result
@@ -67,17 +68,17 @@ class Workspace:
         result = load(self.folder)
         self._opened = LabelStore(self.folder, result), Pictures(result)
 
-    def discover(self, images: Sequence[ImageFile], counts: Sequence[int]) -> None:
+    def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         """Factorise images into the folder in the background, then open it."""
         self.stage, self.total = "Loading the network", len(images)
-        Thread(target=self._discover, args=(images, counts), daemon=True).start()
+        Thread(target=self._discover, args=(images, counts, device), daemon=True).start()
 
-    def _discover(self, images: Sequence[ImageFile], counts: Sequence[int]) -> None:
+    def _discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         from deepff.discovery.discover import discover
         from deepff.features.loading import load_backbone
 
         try:
-            backbone = load_backbone("efficientnet_lite0")
+            backbone = load_backbone(device=device)
 
             def count(module: object, inputs: Sequence[Sequence[object]]) -> None:
                 # The network is tried once on an image of its own before it sees the others.
@@ -99,7 +100,10 @@ class Workspace:
 
 
 def open_workspace(
-    sources: Sequence[Path], out: Path | None, counts: Sequence[int] | None
+    sources: Sequence[Path],
+    out: Path | None,
+    counts: Sequence[int] | None,
+    device: str = Device.AUTO,
 ) -> Workspace:
     """Open a result, or begin one of images.
 
@@ -112,6 +116,8 @@ def open_workspace(
         is opened.
     counts : sequence of int, optional
         k of a new result, by default 1 to 6.
+    device : str
+        Where a new result is computed.
 
     Raises
     ------
@@ -145,7 +151,7 @@ def open_workspace(
             )
         return workspace
     check_output_folder(workspace.folder)
-    workspace.discover(images, range(1, 7) if counts is None else counts)
+    workspace.discover(images, range(1, 7) if counts is None else counts, device)
     return workspace
 
 

@@ -1,7 +1,6 @@
 """``deepff benchmark``: the paper's tables and figures, one command each."""
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,15 +9,15 @@ import typer
 
 from deepff.cli.options import (
     Cache,
-    Device,
     DeviceChoice,
     Model,
     NumClasses,
     Size,
     Weights,
-    numbers,
+    factor_counts,
 )
 from deepff.errors import InputError
+from deepff.options import SIZE, Device, VocFilter
 
 if TYPE_CHECKING:
     from deepff.evaluation.predictions import Network
@@ -31,13 +30,6 @@ app = typer.Typer(
 )
 
 LITE_MODELS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
-
-
-class VocFilter(StrEnum):
-    """What an image's instances of the class must not all be."""
-
-    difficult_or_truncated = "difficult-or-truncated"
-    difficult = "difficult"
 
 
 Data = Annotated[Path, typer.Option(help="Root of the data set.", show_default=False)]
@@ -75,7 +67,7 @@ def table1(
     ] = None,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    size: Size = 448,
+    size: Size = SIZE,
     weights: Weights = None,
     num_classes: NumClasses = None,
     crf: Crf = True,
@@ -83,7 +75,7 @@ def table1(
     seeds: Seeds = 1,
     cache: Cache = None,
     out: Out = Path("benchmark/table1"),
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Co-segmentation on iCoseg: IoU of objects with k = 1, and of parts with k = 2, 3, 4."""
     network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
@@ -102,10 +94,10 @@ def table2(
     ] = None,
     filter: Annotated[
         VocFilter, typer.Option(help="Leave out images whose instances are all this.")
-    ] = VocFilter.difficult_or_truncated,
+    ] = VocFilter.DIFFICULT_OR_TRUNCATED,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    size: Size = 448,
+    size: Size = SIZE,
     weights: Weights = None,
     num_classes: NumClasses = None,
     crf: Crf = True,
@@ -113,7 +105,7 @@ def table2(
     seeds: Seeds = 1,
     cache: Cache = None,
     out: Out = Path("benchmark/table2"),
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Co-localization on Pascal VOC 2007: CorLoc of each class with k = 1."""
     network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
@@ -122,7 +114,7 @@ def table2(
     from deepff.evaluation.objects import table2
 
     wanted = VOC_CLASSES if classes is None else _names(classes)
-    table = table2(network, data, classes=wanted, filter=filter.value, crf=crf, seeds=seeds)
+    table = table2(network, data, classes=wanted, filter=filter, crf=crf, seeds=seeds)
     _publish({"table2": table}, out)
 
 
@@ -141,13 +133,13 @@ def table3(
     ] = None,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    size: Size = 448,
+    size: Size = SIZE,
     weights: Weights = None,
     num_classes: NumClasses = None,
     crf: Crf = True,
     cache: Cache = None,
     out: Out = Path("benchmark/table3"),
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Parts of PASCAL-Part's cows and horses with k = 3, from factors that a person names."""
     network = _network(model, layer, size, weights, num_classes, cache, device)
@@ -167,17 +159,17 @@ def table4(
     classes: PartClasses = PART_CLASSES,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    size: Size = 448,
+    size: Size = SIZE,
     weights: Weights = None,
     num_classes: NumClasses = None,
     crf: Crf = True,
     seeds: Seeds = 1,
     cache: Cache = None,
     out: Out = Path("benchmark/table4"),
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Parts labelled automatically, on PASCAL-Part or on a COCO file of parts."""
-    counts = numbers(k)
+    counts = factor_counts(k)
     network = _network(model, layer, size, weights, num_classes, cache, device)
 
     from deepff.evaluation.discovered_parts import table4
@@ -196,14 +188,14 @@ def figure5a(
     k: Counts = "1-6",
     classes: PartClasses = PART_CLASSES,
     model: Model = LITE_MODELS[0],
-    size: Size = 448,
+    size: Size = SIZE,
     weights: Weights = None,
     num_classes: NumClasses = None,
     crf: CrfOnly = False,
     seeds: Seeds = 3,
     cache: Cache = None,
     out: Out = Path("benchmark/figure5a"),
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Factor quality over k for several layers: a plot and its table."""
     load = partial(
@@ -228,12 +220,12 @@ def figure5b(
     ] = None,
     k: Counts = "1-6",
     classes: PartClasses = PART_CLASSES,
-    size: Size = 448,
+    size: Size = SIZE,
     crf: CrfOnly = False,
     seeds: Seeds = 3,
     cache: Cache = None,
     out: Out = Path("benchmark/figure5b"),
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Factor quality over k for several networks at their default layers: a plot and its table."""
     networks = {
@@ -253,7 +245,7 @@ def _figure5(
     seeds: int,
     out: Path,
 ) -> None:
-    counts = numbers(k)
+    counts = factor_counts(k)
 
     from deepff.evaluation.curves import figure5, require_matplotlib, write_plot
 
@@ -278,18 +270,17 @@ def _network(
 ) -> "Network":
     from deepff.discovery.contrast import contrast_layers
     from deepff.evaluation.predictions import Network
-    from deepff.features.layers import resolve_layer
-    from deepff.features.loading import load_backbone, select_device
+    from deepff.features.layers import map_layers
+    from deepff.features.loading import load_backbone
 
-    backbone = load_backbone(
-        model, weights=weights, num_classes=num_classes, device=select_device(device)
-    )
+    backbone = load_backbone(model, weights=weights, num_classes=num_classes, device=device)
+    layer_map = map_layers(backbone, size)
     return Network(
         backbone,
-        resolve_layer(backbone, layer, size),
+        layer_map.resolve(layer),
         size,
         cache,
-        object_layers=contrast_layers(backbone, size) if contrast else (),
+        object_layers=contrast_layers(layer_map) if contrast else (),
     )
 
 

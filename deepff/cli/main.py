@@ -1,36 +1,53 @@
 """The command ``deepff``."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
+from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
 from deepff.cli.messages import report_skipped, summarize, warn
 from deepff.cli.options import (
+    FACTORIZATION,
+    IMAGES,
+    OUTPUT,
     BatchSize,
     Cache,
-    Device,
     DeviceChoice,
+    ImagePaths,
+    InterpolationChoice,
+    Layers,
+    Mean,
     Memory,
+    MixedPrecision,
     Model,
     NumClasses,
-    Recipe,
     Size,
+    Std,
     Weights,
     byte_count,
-    numbers,
+    factor_counts,
+    three_numbers,
 )
 from deepff.cli.regions import export, localize, segment
 from deepff.errors import InputError
-
-if TYPE_CHECKING:
-    pass
+from deepff.options import (
+    BATCH_SIZE,
+    MODEL,
+    N_PARTS,
+    SIZE,
+    ChannelWeights,
+    Device,
+    Method,
+    Recipe,
+    Solver,
+)
 
 
 class _Group(TyperGroup):
@@ -42,6 +59,9 @@ class _Group(TyperGroup):
         except InputError as error:
             warn(f"error: {error}")
             raise typer.Exit(2) from None
+        except BrokenPipeError:  # `deepff layers vgg19 | head`: the reader has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
             warn(f"error: {error.strerror or error}{where}")
@@ -66,7 +86,6 @@ def _is_shared() -> bool:
 app = typer.Typer(
     name="deepff",
     cls=_Group,
-    help="Deep Feature Factorization: what a deep CNN sees as alike in a set of images.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -75,52 +94,47 @@ app = typer.Typer(
 app.add_typer(benchmark_app)
 
 
-class Method(StrEnum):
-    """How activations are factorised."""
-
-    nmf = "nmf"
-    pca = "pca"
-    kmeans = "kmeans"
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"deepff {__version__}")
+        raise typer.Exit
 
 
-class Solver(StrEnum):
-    """How NMF is solved."""
-
-    hals = "hals"
-    mu = "mu"
-
-
-class ChannelWeights(StrEnum):
-    """What channels are multiplied with before the factorization."""
-
-    none = "none"
-    border = "border"
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Deep Feature Factorization: what a deep CNN sees as alike in a set of images."""
 
 
-class Interpolation(StrEnum):
-    """How images are resized."""
+EXAMPLES = """Examples:
 
-    bilinear = "bilinear"
-    bicubic = "bicubic"
+deepff discover photos/ -k 4 --out result
 
-
-def _triple(text: str | None, option: str) -> list[float] | None:
-    if text is None:
-        return None
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) != 3:
-        raise InputError(f"{option} takes three numbers such as 0.5,0.5,0.5, not {text!r}")
-    return values
+deepff discover "photos/**/*.jpg" -k 1-4 --model vgg19 --layer conv5_4
+"""
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def discover(
-    images: Annotated[
-        list[Path] | None, typer.Argument(help="Folders, files or globs.", show_default=False)
-    ] = None,
+    images: ImagePaths = None,
+    sample: Annotated[
+        bool,
+        typer.Option("--sample", help="Use six sample photographs.", rich_help_panel=IMAGES),
+    ] = False,
+    size: Size = SIZE,
+    mean: Mean = None,
+    std: Std = None,
+    interpolation: InterpolationChoice = None,
+    model: Model = MODEL,
+    layer: Layers = None,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
     k: Annotated[
         str | None,
         typer.Option(
@@ -128,52 +142,61 @@ def discover(
             "--n-components",
             help="Number of factors: 4, 1-4, 2,3,6 or auto; by default 4, or 1 for the object.",
             show_default=False,
+            rich_help_panel=FACTORIZATION,
         ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("result"),
-    sample: Annotated[bool, typer.Option("--sample", help="Use six sample photographs.")] = False,
-    model: Model = "efficientnet_lite0",
-    layer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Layer, as `deepff layers` lists it; several give one map of the object.",
-            show_default=False,
-        ),
-    ] = None,
-    channel_weights: Annotated[
-        ChannelWeights | None,
-        typer.Option(help="border: channels weigh more the less they fire on the images' border."),
     ] = None,
     recipe: Annotated[
         Recipe | None,
         typer.Option(
-            help="contrast: one map of the object, from weighted, fused layers; by default paper."
+            help="contrast: one map of the object, from weighted, fused layers; by default paper.",
+            show_default=False,
+            rich_help_panel=FACTORIZATION,
         ),
     ] = None,
     inside_object: Annotated[
         bool,
-        typer.Option("--inside-object", help="The factors are parts of the object, found first."),
+        typer.Option(
+            "--inside-object",
+            help="The factors are parts of the object, found first.",
+            rich_help_panel=FACTORIZATION,
+        ),
     ] = False,
-    size: Size = 448,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    mean: Annotated[str | None, typer.Option(help="Channel means, as R,G,B in [0, 1].")] = None,
-    std: Annotated[str | None, typer.Option(help="Channel deviations, as R,G,B.")] = None,
-    interpolation: Annotated[
-        Interpolation | None, typer.Option(help="How images are resized.")
-    ] = None,
     method: Annotated[
-        Method | None, typer.Option(help="How activations are factorised; by default nmf.")
+        Method | None,
+        typer.Option(
+            help="How activations are factorised; by default nmf.",
+            show_default=False,
+            rich_help_panel=FACTORIZATION,
+        ),
     ] = None,
     solver: Annotated[
-        Solver | None, typer.Option(help="NMF: HALS, or the paper's multiplicative updates.")
+        Solver | None,
+        typer.Option(
+            help="NMF: HALS (the default), or the paper's multiplicative updates.",
+            show_default=False,
+            rich_help_panel=FACTORIZATION,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the factorization.")] = 0,
+    channel_weights: Annotated[
+        ChannelWeights | None,
+        typer.Option(
+            help="border: channels weigh more the less they fire on the images' border.",
+            show_default=False,
+            rich_help_panel=FACTORIZATION,
+        ),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="Seed of the factorization.", rich_help_panel=FACTORIZATION),
+    ] = 0,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the result.", rich_help_panel=OUTPUT)
+    ] = Path("result"),
     cache: Cache = None,
     memory: Memory = None,
-    batch_size: BatchSize = 8,
-    device: DeviceChoice = Device.auto,
-    amp: Annotated[bool, typer.Option("--amp", help="Mixed precision on a CUDA device.")] = False,
+    batch_size: BatchSize = BATCH_SIZE,
+    device: DeviceChoice = Device.AUTO,
+    amp: MixedPrecision = False,
 ) -> None:
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
     if sample == bool(images):
@@ -183,49 +206,57 @@ def discover(
             "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
             "--solver, --channel-weights and a second --layer"
         )
+    if solver and method not in (None, Method.NMF):
+        raise InputError(f"--solver is for the method nmf; leave it out for {method}")
     counts: list[int] | Literal["auto"] | None = (
-        "auto" if k == "auto" else None if k is None else numbers(k)
+        "auto" if k == "auto" else None if k is None else factor_counts(k)
     )
     bound = byte_count(memory)
-    means, stds = _triple(mean, "--mean"), _triple(std, "--std")
+    means, stds = three_numbers(mean, "--mean"), three_numbers(std, "--std")
 
     from deepff.discovery.discover import discover
     from deepff.discovery.discover_parts import discover_parts
-    from deepff.images.files import sample_images
+    from deepff.factorization import NMF
+    from deepff.features.loading import load_backbone
+    from deepff.images.files import find_images, natural_key, sample_images
     from deepff.report.save import check_output_folder
     from deepff.runtime import distributed
 
     distributed.join()
     if distributed.rank() == 0:
         check_output_folder(out)
-    files = sample_images() if sample else images or []
+    # In natural order over all that was named: a shell puts img10 before img2.
+    named = sorted(images or [], key=lambda path: natural_key(path.as_posix()))
+    files = sample_images() if sample else find_images(named)
+    backbone = load_backbone(
+        model,
+        weights=weights,
+        num_classes=num_classes,
+        mean=means,
+        std=stds,
+        interpolation=interpolation,
+        device=device,
+    )
     common: dict[str, Any] = {
-        "model": model,
-        "layer": layer[0] if layer and len(layer) == 1 else layer,
+        "model": backbone,
+        "layer": layer[0] if layer and len(layer) == 1 else layer or None,
         "size": size,
-        "weights": weights,
-        "num_classes": num_classes,
-        "mean": means,
-        "std": stds,
-        "interpolation": interpolation,
         "random_state": seed,
         "batch_size": batch_size,
         "cache": cache,
         "memory": bound,
-        "device": device,
         "amp": amp,
         "progress": True,
     }
     if inside_object:
-        result = discover_parts(files, counts or 3, **common)
+        result = discover_parts(files, counts or N_PARTS, **common)
     else:
         result = discover(
             files,
             counts,
-            recipe=recipe or Recipe.paper,
+            recipe=recipe or Recipe.PAPER,
             channel_weights=channel_weights,
-            method=method or Method.nmf,
-            method_options={} if solver is None else {"solver": solver.value},
+            method=NMF(1, solver=solver) if solver else method or Method.NMF,
             **common,
         )
     is_first = distributed.rank() == 0
@@ -246,12 +277,14 @@ def apply(
     images: Annotated[
         list[Path], typer.Argument(help="Folders, files or globs.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("result"),
     weights: Weights = None,
     num_classes: NumClasses = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the result.", rich_help_panel=OUTPUT)
+    ] = Path("result"),
     cache: Cache = None,
-    batch_size: BatchSize = 8,
-    device: DeviceChoice = Device.auto,
+    batch_size: BatchSize = BATCH_SIZE,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Find a result's factors in new images, for segment, localize and export."""
     from deepff.app.label_file import FILE, carry_over, load_labels
@@ -262,11 +295,15 @@ def apply(
 
     concepts = load_concepts(bank)
     check_output_folder(out)
+    backbone = None
+    if weights is not None:
+        backbone = concepts.sources[0].backbone(
+            weights=weights, num_classes=num_classes, device=device
+        )
     result = apply(
         concepts,
         images,
-        weights=weights,
-        num_classes=num_classes,
+        model=backbone,
         batch_size=batch_size,
         cache=cache,
         device=device,
@@ -296,7 +333,7 @@ def models() -> None:
 @app.command()
 def layers(
     model: Annotated[str, typer.Argument(help="Network, as `deepff models` lists it.")],
-    size: Size = 448,
+    size: Size = SIZE,
     weights: Weights = None,
     num_classes: NumClasses = None,
 ) -> None:
@@ -368,6 +405,7 @@ def label(
         typer.Option(min=1, max=65535, help="By default the first free one from 7860."),
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Name factors in the browser, look the images over, and export what they mark."""
     import webbrowser
@@ -377,7 +415,7 @@ def label(
     from deepff.app.server import is_loopback, serve
     from deepff.app.workspace import open_workspace
 
-    workspace = open_workspace(sources, out, None if k is None else numbers(k))
+    workspace = open_workspace(sources, out, None if k is None else factor_counts(k), device)
     if not is_loopback(host):
         warn(f"whoever reaches {host} can see the images of {workspace.folder} and change labels")
 

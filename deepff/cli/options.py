@@ -1,61 +1,90 @@
-"""Options that commands share."""
+"""Options that commands share, and what is read from their text."""
 
 import re
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from deepff.errors import InputError
+from deepff.options import (
+    Device,
+    ExportFormat,
+    Instances,
+    Interpolation,
+    Recipe,
+    Refinement,
+    Threshold,
+)
 
+IMAGES, NETWORK = "Images", "Network"
+FACTORIZATION, OUTPUT, RUNNING = "Factorization", "Output", "Running"
+REGIONS = "Regions"
 
-class Device(StrEnum):
-    """Where to compute."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
-
-
-class Threshold(StrEnum):
-    """How a heat map becomes a mask."""
-
-    percentile = "percentile"
-    otsu = "otsu"
-    otsu_image = "otsu-image"
-    max_fraction = "max-fraction"
-
-
-class Refine(StrEnum):
-    """How masks are refined along the edges of the image."""
-
-    none = "none"
-    guided_crf = "guided-crf"
-    dense_crf = "dense-crf"
-
-
-class Recipe(StrEnum):
-    """How the object is found."""
-
-    paper = "paper"
-    contrast = "contrast"
-
+ImagePaths = Annotated[
+    list[Path] | None, typer.Argument(help="Folders, files or globs.", show_default=False)
+]
+Size = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Longer side of the resized images, in pixels.", rich_help_panel=IMAGES
+    ),
+]
+InterpolationChoice = Annotated[
+    Interpolation | None,
+    typer.Option(
+        "--interpolation",
+        help="How images are resized; by default as the network was trained.",
+        rich_help_panel=IMAGES,
+        show_default=False,
+    ),
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(help="Channel means, as R,G,B in [0, 1].", rich_help_panel=IMAGES),
+]
+Std = Annotated[
+    str | None, typer.Option(help="Channel deviations, as R,G,B.", rich_help_panel=IMAGES)
+]
 
 Model = Annotated[
-    str, typer.Option("--model", help="Network, as `deepff models` lists it, or timm/NAME.")
+    str,
+    typer.Option(
+        "--model",
+        help="Network, as `deepff models` lists it, or timm/NAME.",
+        rich_help_panel=NETWORK,
+    ),
 ]
 Weights = Annotated[
-    Path | None, typer.Option(help="State dict (.pth, .safetensors) to use for the network.")
+    Path | None,
+    typer.Option(
+        help="State dict (.pth, .safetensors) to use for the network.", rich_help_panel=NETWORK
+    ),
 ]
 NumClasses = Annotated[
-    int | None, typer.Option(min=1, help="Outputs of the classifier in --weights.")
+    int | None,
+    typer.Option(min=1, help="Outputs of the classifier in --weights.", rich_help_panel=NETWORK),
 ]
-DeviceChoice = Annotated[Device, typer.Option("--device", help="Where to compute.")]
+Layers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--layer",
+        help="Layer, as `deepff layers` lists it; several give one map of the object.",
+        show_default=False,
+        rich_help_panel=NETWORK,
+    ),
+]
+
+DeviceChoice = Annotated[
+    Device, typer.Option("--device", help="Where to compute.", rich_help_panel=RUNNING)
+]
 Cache = Annotated[
     Path | None,
-    typer.Option("--cache", help="Keep activations here, for other runs and to resume."),
+    typer.Option(
+        "--cache",
+        help="Keep activations here, for other runs and to resume.",
+        rich_help_panel=RUNNING,
+    ),
 ]
 Memory = Annotated[
     str | None,
@@ -64,14 +93,26 @@ Memory = Annotated[
         help="What activations and coefficients may take in memory, such as 2GiB or 500MB; the "
         "rest is on disk. By default what is free.",
         show_default=False,
+        rich_help_panel=RUNNING,
     ),
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Images a forward pass.")]
-Size = Annotated[int, typer.Option(min=1, help="Longer side of the resized images, in pixels.")]
+BatchSize = Annotated[
+    int,
+    typer.Option("--batch-size", min=1, help="Images per forward pass.", rich_help_panel=RUNNING),
+]
+MixedPrecision = Annotated[
+    bool, typer.Option("--amp", help="Mixed precision on a CUDA device.", rich_help_panel=RUNNING)
+]
 
 ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
 FactorCount = Annotated[
-    int | None, typer.Option("-k", help="Which factorization; by default the largest.")
+    int | None,
+    typer.Option(
+        "-k",
+        help="Which factorization; by default the largest.",
+        show_default=False,
+        rich_help_panel=REGIONS,
+    ),
 ]
 Object = Annotated[
     bool,
@@ -79,6 +120,7 @@ Object = Annotated[
         "--object",
         help="The object, not the factors: found by the recipe contrast, or with --recipe paper "
         "the factor of k = 1.",
+        rich_help_panel=REGIONS,
     ),
 ]
 RecipeChoice = Annotated[
@@ -87,28 +129,52 @@ RecipeChoice = Annotated[
         "--recipe",
         help="What threshold and refinement are by default: percentile and none (paper), or "
         "otsu-image and dense-crf (contrast). Without it, as the result was made.",
+        show_default=False,
+        rich_help_panel=REGIONS,
     ),
 ]
 ThresholdMethod = Annotated[
     Threshold | None,
-    typer.Option("--threshold", help="How a heat map becomes a mask.", show_default=False),
+    typer.Option(
+        "--threshold",
+        help="How a heat map becomes a mask.",
+        show_default=False,
+        rich_help_panel=REGIONS,
+    ),
 ]
 ThresholdValue = Annotated[
     float | None,
     typer.Option(
-        "--value", help="The percentile (by default 75) or fraction of the maximum (0.5)."
+        "--value",
+        help="The percentile (by default 75) or fraction of the maximum (0.5).",
+        show_default=False,
+        rich_help_panel=REGIONS,
     ),
 ]
 RefineMethod = Annotated[
-    Refine | None,
-    typer.Option("--refine", help="Refine along the image's edges.", show_default=False),
+    Refinement | None,
+    typer.Option(
+        "--refine",
+        help="Refine along the image's edges.",
+        show_default=False,
+        rich_help_panel=REGIONS,
+    ),
 ]
-Crf = Annotated[bool, typer.Option("--crf", help="The paper's DFF-CRF: --refine guided-crf.")]
+Crf = Annotated[
+    bool,
+    typer.Option(
+        "--crf", help="The paper's DFF-CRF: --refine guided-crf.", rich_help_panel=REGIONS
+    ),
+]
 Parts = Annotated[
-    Path | None, typer.Option("--parts", help="File of names, with lines such as 0: head.")
+    Path | None,
+    typer.Option(
+        "--parts",
+        help="File of names, with lines such as 0: head.",
+        show_default=False,
+        rich_help_panel=REGIONS,
+    ),
 ]
-
-
 MinArea = Annotated[
     int | None,
     typer.Option(
@@ -116,6 +182,24 @@ MinArea = Annotated[
         min=1,
         help="Leave out components of fewer pixels; by default of less than 0.01 % of the image.",
         show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+FormatChoice = Annotated[
+    ExportFormat,
+    typer.Option(
+        "--format",
+        help="What the annotations are written for.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+InstancesChoice = Annotated[
+    Instances,
+    typer.Option(
+        "--instances",
+        help="One annotation a connected component, or a part and image.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -132,7 +216,7 @@ def byte_count(text: str | None) -> int | None:
     return int(float(number) * base ** " KMGT".index(prefix.upper() or " "))
 
 
-def numbers(text: str) -> list[int]:
+def factor_counts(text: str) -> list[int]:
     """Factor counts from text such as "4", "1-4" or "2,3,6"."""
     try:
         spans = [part.split("-") for part in text.split(",")]
@@ -142,3 +226,16 @@ def numbers(text: str) -> list[int]:
     if not counts or min(counts) < 1 or any(len(span) > 2 for span in spans):
         raise InputError(f"-k takes a number or a range such as 4, 1-4 or 2,3,6, not {text!r}")
     return counts
+
+
+def three_numbers(text: str | None, option: str) -> list[float] | None:
+    """Three numbers from text such as "0.5,0.5,0.5"."""
+    if text is None:
+        return None
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != 3:
+        raise InputError(f"{option} takes three numbers such as 0.5,0.5,0.5, not {text!r}")
+    return values

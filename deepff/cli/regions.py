@@ -1,7 +1,6 @@
 """Commands that make regions of a result: ``segment``, ``localize`` and ``export``."""
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,50 +8,36 @@ import typer
 
 from deepff.cli.messages import report_skipped, summarize
 from deepff.cli.options import (
+    OUTPUT,
     Crf,
-    Device,
     DeviceChoice,
     FactorCount,
+    FormatChoice,
+    InstancesChoice,
     MinArea,
     NumClasses,
     Object,
     Parts,
-    Recipe,
     RecipeChoice,
-    Refine,
     RefineMethod,
     ResultFolder,
-    Threshold,
     ThresholdMethod,
     ThresholdValue,
     Weights,
 )
 from deepff.errors import InputError
+from deepff.options import (
+    Device,
+    Instances,
+    Recipe,
+    Refinement,
+    RegionOptions,
+    Threshold,
+    region_options,
+)
 
 if TYPE_CHECKING:
-    from deepff.regions.find import RegionOptions
     from deepff.results.result import Result
-
-
-class ExportFormat(StrEnum):
-    """What the annotations are written for."""
-
-    coco = "coco"
-    coco_polygons = "coco-polygons"
-    yolo = "yolo"
-    yolo_seg = "yolo-seg"
-    voc = "voc"
-    labelme = "labelme"
-    label_studio = "label-studio"
-    cvat = "cvat"
-    png = "png"
-
-
-class Instances(StrEnum):
-    """What one annotation is."""
-
-    components = "components"
-    parts = "parts"
 
 
 def segment(
@@ -67,7 +52,7 @@ def segment(
     parts: Parts = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Write masks and label maps of every image as PNG, into the result's folder."""
     from deepff.export.folder import compare_recipes, segment
@@ -95,12 +80,16 @@ def localize(
     parts: Parts = None,
     all_components: Annotated[
         bool,
-        typer.Option("--all-components", help="A box around every component, not the largest."),
+        typer.Option(
+            "--all-components",
+            help="A box around every component, not the largest.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     min_area: MinArea = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Write boxes of every image as JSON and CSV, into the result's folder."""
     from deepff.export.folder import localize
@@ -122,20 +111,23 @@ def _opened(
     device: Device,
 ) -> "tuple[Result, Path, int | None]":
     """The result in a folder, or that of its object, its own folder, and which k is meant."""
-    from deepff.discovery.discover import find_object
+    from deepff.discovery.find_object import find_object
     from deepff.report.load import load
     from deepff.report.save import OBJECT
 
     result = load(folder)
-    if not object or (result.recipe == "contrast" and result.parts_of is None):
+    if not object or (result.recipe == Recipe.CONTRAST and result.parts_of is None):
         return result, folder, k
     if k not in (None, 1):
         raise InputError(f"--object is one factor; leave out -k {k}")
-    if recipe is Recipe.paper:
+    if recipe is Recipe.PAPER:
         return result, folder, 1
-    found = find_object(
-        result, weights=weights, num_classes=num_classes, device=device, progress=True
-    )
+    backbone = None
+    if weights is not None:
+        backbone = result.sources[0].backbone(
+            weights=weights, num_classes=num_classes, device=device
+        )
+    found = find_object(result, model=backbone, device=device, progress=True)
     if found is not result.object:
         found.save(folder / OBJECT, progress=True)
         report_skipped(found.skipped, folder / OBJECT)
@@ -149,35 +141,27 @@ def _region_options(
     recipe: Recipe | None,
     threshold: Threshold | None,
     value: float | None,
-    refine: Refine | None,
+    refine: Refinement | None,
     crf: bool,
     parts: Path | None,
-) -> "RegionOptions":
-    from deepff.regions.find import RECIPE_OPTIONS, RegionOptions, factorization_for
+) -> RegionOptions:
     from deepff.regions.part_names import read_parts
 
-    if crf and refine not in (None, Refine.guided_crf):
-        raise InputError(f"--crf means --refine guided-crf; leave it out for {refine.value}")
-    refine = Refine.guided_crf if crf else refine
-    defaults = RECIPE_OPTIONS[recipe or result.recipe]
-    method = defaults.threshold if threshold is None else threshold.value
-    if value is not None and method not in ("percentile", "max-fraction"):
-        raise InputError(
-            f"--value is for the thresholds percentile and max-fraction; leave it out for {method}"
-        )
-    if value is None:
-        value = 0.5 if method == "max-fraction" else 75.0
-    n_factors = factorization_for(result, k).heatmaps.n_factors
-    names = None if parts is None else read_parts(parts, n_factors)
-    return RegionOptions(method, value, refine.value if refine else defaults.refine, names)
+    if crf and refine not in (None, Refinement.GUIDED_CRF):
+        raise InputError(f"--crf means --refine guided-crf; leave it out for {refine}")
+    n_factors = result.factorization(k).heatmaps.n_factors
+    return region_options(
+        recipe or result.recipe,
+        threshold,
+        value,
+        Refinement.GUIDED_CRF if crf else refine,
+        None if parts is None else read_parts(parts, n_factors),
+    )
 
 
 def export(
     folder: ResultFolder,
-    format: Annotated[
-        ExportFormat,
-        typer.Option(help="What the annotations are written for.", show_default=False),
-    ],
+    format: FormatChoice,
     k: FactorCount = None,
     object: Object = False,
     recipe: RecipeChoice = None,
@@ -186,19 +170,26 @@ def export(
     refine: RefineMethod = None,
     crf: Crf = False,
     parts: Parts = None,
-    instances: Annotated[
-        Instances, typer.Option(help="One annotation a connected component, or a part and image.")
-    ] = Instances.components,
+    instances: InstancesChoice = Instances.COMPONENTS,
     min_area: MinArea = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; by default RESULT/export/FORMAT, anew.")
+        Path | None,
+        typer.Option(
+            help="Folder to write to; by default RESULT/export/FORMAT, anew.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
-    device: DeviceChoice = Device.auto,
+    device: DeviceChoice = Device.AUTO,
     labels: Annotated[
         bool,
-        typer.Option("--labels", help="What was decided with `deepff label`, in place of options."),
+        typer.Option(
+            "--labels",
+            help="What was decided with `deepff label`, in place of options.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
 ) -> None:
     """Write masks and boxes for a labelling tool or a training program."""
@@ -225,11 +216,9 @@ def export(
         options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
         write = partial(export, result, k=k, options=options)
     if out is None:
-        out = folder / "export" / format.value
+        out = folder / "export" / format
         if out.exists():
             shutil.rmtree(out)
-    count = write(
-        format=format.value, folder=out, instances=instances.value, min_area=min_area, progress=True
-    )
+    count = write(format=format, folder=out, instances=instances, min_area=min_area, progress=True)
     typer.echo(f"{count} instances")
     typer.echo(out)

@@ -1,37 +1,37 @@
 """A concept bank applied to new images: W fixed, H found."""
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from deepff.discovery.arguments import shown_call
 from deepff.discovery.contrast import fuse
-from deepff.discovery.discover import Images, given_files
 from deepff.errors import InputError
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
 from deepff.features.activations import Activations
+from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract_layers
-from deepff.features.layers import resolve_layer
-from deepff.features.loading import select_device
+from deepff.features.layers import map_layers
+from deepff.images.sources import Images, given_images
+from deepff.options import BATCH_SIZE, Device
 from deepff.results.concepts import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.result import Result
+from deepff.runtime.stopwatch import Stopwatch
 
 
 def apply(
     bank: ConceptBank | str | Path,
     images: Images,
     *,
-    model: nn.Module | None = None,
-    weights: str | Path | None = None,
-    num_classes: int | None = None,
-    batch_size: int = 8,
+    model: nn.Module | Backbone | None = None,
+    batch_size: int = BATCH_SIZE,
     cache: str | Path | None = None,
-    device: str = "auto",
+    device: str = Device.AUTO,
     progress: bool = False,
 ) -> Result:
     """Find the factors of one set in other images, with network and preparation as recorded.
@@ -39,14 +39,12 @@ def apply(
     Parameters
     ----------
     bank : ConceptBank, or path
-        A result's ``concepts``, or its ``concepts.safetensors``.
-    images : path, glob, or sequence of these
+        A result's ``bank``, or its ``concepts.safetensors``.
+    images : path, glob, sequence of these, or images
         As for :func:`deepff.discover`.
-    model : torch.nn.Module, optional
-        The network, where it is one's own.
-    weights : path, optional
-        The network's weights, where they were a file.
-    num_classes, batch_size, cache, device, progress
+    model : torch.nn.Module or Backbone, optional
+        The network, where it is one's own or its weights were a file.
+    batch_size, cache, device, progress
         As for :func:`deepff.discover`.
 
     Returns
@@ -66,20 +64,25 @@ def apply(
     --------
     >>> new = deepff.apply("result/concepts.safetensors", "new_photos/")  # doctest: +SKIP
     """
+    command = shown_call(apply, locals())
     bank = bank if isinstance(bank, ConceptBank) else load_concepts(bank)
+    if bank.method not in METHODS:
+        raise InputError(
+            f"this bank was made by {bank.method}, which deepff cannot apply to other images; "
+            f"apply one made by {', '.join(METHODS)}"
+        )
     if bank.parts_of is not None:
         raise InputError(
             "parts inside the object cannot be applied to other images; run discover with "
             "--inside-object on them, or apply a bank made without it"
         )
-    files = given_files(images)
-    started = time.perf_counter()
+    files = given_images(images)
+    watch = Stopwatch()
     source = bank.sources[0]
-    backbone = source.backbone(
-        model=model, weights=weights, num_classes=num_classes, device=select_device(device)
-    )
-    layers = [resolve_layer(backbone, source.layer, source.size) for source in bank.sources]
-    loaded = time.perf_counter()
+    backbone = source.backbone(model=model, device=device)
+    layer_map = map_layers(backbone, source.size)
+    layers = [layer_map.resolve(source.layer) for source in bank.sources]
+    watch.lap("loading the network")
     activations, skipped = extract_layers(
         files,
         backbone,
@@ -90,8 +93,9 @@ def apply(
         cache=cache,
         progress=progress,
     )
-    extracted = time.perf_counter()
+    watch.lap("network")
     factorizations = {k: _coefficients(bank, k, activations) for k in bank.components}
+    watch.lap("coefficients")
     finest = max(activations, key=lambda a: sum(image.n_cells for image in a.images))
     return Result(
         images=finest.images,
@@ -100,16 +104,12 @@ def apply(
         method=bank.method,
         sources=bank.sources,
         options={},
-        command="deepff.apply",
-        seconds={
-            "loading the network": loaded - started,
-            "network": extracted - loaded,
-            "coefficients": time.perf_counter() - extracted,
-        },
+        command=command,
+        seconds=watch.seconds,
         cache=None if cache is None else str(Path(cache).resolve()),
         channel_weights=bank.channel_weights,
         recipe=bank.recipe,
-        bank=bank,
+        applied=bank,
         activations=activations[0] if len(activations) == 1 else None,
     )
 
@@ -132,7 +132,7 @@ def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> 
         errors.append(_relative_error(rows, H, estimator.components_))
         maps.append(HeatMaps.of_images(H, own.images))
     found = maps[0] if len(maps) == 1 else fuse(maps)
-    scale = bank.levels[k].high
+    scale = bank.histograms[k].high
     heatmaps = HeatMaps(found.coefficients, found.grids, found.image_sizes, scale)
     relative_error = math.sqrt(sum(error**2 for error in errors) / len(errors))
     return Factorization(components, heatmaps, relative_error, 0)

@@ -24,6 +24,7 @@ N_SPLITS = 3
 MAX_CELLS = 20_000
 
 Rows = Activations | Sequence[Tensor]
+Transform = Callable[[Tensor], Tensor]
 Split = tuple[list[Tensor], list[Tensor]]
 
 
@@ -72,39 +73,53 @@ def select_k(
     k_max: int = 6,
     threshold: float = AGREED,
     *,
+    cells: Sequence[Tensor] | None = None,
+    transform: Transform | None = None,
     estimator: Callable[[int], Any] | None = None,
     random_state: int = 0,
     progress: bool = False,
 ) -> Selection:
     """Choose k without labels: the largest whose factors two halves of the images agree on.
 
-    Agreement does not fall steadily with k, so every k is tried. A k with too few cells or channels
-    to fit it to each half is not.
+    The images are split in two at random, k factors are fitted to each half, and both sets of
+    factors are applied to all images. Each cell is labelled by both (:func:`cell_labels`), the two
+    labellings are compared (:func:`matched_iou`), and the mean over three such splits is the
+    agreement. Of more than 20,000 cells, a random sample of about that many is used. Agreement does
+    not fall steadily with k, so every k is tried. A k with too few cells or channels to fit it to
+    each half is not.
 
     Parameters
     ----------
     rows : Activations, or sequence of Tensor, each (cells of the image, c)
-        A, or for each image the rows that count, such as its cells on the object.
+        A, or the rows of each image.
+    cells : sequence of Tensor, each (cells of the image,) bool, optional
+        The rows that count, such as those on the object; by default all.
+    transform : callable, optional
+        What is factorised in place of some rows (m, c): another (m, c). Only the rows that are
+        looked at go through it.
     k_max : int
         The largest k that may be chosen.
     threshold : float
         The agreement asked for, above 0 and at most 1.
-    estimator, random_state
-        As for :func:`agreement`.
+    estimator : callable, optional
+        Gives an unfitted estimator for k, of :mod:`deepff.factorization` or of its kind; by default
+        NMF.
+    random_state : int
+        Seed of the splits and of the default estimator.
     progress : bool
         Show progress on standard error.
 
     Raises
     ------
     InputError
-        As :func:`agreement`; `k_max` or `threshold` is out of range.
+        There are fewer than two images with rows; `k_max` or `threshold` is out of range.
     """
     if k_max < 1:
         raise InputError(f"k_max is {k_max}; it must be at least 1")
     if not 0 < threshold <= 1:
         raise InputError(f"an agreement of {threshold:g} is out of range; it is above 0, at most 1")
     estimator = estimator or _nmf(random_state)
-    splits = _splits(rows, random_state)
+    splits = _splits(rows, cells, transform, random_state)
     limits = [sum(map(len, half)) for halves in splits for half in halves]
     k_max = min(k_max, splits[0][0][0].shape[1], *limits)
     agreements = {}
@@ -114,45 +129,6 @@ def select_k(
             advance(1)
     agreed = [k for k, value in agreements.items() if value >= threshold]
     return Selection(max(agreed, default=1), agreements)
-
-
-def agreement(
-    rows: Rows,
-    k: int,
-    *,
-    estimator: Callable[[int], Any] | None = None,
-    random_state: int = 0,
-) -> float:
-    """How far k factors found on one half of the images are those found on the other half.
-
-    The images are split in two at random, k factors are fitted to each half, and both sets of
-    factors are applied to all images. Each cell is labelled by both (:func:`cell_labels`), the two
-    labellings are compared (:func:`matched_iou`), and the mean over three such splits is taken.
-    Of more than 20,000 cells, a random sample of about that many is used.
-
-    Parameters
-    ----------
-    rows : Activations, or sequence of Tensor, each (cells of the image, c)
-        A, or for each image the rows that count. Images without rows do not take part.
-    k : int
-        The number of factors.
-    estimator : callable, optional
-        Gives an unfitted estimator for k, of :mod:`deepff.factorization` or of its kind; by default
-        NMF.
-    random_state : int
-        Seed of the splits and of the default estimator.
-
-    Returns
-    -------
-    float
-        In [0, 1]; 1 where both halves give the same labels.
-
-    Raises
-    ------
-    InputError
-        There are fewer than two images with rows, or k is more than a half's rows or channels.
-    """
-    return _mean_agreement(_splits(rows, random_state), k, estimator or _nmf(random_state))
 
 
 def matched_iou(labels: Tensor, others: Tensor, k: int) -> float:
@@ -253,18 +229,27 @@ def _mean_agreement(splits: list[Split], k: int, estimator: Callable[[int], Any]
     return float(np.mean(values))
 
 
-def _splits(rows: Rows, random_state: int) -> list[Split]:
+def _splits(
+    rows: Rows, cells: Sequence[Tensor] | None, transform: Transform | None, random_state: int
+) -> list[Split]:
     """The set's images in two halves, `N_SPLITS` times."""
-    images = rows.image_rows if isinstance(rows, Activations) else list(rows)
-    images = [image for image in images if len(image)]
-    if len(images) < 2:
+    whole = rows.image_rows if isinstance(rows, Activations) else list(rows)
+    places = (
+        [torch.arange(len(image)) for image in whole]
+        if cells is None
+        else [own.cpu().nonzero()[:, 0] for own in cells]
+    )
+    known = [(image, own) for image, own in zip(whole, places, strict=True) if len(own)]
+    if len(known) < 2:
         raise InputError(
             f"k is chosen by what two halves of the images agree on, and there "
-            f"{'is 1 image' if images else 'are 0 images'} with activations; give two or more, "
+            f"{'is 1 image' if known else 'are 0 images'} with activations; give two or more, "
             "or a number for k"
         )
     generator = torch.Generator().manual_seed(random_state)
-    images = _sampled(images, generator)
+    images = _sampled(known, generator)
+    if transform is not None:
+        images = [transform(image) for image in images]
     splits = []
     for _ in range(N_SPLITS):
         order = torch.randperm(len(images), generator=generator).tolist()
@@ -273,14 +258,13 @@ def _splits(rows: Rows, random_state: int) -> list[Split]:
     return splits
 
 
-def _sampled(images: list[Tensor], generator: torch.Generator) -> list[Tensor]:
-    """The same share of every image's rows, at least one, about MAX_CELLS together."""
-    share = MAX_CELLS / sum(map(len, images))
-    if share >= 1:
-        return images
+def _sampled(images: Sequence[tuple[Tensor, Tensor]], generator: torch.Generator) -> list[Tensor]:
+    """The same share of each image's rows at its places, at least one: about MAX_CELLS in all."""
+    share = MAX_CELLS / sum(len(places) for _, places in images)
     sampled = []
-    for rows in images:
-        n = max(1, round(share * len(rows)))
-        chosen = torch.randperm(len(rows), generator=generator)[:n].sort().values
-        sampled.append(rows[chosen.to(rows.device)])
+    for rows, places in images:
+        if share < 1:
+            n = max(1, round(share * len(places)))
+            places = places[torch.randperm(len(places), generator=generator)[:n].sort().values]
+        sampled.append(rows if len(places) == len(rows) else rows[places.to(rows.device)])
     return sampled

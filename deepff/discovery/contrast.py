@@ -19,7 +19,7 @@ from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
 from deepff.features.activations import Activations
 from deepff.features.backbone import Backbone
-from deepff.features.layers import Layer, list_layers, resolve_layer
+from deepff.features.layers import Layer, LayerMap
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime import distributed
@@ -114,6 +114,47 @@ def border_contrast(activations: Activations) -> BorderContrast:
         sums += (sides[:, place] @ block).cpu()
     inside, border = (all_reduce_sum(sums) / counts).float().to(rows.device)
     return BorderContrast(inside, border)
+
+
+@dataclass(frozen=True)
+class BorderWeights:
+    """Channel weights of one layer or several.
+
+    Attributes
+    ----------
+    weights : list of Tensor, each (c,)
+        :attr:`BorderContrast.weights` of each layer.
+    separation : float
+        :attr:`BorderContrast.separation` of the coarsest.
+    """
+
+    weights: list[Tensor]
+    separation: float
+
+
+def border_weights(activations: Sequence[Activations]) -> BorderWeights:
+    """Weigh the channels of each layer by :func:`border_contrast`."""
+    contrasts = [border_contrast(layer) for layer in activations]
+    sizes = [sum(image.n_cells for image in layer.images) for layer in activations]
+    coarsest = min(range(len(sizes)), key=lambda index: sizes[index])
+    return BorderWeights([found.weights for found in contrasts], contrasts[coarsest].separation)
+
+
+def contrast_object(activations: Sequence[Activations]) -> tuple[Factorization, BorderWeights]:
+    """The object by contrast with the border: the recipe contrast, from activations to one map.
+
+    Parameters
+    ----------
+    activations : sequence of Activations
+        Of the layers of :func:`contrast_layers`, for the same images.
+
+    Raises
+    ------
+    InputError
+        As :func:`border_contrast`.
+    """
+    border = border_weights(activations)
+    return fused_object(activations, border.weights), border
 
 
 def separation_warning(separation: float) -> str | None:
@@ -260,7 +301,7 @@ def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
     return HeatMaps(torch.cat(fused)[:, None], finest.grids, finest.image_sizes)
 
 
-def contrast_layers(backbone: Backbone, size: int = 448) -> tuple[Layer, Layer]:
+def contrast_layers(layer_map: LayerMap) -> tuple[Layer, Layer]:
     """The two layers, finer and coarser, whose weighted maps are worth fusing.
 
     The coarser has the stride of the network's default layer, the finer the next smaller stride.
@@ -284,23 +325,22 @@ def contrast_layers(backbone: Backbone, size: int = 448) -> tuple[Layer, Layer]:
 
     Parameters
     ----------
-    backbone : Backbone
-    size : int
-        Side of the probe in pixels, as for :func:`deepff.features.layers.list_layers`.
+    layer_map : LayerMap
 
     Raises
     ------
     InputError
         The network has no two such layers.
     """
+    backbone = layer_map.backbone
     suitable = [
         layer
-        for layer in list_layers(backbone, size)
+        for layer in layer_map.layers
         if layer.non_negative and layer.grid != (1, 1) and not _is_depthwise(backbone, layer)
     ]
     # A network that is one flat sequence has no stages to leave a head outside of.
     suitable = [layer for layer in suitable if _is_in_a_stage(backbone, layer)] or suitable
-    deepest = resolve_layer(backbone, None, size).stride
+    deepest = layer_map.resolve().stride
     strides = sorted({layer.stride for layer in suitable if layer.stride <= deepest})[-2:]
     if len(strides) < 2:
         raise InputError(

@@ -1,64 +1,74 @@
 """From a folder of images to heat maps: the whole way in one call."""
 
-import inspect
-import math
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from deepff.discovery.arguments import (
+    FactorCounts,
+    Model,
+    check_activations,
+    check_memory,
+    factor_counts_of,
+    opened_backbone,
+    own_cache,
+    shown_call,
+)
 from deepff.discovery.choose_k import select_k
-from deepff.discovery.contrast import border_contrast, contrast_layers, fused_object
+from deepff.discovery.contrast import (
+    BorderWeights,
+    border_weights,
+    contrast_layers,
+    fused_object,
+)
 from deepff.errors import InputError
-from deepff.factorization import METHODS
+from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.blocks import RowBlocks
 from deepff.features.activations import Activations
-from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract_layers
-from deepff.features.layers import Layer, list_layers, nearby_non_negative, resolve_layer
-from deepff.features.loading import load_backbone, select_device
+from deepff.features.layers import Layer, LayerMap, map_layers
 from deepff.features.shares import own_share
 from deepff.features.source import FeatureSource
-from deepff.images.files import ImageFile, find_images
-from deepff.images.reading import UnreadableImageError, read_image
+from deepff.images.sources import Images, given_images
+from deepff.options import (
+    BATCH_SIZE,
+    MODEL,
+    N_COMPONENTS,
+    SIZE,
+    ChannelWeights,
+    Device,
+    Method,
+    Recipe,
+    chosen,
+)
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.result import Result
 from deepff.runtime import distributed
 from deepff.runtime.distributed import gather_rows
 from deepff.runtime.progress import track
-
-CHANNEL_WEIGHTS = ("none", "border")
-RECIPES = ("paper", "contrast")
-MIN_MEMORY = 256 * 2**20
-
-Images = str | Path | Sequence[str | Path] | Sequence[ImageFile]
+from deepff.runtime.stopwatch import Stopwatch
 
 
 def discover(
     images: Images,
-    n_components: int | Iterable[int] | Literal["auto"] | None = None,
+    n_components: FactorCounts | None = None,
     *,
-    recipe: str = "paper",
-    model: str | nn.Module | Backbone = "efficientnet_lite0",
+    model: Model = MODEL,
     layer: str | Sequence[str] | None = None,
+    method: str | Factorizer = Method.NMF,
+    recipe: str = Recipe.PAPER,
     channel_weights: str | None = None,
-    size: int = 448,
-    weights: str | Path | None = None,
-    num_classes: int | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    interpolation: str | None = None,
-    method: str = "nmf",
+    size: int = SIZE,
     random_state: int = 0,
-    method_options: dict[str, Any] | None = None,
-    batch_size: int = 8,
+    batch_size: int = BATCH_SIZE,
     cache: str | Path | None = None,
     memory: int | None = None,
-    device: str = "auto",
+    device: str = Device.AUTO,
     amp: bool = False,
     progress: bool = False,
 ) -> Result:
@@ -66,44 +76,41 @@ def discover(
 
     Parameters
     ----------
-    images : path, glob, or sequence of these
-        A folder is searched with its subfolders.
+    images : path, glob, sequence of these, or images
+        A folder is searched with its subfolders; a list keeps its order. Images are PIL images,
+        arrays (H, W, 3) uint8, tensors (3, H, W), or anything with ``__len__`` and
+        ``__getitem__`` that gives these, such as a Dataset (:mod:`deepff.images.items`).
     n_components : int, iterable of int, or "auto"
         k, the number of factors; several give one factorization each over the same activations.
         "auto" takes the largest k up to 6 whose factors two halves of the images agree on
-        (:func:`deepff.discovery.choose_k.select_k`), which needs two images or more. By default 4,
-        and 1 where the recipe or several layers ask for one map of the object.
-    recipe : "paper" or "contrast"
-        "contrast" stands for ``layer`` = the two of
-        :func:`deepff.discovery.contrast.contrast_layers` and ``channel_weights="border"``, one map
-        of the object; either can be overridden. It assumes that the background touches the images'
-        border more than the object does.
+        (:func:`deepff.discovery.choose_k.select_k`), which needs two images or more. By default
+        an estimator's own, else 4, and 1 where the recipe or several layers ask for one map of the
+        object.
     model : str, torch.nn.Module or Backbone
-        A network's name as ``deepff models`` lists it, or one's own in evaluation mode.
+        A network's name as ``deepff models`` lists it, one's own in evaluation mode, or what
+        :func:`deepff.load_backbone` gives.
     layer : str or sequence of str, optional
         Module path of the layer, or the paper's name for VGG ("conv5_4"); by default the
         network's own default layer. Several layers give one map of the object, fused from theirs
         (:func:`deepff.discovery.contrast.fuse`).
+    method : "nmf", "pca", "kmeans", or an estimator
+        How A is factorised; an estimator such as ``NMF(solver="mu")`` is copied, and its number of
+        factors set to k.
+    recipe : "paper" or "contrast"
+        "contrast" stands for ``layer`` = the two of
+        :func:`deepff.discovery.contrast.contrast_layers` and ``channel_weights="border"``, one map
+        of the object; either can be overridden. It assumes that the background touches the
+        images' border more than the object does.
     channel_weights : "none" or "border", optional
         What the channels of A are multiplied with before it is factorised: "border" by how much
         more they fire inside the images than on their border
         (:func:`deepff.discovery.contrast.border_contrast`).
     size : int
         The longer side of the resized images, in pixels.
-    weights : path, optional
-        A state dict to use instead of the pretrained weights.
-    num_classes : int, optional
-        Outputs of the classifier, where ``weights`` has another number than ImageNet's.
-    mean, std, interpolation : optional
-        Override the network's own preprocessing.
-    method : "nmf", "pca" or "kmeans"
-        How A is factorised.
     random_state : int
         Seed of the factorization. The same seed on the same machine gives the same result.
-    method_options : dict, optional
-        Further arguments of the method's estimator, such as ``{"solver": "mu"}``.
     batch_size : int
-        Images a forward pass.
+        Images per forward pass.
     cache : path, optional
         A folder in which activations are kept for further runs and for resuming.
     memory : int, optional
@@ -111,7 +118,7 @@ def discover(
         temporary files, read block by block. At least 256 MiB; by default what the device has
         free.
     device : "auto", "cpu", "cuda" or "mps"
-        Where to compute.
+        Where to compute; a Backbone stays where it is.
     amp : bool
         Run the network in automatic mixed precision; only on a CUDA device.
     progress : bool
@@ -139,52 +146,16 @@ def discover(
     >>> result.heatmaps[0].shape  # doctest: +SKIP
     torch.Size([4, 375, 500])
     """
-    command = _call(locals())
+    command = shown_call(discover, locals())
     progress = progress and distributed.rank() == 0
-    if recipe not in RECIPES:
-        raise InputError(f"there is no recipe {recipe!r}; choose one of {', '.join(RECIPES)}")
-    weighting = channel_weights or ("border" if recipe == "contrast" else "none")
-    if weighting not in CHANNEL_WEIGHTS:
-        raise InputError(
-            f"there are no channel weights {weighting!r}; choose one of "
-            f"{', '.join(CHANNEL_WEIGHTS)}"
-        )
-    is_fused = not isinstance(layer, str | None) or (layer is None and recipe == "contrast")
-    if n_components is None:
-        n_components = 1 if is_fused or recipe == "contrast" else 4
-    asked = "auto" if n_components == "auto" else factor_counts_of(n_components)
-    if is_fused and (asked != [1] or method != "nmf" or method_options):
-        raise InputError(
-            "the recipe contrast and several layers give one map of the object: use one factor and "
-            "the method nmf without a solver or other options, or name one layer"
-        )
-
-    if distributed.n_ranks() > 1 and asked == "auto":
-        raise InputError(
-            "several processes can share a run with given numbers of factors; run -k auto in one "
-            "process"
-        )
-
-    def estimator(k: int) -> Any:
-        return _estimator(method, k, random_state, memory, method_options or {})
-
     check_memory(memory)
-    estimator(1)  # so that a mistake in the options is told before the network runs
-    files = given_files(images)
-    started = time.perf_counter()
-    backbone = opened_backbone(
-        model,
-        weights=weights,
-        num_classes=num_classes,
-        mean=mean,
-        std=std,
-        interpolation=interpolation,
-        device=device,
-    )
-    layers = _layers(backbone, layer, recipe, size)
-    if method == "nmf":
-        _check_non_negative(backbone, layers, size)
-    loaded = time.perf_counter()
+    plan = _plan(n_components, layer, method, recipe, channel_weights, random_state, memory)
+    files = given_images(images)
+    watch = Stopwatch()
+    backbone = opened_backbone(model, device)
+    layer_map = map_layers(backbone, size)
+    layers = _layers(layer_map, layer, plan)
+    watch.lap("loading the network")
     activations, skipped = extract_layers(
         own_share(files, size),
         backbone,
@@ -192,69 +163,50 @@ def discover(
         size=size,
         batch_size=batch_size,
         amp=amp,
-        cache=_own_cache(cache),
+        cache=own_cache(cache),
         memory=memory,
         progress=progress,
     )
-    extracted = time.perf_counter()
-    contrasts = [border_contrast(a) for a in activations] if weighting == "border" else []
-    applied = [contrast.weights for contrast in contrasts]
-    agreements = None
-    if isinstance(asked, list):
-        factor_counts = asked
-    else:
+    watch.lap("network")
+    border = border_weights(activations) if plan.weighting == ChannelWeights.BORDER else None
+    counts, agreements = plan.factor_counts, None
+    if counts == "auto":
+        weights = None if border is None else border.weights[0]
         selection = select_k(
-            activations[0] if not applied else [r * applied[0] for r in activations[0].image_rows],
-            estimator=estimator,
+            activations[0],
+            transform=None if weights is None else lambda rows: rows * weights,
+            estimator=plan.estimator,
             random_state=random_state,
             progress=progress,
         )
-        factor_counts, agreements = [selection.k], selection.agreements
-    selected = time.perf_counter()
-    factorizations = {}
-    with track("factorization", len(factor_counts), unit="runs", enabled=progress) as advance:
-        for k in factor_counts:
-            if len(layers) > 1:
-                ones = [torch.ones(x.channels, device=backbone.device) for x in layers]
-                factorizations[k] = fused_object(activations, applied or ones)
-            else:
-                factorizations[k] = factorize(
-                    activations[0],
-                    estimator(k),
-                    applied[0] if applied else None,
-                    backbone.device,
-                )
-            advance(1)
+        counts, agreements = [selection.k], selection.agreements
+    watch.lap("choosing k")
+    factorizations = _factorizations(activations, border, counts, plan, backbone.device, progress)
+    watch.lap("factorization")
     finest = min(range(len(layers)), key=lambda index: layers[index].stride)
-    coarsest = max(range(len(layers)), key=lambda index: layers[index].stride)
-    multiple = layers[coarsest].stride
+    multiple = max(layer.stride for layer in layers)
     is_shared = distributed.n_ranks() > 1
     return Result(
         images=distributed.gather(activations[finest].images),
         skipped=distributed.gather(skipped),
         factorizations=factorizations,
-        method=method,
+        method=plan.method,
         sources=tuple(FeatureSource.of(backbone, x, size, amp, multiple) for x in layers),
-        options={"random_state": random_state, **(method_options or {})},
+        options={"random_state": random_state, **plan.options},
         command=command,
-        seconds={
-            "loading the network": loaded - started,
-            "network": extracted - loaded,
-            "choosing k": selected - extracted,
-            "factorization": time.perf_counter() - selected,
-        },
+        seconds=watch.seconds,
         agreements=agreements,
-        channel_weights=torch.cat(applied) if applied else None,
+        channel_weights=None if border is None else torch.cat(border.weights),
         recipe=recipe,
-        separation=contrasts[coarsest].separation if contrasts else None,
+        separation=None if border is None else border.separation,
         cache=None if cache is None or is_shared else str(Path(cache).resolve()),
-        activations=None if is_fused or is_shared else activations[0],
+        activations=None if plan.is_fused or is_shared else activations[0],
     )
 
 
 def factorize(
     activations: Activations,
-    estimator: Any,
+    estimator: Factorizer,
     channel_weights: Tensor | None = None,
     device: torch.device | None = None,
 ) -> Factorization:
@@ -275,188 +227,109 @@ def factorize(
     )
 
 
-def find_object(
-    result: Result,
-    *,
-    model: nn.Module | None = None,
-    weights: str | Path | None = None,
-    num_classes: int | None = None,
-    batch_size: int = 8,
-    device: str = "auto",
-    progress: bool = False,
-) -> Result:
-    """The object in the images of a result, by the recipe "contrast" and with the same network.
+@dataclass(frozen=True)
+class _Plan:
+    """What the arguments of discover come to before the network is known."""
 
-    Parameters
-    ----------
-    result : Result
-    model, weights, num_classes
-        As for :meth:`deepff.features.source.FeatureSource.backbone`.
-    batch_size, device, progress
-        As for :func:`discover`; a cache that the result has is used again.
-
-    Returns
-    -------
-    Result
-        With one factor; the result itself, or its ``object``, where it is there already and lacks
-        no image that can be had.
-
-    Raises
-    ------
-    InputError
-        The network or the images cannot be had any more.
-    """
-    if result.recipe == "contrast" and result.parts_of is None:
-        return result
-    if result.object is not None and not _has_come_back(result, result.object):
-        return result.object
-    source = result.sources[0]
-    backbone = source.backbone(
-        model=model, weights=weights, num_classes=num_classes, device=select_device(device)
-    )
-    return discover(
-        [ImageFile(image.path, image.name) for image in result.images],
-        recipe="contrast",
-        model=backbone,
-        size=source.size,
-        batch_size=batch_size,
-        cache=result.cache,
-        amp=source.amp,
-        progress=progress,
-    )
+    factor_counts: list[int] | Literal["auto"]
+    method: str
+    options: dict[str, Any]
+    estimator: Callable[[int], Factorizer]
+    recipe: str
+    weighting: ChannelWeights
+    is_fused: bool
 
 
-def _has_come_back(result: Result, whole: Result) -> bool:
-    """Whether an image that the object lacks, or has at another size, can be had now."""
-    held = {(image.name, image.size) for image in whole.images}
-    for image in result.images:
-        if (image.name, image.size) in held:
-            continue
-        try:
-            height, width = read_image(image.path).shape[:2]
-        except UnreadableImageError:
-            continue
-        if (image.name, (height, width)) not in held:
-            return True
-    return False
-
-
-def check_memory(memory: int | None) -> None:
-    """Raise InputError for a bound too small for the sample of rows that factors start from."""
-    if memory is not None and memory < MIN_MEMORY:
+def _plan(
+    n_components: FactorCounts | None,
+    layer: str | Sequence[str] | None,
+    method: str | Factorizer,
+    recipe: str,
+    channel_weights: str | None,
+    random_state: int,
+    memory: int | None,
+) -> _Plan:
+    recipe = chosen(Recipe, recipe, "recipe")
+    by_recipe = ChannelWeights.BORDER if recipe == Recipe.CONTRAST else ChannelWeights.NONE
+    weighting = chosen(ChannelWeights, channel_weights or by_recipe, "channel weighting")
+    if layer is not None and not isinstance(layer, str) and not list(layer):
+        raise InputError("no layer was named; name one or several, or leave the choice open")
+    n_layers = 1 if isinstance(layer, str | None) else len(list(layer))
+    is_fused = n_layers > 1 or (layer is None and recipe == Recipe.CONTRAST)
+    estimator, name, options = _estimator(method, random_state, memory)
+    if n_components is None:
+        is_object = is_fused or recipe == Recipe.CONTRAST
+        own = None if isinstance(method, str) else getattr(method, "n_components", None)
+        n_components = 1 if is_object else own or N_COMPONENTS
+    counts = factor_counts_of(n_components)
+    if is_fused and (counts != [1] or name != Method.NMF or options):
         raise InputError(
-            f"{memory} bytes are too little memory; give {MIN_MEMORY // 2**20} MiB or more"
+            "the recipe contrast and several layers give one map of the object: use one factor and "
+            "the method nmf without a solver or other options, or name one layer"
         )
-
-
-def opened_backbone(model: str | nn.Module | Backbone, *, device: str, **options: Any) -> Backbone:
-    """A network by name, or one's own, on the device; one that is open already as it is."""
-    if isinstance(model, Backbone):
-        return model
-    return load_backbone(model, device=select_device(device), **options)
-
-
-def _layers(
-    backbone: Backbone, layer: str | Sequence[str] | None, recipe: str, size: int
-) -> list[Layer]:
-    if layer is None and recipe == "contrast":
-        layers = list(contrast_layers(backbone, size))
-    elif isinstance(layer, str | None):
-        layers = [resolve_layer(backbone, layer, size)]
-    else:
-        layers = [resolve_layer(backbone, name, size) for name in layer]
-    for chosen in layers:
-        if math.isnan(chosen.minimum):
-            raise InputError(
-                f"the activations of layer {chosen.name} are NaN; check the weights of "
-                f"{backbone.name}"
-            )
-    return layers
-
-
-def _check_non_negative(backbone: Backbone, layers: Sequence[Layer], size: int) -> None:
-    for layer in layers:
-        if layer.non_negative:
-            continue
-        nearby = nearby_non_negative(list_layers(backbone, size), layer)
-        alternatives = (
-            f"choose a layer that does not, such as {', '.join(nearby)}, or " if nearby else ""
-        )
+    if distributed.n_ranks() > 1 and counts == "auto":
         raise InputError(
-            f"layer {layer.name} of {backbone.name} goes down to {layer.minimum:.3g}, and NMF "
-            f"needs activations that are never negative; {alternatives}use the method pca"
+            "several processes can share a run with given numbers of factors; run -k auto in one "
+            "process"
         )
-
-
-def factor_counts_of(n_components: int | Iterable[int] | str) -> list[int]:
-    """Numbers of factors, ascending; InputError where they are none, or below 1."""
-    if isinstance(n_components, str):
-        raise InputError(f'n_components is {n_components!r}; give a number, several, or "auto"')
-    counts = [n_components] if isinstance(n_components, int) else sorted(set(n_components))
-    if not counts or counts[0] < 1:
-        raise InputError(f"the number of factors must be 1 or more, not {n_components}")
-    return counts
-
-
-def _own_cache(cache: str | Path | None) -> str | Path | None:
-    """The folder of this rank: several processes do not share one index."""
-    if cache is None or distributed.n_ranks() == 1:
-        return cache
-    return Path(cache) / f"rank-{distributed.rank()}-of-{distributed.n_ranks()}"
+    return _Plan(counts, name, options, estimator, recipe, weighting, is_fused)
 
 
 def _estimator(
-    method: str, k: int, random_state: int, memory: int | None, options: dict[str, Any]
-) -> Any:
-    if method not in METHODS:
-        raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
-    seed = {} if method == "pca" else {"random_state": random_state}
-    try:
-        return METHODS[method](k, **seed, memory=memory, **options)
-    except TypeError as error:
-        raise InputError(f"method {method} does not take these options: {error}") from error
+    method: str | Any, random_state: int, memory: int | None
+) -> tuple[Callable[[int], Factorizer], str, dict[str, Any]]:
+    """A maker of estimators for k, the method's name, and its options that are not the default."""
+    if isinstance(method, str):
+        name = chosen(Method, method, "method")
+        seed = {} if name == Method.PCA else {"random_state": random_state}
+        return (lambda k: METHODS[name](k, **seed, memory=memory)), name, {}
+    from sklearn.base import clone
+
+    given = clone(method)
+    names = {cls: name for name, cls in METHODS.items()}
+    defaults = type(method)().get_params()
+    held = given.get_params()
+    options = {
+        name: value
+        for name, value in held.items()
+        if name not in ("n_components", "memory") and value != defaults[name]
+    }
+    ours = {"random_state": random_state, "memory": memory}
+    missing = {name: value for name, value in ours.items() if held.get(name, 0) is None}
+
+    def estimator(k: int) -> Factorizer:
+        return clone(given).set_params(n_components=k, **missing)
+
+    return estimator, names.get(type(method), type(method).__name__), options
 
 
-def _call(arguments: dict[str, Any]) -> str:
-    """The call of :func:`discover` with these arguments, without those that are the default."""
-
-    def shown(value: Any) -> str:
-        if isinstance(value, str | Path):
-            return repr(str(value))
-        if isinstance(value, Backbone | nn.Module):
-            return value.name if isinstance(value, Backbone) else type(value).__name__
-        if isinstance(value, ImageFile):
-            return repr(str(value.path))
-        if isinstance(value, Sequence):
-            return f"[{', '.join(map(shown, value))}]"
-        return repr(value)
-
-    parameters = inspect.signature(discover).parameters
-    given = [
-        shown(value) if name == "images" else f"{name}={shown(value)}"
-        for name, value in arguments.items()
-        if name == "images"
-        or (value is not parameters[name].default and value != parameters[name].default)
-    ]
-    return f"deepff.discover({', '.join(given)})"
+def _layers(layer_map: LayerMap, layer: str | Sequence[str] | None, plan: _Plan) -> list[Layer]:
+    if layer is None and plan.recipe == Recipe.CONTRAST:
+        layers = list(contrast_layers(layer_map))
+    elif isinstance(layer, str | None):
+        layers = [layer_map.resolve(layer)]
+    else:
+        layers = [layer_map.resolve(name) for name in layer]
+    needs = plan.is_fused or plan.estimator(1).needs_non_negative
+    check_activations(layer_map, layers, "NMF" if needs else None)
+    return layers
 
 
-def given_files(images: Images) -> list[ImageFile]:
-    """The image files that paths, globs, or files found before stand for.
-
-    Raises
-    ------
-    InputError
-        There are none, or something else was given.
-    """
-    if isinstance(images, str | Path):
-        return find_images(images)
-    others = [image for image in images if not isinstance(image, str | Path | ImageFile)]
-    if others:
-        raise InputError(
-            f"images are given as paths or globs, not as {type(others[0]).__name__}; save them as "
-            "files first"
-        )
-    if images and all(isinstance(image, ImageFile) for image in images):
-        return list(images)  # type: ignore[arg-type]
-    return find_images(images)  # type: ignore[arg-type]
+def _factorizations(
+    activations: Sequence[Activations],
+    border: BorderWeights | None,
+    counts: Sequence[int],
+    plan: _Plan,
+    device: torch.device,
+    progress: bool,
+) -> dict[int, Factorization]:
+    if plan.is_fused:
+        ones = [torch.ones(a.channels, device=device) for a in activations]
+        return {1: fused_object(activations, ones if border is None else border.weights)}
+    factorizations = {}
+    weights = None if border is None else border.weights[0]
+    with track("factorization", len(counts), unit="runs", enabled=progress) as advance:
+        for k in counts:
+            factorizations[k] = factorize(activations[0], plan.estimator(k), weights, device)
+            advance(1)
+    return factorizations

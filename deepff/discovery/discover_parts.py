@@ -1,22 +1,23 @@
 """Parts inside the object, from a folder of images: the object first, then its parts."""
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from deepff.discovery.choose_k import select_k
-from deepff.discovery.contrast import border_contrast, contrast_layers, fused_object
-from deepff.discovery.discover import (
-    Images,
+from deepff.discovery.arguments import (
+    FactorCounts,
+    Model,
+    check_activations,
     check_memory,
     factor_counts_of,
-    given_files,
     opened_backbone,
+    shown_call,
 )
+from deepff.discovery.choose_k import Selection, select_k
+from deepff.discovery.contrast import BorderWeights, contrast_layers, contrast_object
 from deepff.discovery.object_parts import (
     factorize_filled,
     factorize_inside,
@@ -26,34 +27,32 @@ from deepff.discovery.object_parts import (
 from deepff.errors import InputError
 from deepff.factorization import KMeans
 from deepff.features.activations import Activations
-from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract_layers
-from deepff.features.layers import resolve_layer
+from deepff.features.layers import Layer, map_layers
 from deepff.features.source import FeatureSource
-from deepff.regions.find import RECIPE_OPTIONS, object_probabilities
+from deepff.images.sources import Images, given_images
+from deepff.options import BATCH_SIZE, MODEL, N_PARTS, RECIPE_OPTIONS, SIZE, Device, Method, Recipe
+from deepff.regions.find import object_probabilities
 from deepff.regions.parts import object_shares
+from deepff.results.factorization import Factorization
 from deepff.results.result import Result
 from deepff.runtime import distributed
 from deepff.runtime.progress import track
+from deepff.runtime.stopwatch import Stopwatch
 
 
 def discover_parts(
     images: Images,
-    n_components: int | Iterable[int] | Literal["auto"] = 3,
+    n_components: FactorCounts = N_PARTS,
     *,
-    model: str | nn.Module | Backbone = "efficientnet_lite0",
+    model: Model = MODEL,
     layer: str | None = None,
-    size: int = 448,
-    weights: str | Path | None = None,
-    num_classes: int | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    interpolation: str | None = None,
+    size: int = SIZE,
     random_state: int = 0,
-    batch_size: int = 8,
+    batch_size: int = BATCH_SIZE,
     cache: str | Path | None = None,
     memory: int | None = None,
-    device: str = "auto",
+    device: str = Device.AUTO,
     amp: bool = False,
     progress: bool = False,
 ) -> Result:
@@ -64,16 +63,14 @@ def discover_parts(
 
     Parameters
     ----------
-    images : path, glob, or sequence of these
-        A folder is searched with its subfolders.
+    images : path, glob, sequence of these, or images
+        As for :func:`deepff.discover`.
     n_components : int, iterable of int, or "auto"
         The number of parts; several give one factorization each. "auto" takes the largest up to 6
         on which two halves of the images agree (:func:`deepff.discovery.choose_k.select_k`).
     layer : str, optional
         Where parts are told apart; by default :func:`deepff.discovery.object_parts.part_layer`.
-    model, size, weights, num_classes, mean, std, interpolation, random_state
-        As for :func:`deepff.discover`.
-    batch_size, cache, memory, device, amp, progress
+    model, size, random_state, batch_size, cache, memory, device, amp, progress
         As for :func:`deepff.discover`.
 
     Returns
@@ -87,30 +84,20 @@ def discover_parts(
     InputError
         As :func:`deepff.discover`; or the object has too few cells for so many parts.
     """
-    asked = "auto" if n_components == "auto" else factor_counts_of(n_components)
+    command = shown_call(discover_parts, locals())
+    counts = factor_counts_of(n_components)
     if distributed.n_ranks() > 1:
         raise InputError("parts inside the object are found by one process; run it without others")
     check_memory(memory)
-    files = given_files(images)
-    started = time.perf_counter()
-    backbone = opened_backbone(
-        model,
-        weights=weights,
-        num_classes=num_classes,
-        mean=mean,
-        std=std,
-        interpolation=interpolation,
-        device=device,
-    )
-    object_layers = contrast_layers(backbone, size)
-    own_layer = resolve_layer(backbone, layer, size) if layer else part_layer(backbone, size)
-    if not own_layer.non_negative:
-        raise InputError(
-            f"layer {own_layer.name} of {backbone.name} goes down to {own_layer.minimum:.3g}; "
-            "parts need a layer that is never negative"
-        )
-    layers = list({each.path: each for each in (own_layer, *object_layers)}.values())
-    loaded = time.perf_counter()
+    files = given_images(images)
+    watch = Stopwatch()
+    backbone = opened_backbone(model, device)
+    layer_map = map_layers(backbone, size)
+    object_layers = contrast_layers(layer_map)
+    own_layer = layer_map.resolve(layer) if layer else part_layer(layer_map)
+    check_activations(layer_map, [own_layer, *object_layers], "finding parts")
+    layers = list({layer.path: layer for layer in (own_layer, *object_layers)}.values())
+    watch.lap("loading the network")
     extracted, skipped = extract_layers(
         files,
         backbone,
@@ -122,90 +109,102 @@ def discover_parts(
         memory=memory,
         progress=progress,
     )
-    by_path = {each.path: found for each, found in zip(layers, extracted, strict=True)}
-    networked = time.perf_counter()
-    multiple = max(each.stride for each in layers)
+    watch.lap("network")
+    by_path = {layer.path: found for layer, found in zip(layers, extracted, strict=True)}
+    multiple = max(layer.stride for layer in layers)
+    of_object = [by_path[layer.path] for layer in object_layers]
+    found_object, border = contrast_object(of_object)
     common: dict[str, Any] = {
         "skipped": skipped,
-        "recipe": "contrast",
+        "recipe": Recipe.CONTRAST,
         "options": {"random_state": random_state},
-        "command": f"deepff.discover_parts of {len(files)} images",
-        "seconds": {"loading the network": loaded - started, "network": networked - loaded},
+        "command": command,
+        "seconds": watch.seconds,
         "cache": None if cache is None else str(Path(cache).resolve()),
+        "separation": border.separation,
     }
-    of_object = [by_path[each.path] for each in object_layers]
-    contrasts = [border_contrast(activations) for activations in of_object]
-    finer = of_object[0]
+
+    def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
+        return tuple(FeatureSource.of(backbone, layer, size, amp, multiple) for layer in layers)
+
     whole = Result(
-        images=finer.images,
-        factorizations={1: fused_object(of_object, [each.weights for each in contrasts])},
-        method="nmf",
-        sources=tuple(
-            FeatureSource.of(backbone, each, size, amp, multiple) for each in object_layers
-        ),
-        channel_weights=torch.cat([each.weights for each in contrasts]),
-        separation=contrasts[-1].separation,
+        images=of_object[0].images,
+        factorizations={1: found_object},
+        method=Method.NMF,
+        sources=sources(object_layers),
+        channel_weights=torch.cat(border.weights),
         **common,
     )
     activations = by_path[own_layer.path]
-    filled = fills_frame(contrasts[-1].separation)
-    cells = None if filled else _object_cells(whole, activations, progress)
+    cells = _object_cells(whole, activations, border, progress)
     agreements = None
-    if not isinstance(asked, list):
-        selection = select_k(
-            _part_rows(activations, cells),
-            estimator=lambda k: KMeans(k, random_state=random_state),
-            random_state=random_state,
-            progress=progress,
-        )
-        asked, agreements = [selection.k], selection.agreements
-    factorizations = {}
-    with track("parts", len(asked), unit="runs", enabled=progress) as advance:
-        for k in asked:
-            found, _ = (
-                factorize_filled(activations, k, random_state)
-                if cells is None
-                else factorize_inside(activations, cells, k, random_state)
-            )
-            factorizations[k] = found
-            advance(1)
-    common["seconds"]["object and parts"] = time.perf_counter() - networked
+    if counts == "auto":
+        selection = _choose_k(activations, cells, random_state, progress)
+        counts, agreements = [selection.k], selection.agreements
+    factorizations = _parts(activations, cells, counts, random_state, progress)
+    watch.lap("object and parts")
     return Result(
         images=activations.images,
         factorizations=factorizations,
-        method="kmeans",
-        sources=(FeatureSource.of(backbone, own_layer, size, amp, multiple),),
+        method=Method.KMEANS,
+        sources=sources([own_layer]),
         agreements=agreements,
-        separation=contrasts[-1].separation,
         object=whole,
-        parts_of="frame" if filled else "object",
+        parts_of="frame" if cells is None else "object",
         activations=activations,
         **common,
     )
 
 
-def _object_cells(whole: Result, activations: Activations, progress: bool) -> Tensor:
-    """The share of each cell of ``activations`` that is object, (rows,)."""
+def _object_cells(
+    whole: Result, activations: Activations, border: BorderWeights, progress: bool
+) -> Tensor | None:
+    """The share of each cell of ``activations`` that is object; None where that fills the frame."""
+    if fills_frame(border.separation):
+        return None
     shares = []
     with track("object", len(activations.images), enabled=progress) as advance:
-        found = object_probabilities(whole, RECIPE_OPTIONS["contrast"])
+        found = object_probabilities(whole, RECIPE_OPTIONS[Recipe.CONTRAST])
         for image, probability in zip(activations.images, found, strict=True):
             shares.append(object_shares(probability, image.grid))
             advance(1)
     return torch.cat(shares)
 
 
-def _part_rows(activations: Activations, cells: Tensor | None) -> list[Tensor]:
-    """What is clustered, image by image: (cells of the image that count, c)."""
-    if cells is None:
-        _, space = factorize_filled(activations, 1)
-        return [space.rows(rows) for rows in activations.image_rows]
-    _, space = factorize_inside(activations, cells, 1)
-    return [
-        space.rows(rows[own >= 0.5])
-        for rows, own in zip(
-            activations.image_rows,
-            cells.split([image.n_cells for image in activations.images]),
-            strict=True,
-        )
-    ]
+def _choose_k(
+    activations: Activations, cells: Tensor | None, random_state: int, progress: bool
+) -> Selection:
+    """How many parts, by the rows that are clustered."""
+    _, space = (
+        factorize_filled(activations, 1)
+        if cells is None
+        else factorize_inside(activations, cells, 1)
+    )
+    n_cells = [image.n_cells for image in activations.images]
+    return select_k(
+        activations,
+        cells=None if cells is None else (cells >= 0.5).split(n_cells),
+        transform=space.rows,
+        estimator=lambda k: KMeans(k, random_state=random_state),
+        random_state=random_state,
+        progress=progress,
+    )
+
+
+def _parts(
+    activations: Activations,
+    cells: Tensor | None,
+    counts: Sequence[int],
+    random_state: int,
+    progress: bool,
+) -> dict[int, Factorization]:
+    factorizations = {}
+    with track("parts", len(counts), unit="runs", enabled=progress) as advance:
+        for k in counts:
+            factorizations[k], _ = (
+                factorize_filled(activations, k, random_state)
+                if cells is None
+                else factorize_inside(activations, cells, k, random_state)
+            )
+            advance(1)
+    return factorizations

@@ -23,8 +23,7 @@ from deepff.errors import InputError
 from deepff.factorization import KMeans
 from deepff.factorization.blocks import RowBlocks, check_non_negative
 from deepff.features.activations import Activations
-from deepff.features.backbone import Backbone
-from deepff.features.layers import Layer, list_layers
+from deepff.features.layers import Layer, LayerMap
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 
@@ -176,18 +175,18 @@ def fills_frame(separation: float) -> bool:
     return separation < MIN_SEPARATION
 
 
-def part_layer(backbone: Backbone, size: int = 448) -> Layer:
+def part_layer(layer_map: LayerMap) -> Layer:
     """The layer whose activations tell parts apart.
 
     Of the stage and stride of the coarser of :func:`deepff.discovery.contrast.contrast_layers` the
     last map that is nowhere negative, depthwise ones included: ``blocks.6.0.bn2`` of
     EfficientNet-Lite0, ``conv5_4`` of VGG-19, ``layer4`` of ResNet-101.
     """
-    _, coarser = contrast_layers(backbone, size)
+    _, coarser = contrast_layers(layer_map)
     stage = coarser.path.partition(".")[0]
     return [
         layer
-        for layer in list_layers(backbone, size)
+        for layer in layer_map.layers
         if layer.non_negative
         and layer.stride == coarser.stride
         and layer.path.partition(".")[0] == stage

@@ -1,6 +1,7 @@
 """Table 1: co-segmentation of objects and of parts on iCoseg."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -83,8 +84,7 @@ def table1(
     part_failures: dict[str, str] = {}
     scores: dict[str, Scores | None] = {}
     of_parts: dict[str, PartScores | None] = {}
-    for group in groups:
-        label = column_name(group)
+    for group, label in zip(groups, column_names(groups), strict=True):
         job = partial(_evaluate, network, root, group, crf, seeds)
         evaluated = attempt(label, job, failures, report)
         scores[label] = evaluated and evaluated[1]
@@ -106,8 +106,26 @@ def table1(
     return tables
 
 
-def column_name(group: str) -> str:
-    """A short name of a group: the paper's where it has one, with iCoseg's number in brackets."""
+def column_names(groups: Sequence[str]) -> list[str]:
+    """A name of each group's own: the paper's where it has one, with iCoseg's number in brackets.
+
+    Groups that would be called alike ("036 Gymnastics-1" and "036 Gymnastics-2") keep their own
+    names.
+
+    Raises
+    ------
+    InputError
+        A group is named twice.
+    """
+    repeated = [group for group, count in Counter(groups).items() if count > 1]
+    if repeated:
+        raise InputError(f"the group {repeated[0]!r} is named twice; name each once")
+    short = [_short_name(group) for group in groups]
+    counts = Counter(short)
+    return [name if counts[name] == 1 else group for name, group in zip(short, groups, strict=True)]
+
+
+def _short_name(group: str) -> str:
     number, _, rest = group.partition(" ")
     if number in PAPER_SETS:
         return f"{PAPER_SETS[number]} ({number})"

@@ -9,7 +9,7 @@ thresholded by itself.
 No function returns NaN: what an empty mask or an absent part is worth is said in each.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -188,26 +188,6 @@ def jaccard(mask: torch.Tensor | np.ndarray, labels: np.ndarray) -> float:
     return np.count_nonzero(predicted & truth) / union if union else 1.0
 
 
-def precision(mask: torch.Tensor | np.ndarray, labels: np.ndarray) -> float:
-    """Share of one image's pixels that a mask labels right, object and background alike.
-
-    P of Rubinstein et al., CVPR 2013; the literature on co-segmentation calls it precision, others
-    pixel accuracy.
-
-    Parameters
-    ----------
-    mask, labels
-        As for `jaccard`.
-
-    Returns
-    -------
-    float
-        In [0, 1]; 1 where the labels leave no pixel to judge.
-    """
-    predicted, truth = _judged_pixels(mask, labels)
-    return float(np.mean(predicted == truth)) if truth.size else 1.0
-
-
 def box_iou(boxes: Sequence[BoxCoordinates], others: Sequence[BoxCoordinates]) -> np.ndarray:
     """Intersection over union of every box with every other.
 
@@ -264,19 +244,6 @@ def corloc(
         for box, boxes in zip(predicted, truth, strict=True)
     ]
     return sum(hits) / len(hits)
-
-
-def mean_over_classes(values: Mapping[str, float]) -> float:
-    """Mean of a metric over classes, each weighing the same however many images it has.
-
-    Raises
-    ------
-    InputError
-        There is no class.
-    """
-    if not values:
-        raise InputError("there is no class to take a mean over")
-    return sum(values.values()) / len(values)
 
 
 def _count_image(masks: np.ndarray, labels: np.ndarray, n_parts: int) -> Overlaps:

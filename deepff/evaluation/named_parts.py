@@ -28,7 +28,6 @@ from deepff.evaluation.predictions import (
 )
 from deepff.evaluation.published import published_rows
 from deepff.evaluation.tables import Row, Table, mean_of_known
-from deepff.images.reading import read_image
 from deepff.regions.part_names import read_parts
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path
@@ -162,7 +161,7 @@ def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> li
     colors = factor_colors(maps.n_factors)
     paths = []
     for index in np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).round().astype(int)):
-        photo = Image.fromarray(read_image(images[index].path))
+        photo = Image.fromarray(images[index].read())
         photo.thumbnail((_PANEL_SIDE, _PANEL_SIDE))
         pixels = np.asarray(photo)
         values = maps.normalized(int(index), shape=pixels.shape[:2])

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from deepff.evaluation.baselines import object_coefficients
-from deepff.evaluation.datasets import VOC_CLASSES, VOC_FILTERS, load_voc
+from deepff.evaluation.datasets import VOC_CLASSES, load_voc
 from deepff.evaluation.datasets.voc import check_classes
 from deepff.evaluation.metrics import BoxCoordinates, box_iou, corloc, iou, jaccard
 from deepff.evaluation.poorest import Poorest
@@ -33,6 +33,7 @@ from deepff.evaluation.predictions import (
 )
 from deepff.evaluation.published import published_rows
 from deepff.evaluation.tables import Row, Table, mean_of_known
+from deepff.options import VocFilter
 from deepff.regions.components import Box, component_boxes
 
 BASELINE_NOTE = (
@@ -57,7 +58,7 @@ def table2(
     root: str | Path,
     *,
     classes: Sequence[str] = VOC_CLASSES,
-    filter: str = VOC_FILTERS[0],
+    filter: str = VocFilter.DIFFICULT_OR_TRUNCATED,
     crf: bool = True,
     seeds: int = 1,
     report: Callable[[str], None] = to_stderr,
@@ -71,7 +72,7 @@ def table2(
         As for `deepff.evaluation.datasets.load_voc`.
     classes : sequence of str
     filter : str
-        One of `deepff.evaluation.datasets.VOC_FILTERS`.
+        One of :class:`deepff.options.VocFilter`.
     crf : bool
         Whether there is a row for DFF-CRF.
     seeds : int
@@ -89,7 +90,7 @@ def table2(
     failures: dict[str, str] = {}
     scores = {name: attempt(name, job, failures, report) for name, job in jobs.items()}
     require_success(scores, failures)
-    count_rows = [_count_row(scores, name) for name in VOC_FILTERS]
+    count_rows = [_count_row(scores, name) for name in VocFilter]
     notes = [
         "CorLoc: share of images whose box has an IoU above 0.5 with a box of the class, difficult "
         "and truncated ones included. The box is around the largest component of the mask",
@@ -197,8 +198,8 @@ def _corloc(
     network: Network, root: str | Path, class_name: str, filter: str, crf: bool, seeds: int
 ) -> Scores:
     counts = {
-        name: len(load_voc(root, year=2007, classes=[class_name], filter=name)[0])
-        for name in VOC_FILTERS
+        str(name): len(load_voc(root, year=2007, classes=[class_name], filter=name)[0])
+        for name in VocFilter
     }
     (truth,) = load_voc(root, year=2007, classes=[class_name], filter=filter)
     features = collect(truth, network)

@@ -44,7 +44,7 @@ class Poorest:
         """One row an image, one column a method: uint8 (H, W, 3)."""
         rows = []
         for _, image, masks in self._kept:
-            photo, _ = read_photo(image.path, image.size)
+            photo, _ = read_photo(image)
             panels = [region_picture(photo, mask[0].int().cpu().numpy()) for mask in masks.values()]
             rows.append(np.concatenate(panels, axis=1))
         width = max(row.shape[1] for row in rows)

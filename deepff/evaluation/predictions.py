@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepff.discovery.contrast import border_contrast, fused_object
+from deepff.discovery.contrast import contrast_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthImage, GroundTruthSet
 from deepff.evaluation.metrics import Overlaps, count_overlaps
@@ -20,8 +20,8 @@ from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract_layers
 from deepff.features.layers import Layer
 from deepff.features.source import FeatureSource
-from deepff.images.reading import read_image
-from deepff.regions.find import RECIPE_OPTIONS, refined
+from deepff.options import RECIPE_OPTIONS
+from deepff.regions.find import refined
 from deepff.regions.guided_crf import guided_crf, refined_masks
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.heatmaps import HeatMaps
@@ -111,7 +111,7 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     """
     if not truth.images:
         raise InputError(f"{truth.name} has no images")
-    layers = list({x.path: x for x in (network.layer, *network.object_layers)}.values())
+    layers = list({one.path: one for one in (network.layer, *network.object_layers)}.values())
     extracted, skipped = extract_layers(
         [item.image for item in truth.images],
         network.backbone,
@@ -128,8 +128,7 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     object_maps = None
     if network.object_layers:
         of_object = [by_path[x.path] for x in network.object_layers]
-        weights = [border_contrast(activations).weights for activations in of_object]
-        object_maps = fused_object(of_object, weights).heatmaps
+        object_maps = contrast_object(of_object)[0].heatmaps
     return Features(truth.name, extracted[0], kept, truth.part_names, object_maps)
 
 
@@ -158,7 +157,7 @@ def image_masks(
     crf_limits = (limits / maps.scale).split(widths)
     for index, image in enumerate(images):
         plain = masks(maps[index], limits).split(widths)
-        photo = read_image(image.path) if crf else None
+        photo = image.read() if crf else None
         normalized = maps.normalized(index).split(widths)
         found = {}
         for variant, own, grid, limit in zip(
@@ -185,7 +184,7 @@ def contrast_masks(features: Features, crf: bool) -> Iterator[dict[Variant, Tens
         found = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
         if crf:
             probabilities = refined(
-                read_image(image.path),
+                image.read(),
                 maps.normalized(index),
                 limits[index] / maps.scale,
                 options.refine,

@@ -10,13 +10,8 @@ from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import write_label_map, write_label_names, write_masks
 from deepff.images.files import output_names
-from deepff.regions.find import (
-    RECIPE_OPTIONS,
-    RegionOptions,
-    factorization_for,
-    find_regions,
-    region_names,
-)
+from deepff.options import RECIPE_OPTIONS, RegionOptions
+from deepff.regions.find import find_regions, region_names
 from deepff.report.report import RegionGallery, write_report_page
 from deepff.report.save import OBJECT
 from deepff.results.run import Run
@@ -56,7 +51,7 @@ def segment(
         See :func:`deepff.regions.find.find_regions`.
     """
     options = options or RECIPE_OPTIONS[result.recipe]
-    heatmaps = factorization_for(result, k).heatmaps
+    heatmaps = result.factorization(k).heatmaps
     names = region_names(result, k, options)
     out = Path(folder) / "masks" / f"k{heatmaps.n_factors}"
     if out.exists():
@@ -145,7 +140,7 @@ def localize(
         See :func:`deepff.regions.find.find_regions`.
     """
     options = options or RECIPE_OPTIONS[result.recipe]
-    heatmaps = factorization_for(result, k).heatmaps
+    heatmaps = result.factorization(k).heatmaps
     names = region_names(result, k, options)
     gallery = RegionGallery(folder, f"boxes-k{heatmaps.n_factors}", str(options), names)
     found: list[RegionBox] = []

@@ -16,7 +16,8 @@ from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
-from deepff.regions.find import RECIPE_OPTIONS, RegionOptions, Regions, region_names
+from deepff.options import RECIPE_OPTIONS, ExportFormat, Instances, RegionOptions, chosen
+from deepff.regions.find import Regions, region_names
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_folder
 
@@ -37,28 +38,28 @@ def write_label_maps(images: Iterable[AnnotatedImage], names: Sequence[str], fol
 Writer = Callable[[Iterable[AnnotatedImage], Sequence[str], Path], None]
 
 FORMATS: dict[str, Writer] = {
-    "coco": write_coco,
-    "coco-polygons": partial(write_coco, polygons=True),
-    "yolo": write_yolo,
-    "yolo-seg": partial(write_yolo, polygons=True),
-    "voc": write_voc,
-    "labelme": write_labelme,
-    "label-studio": write_label_studio,
-    "cvat": write_cvat,
-    "png": write_label_maps,
+    ExportFormat.COCO: write_coco,
+    ExportFormat.COCO_POLYGONS: partial(write_coco, polygons=True),
+    ExportFormat.YOLO: write_yolo,
+    ExportFormat.YOLO_SEG: partial(write_yolo, polygons=True),
+    ExportFormat.VOC: write_voc,
+    ExportFormat.LABELME: write_labelme,
+    ExportFormat.LABEL_STUDIO: write_label_studio,
+    ExportFormat.CVAT: write_cvat,
+    ExportFormat.PNG: write_label_maps,
 }
 
 # What each instance is written as.
 CONTENTS: dict[str, tuple[str, ...]] = {
-    "coco": ("masks", "boxes"),
-    "coco-polygons": ("masks", "boxes"),
-    "yolo": ("boxes",),
-    "yolo-seg": ("masks",),
-    "voc": ("masks", "boxes"),
-    "labelme": ("masks",),
-    "label-studio": ("masks",),
-    "cvat": ("masks",),
-    "png": ("masks",),
+    ExportFormat.COCO: ("masks", "boxes"),
+    ExportFormat.COCO_POLYGONS: ("masks", "boxes"),
+    ExportFormat.YOLO: ("boxes",),
+    ExportFormat.YOLO_SEG: ("masks",),
+    ExportFormat.VOC: ("masks", "boxes"),
+    ExportFormat.LABELME: ("masks",),
+    ExportFormat.LABEL_STUDIO: ("masks",),
+    ExportFormat.CVAT: ("masks",),
+    ExportFormat.PNG: ("masks",),
 }
 
 
@@ -68,7 +69,7 @@ def export(
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
-    instances: str = "components",
+    instances: str = Instances.COMPONENTS,
     min_area: int | None = None,
     edits: ImageEdits | None = None,
     progress: bool = False,
@@ -105,8 +106,7 @@ def export(
         An unknown format, a name with a line break or another control character, an option out of
         its range, what the format cannot hold, or a file in place of the folder.
     """
-    if format not in FORMATS:
-        raise InputError(f"no format {format!r}; the formats are: {', '.join(FORMATS)}")
+    chosen(ExportFormat, format, "format")
     options = options or RECIPE_OPTIONS[result.recipe]
     names = region_names(result, k, options)
     for name in names:

@@ -11,15 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepff.errors import InputError
 from deepff.images.files import output_names
+from deepff.options import RECIPE_OPTIONS, Instances, RegionOptions, chosen
 from deepff.regions.components import Box, least_area
-from deepff.regions.find import RECIPE_OPTIONS, RegionOptions, find_regions
+from deepff.regions.find import find_regions
 from deepff.regions.part_names import part_map
 from deepff.results.run import Run
 from deepff.runtime.progress import track
-
-INSTANCES = ("components", "parts")
 
 _EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 
@@ -105,7 +103,7 @@ def annotated_images(
     result: Run,
     k: int | None = None,
     options: RegionOptions | None = None,
-    instances: str = "components",
+    instances: str = Instances.COMPONENTS,
     min_area: int | None = None,
     edits: ImageEdits | None = None,
     progress: bool = False,
@@ -171,7 +169,7 @@ def region_labels(
 
 
 def find_instances(
-    labels: Tensor | np.ndarray, instances: str = "components", min_area: int | None = None
+    labels: Tensor | np.ndarray, instances: str = Instances.COMPONENTS, min_area: int | None = None
 ) -> list[Instance]:
     """The instances of a label map.
 
@@ -197,8 +195,7 @@ def find_instances(
     """
     from scipy import ndimage
 
-    if instances not in INSTANCES:
-        raise InputError(f"instances are {' or '.join(INSTANCES)}, not {instances!r}")
+    chosen(Instances, instances, "kind of instance")
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else labels
     least = least_area(array.shape) if min_area is None else min_area
     found = []
@@ -206,7 +203,7 @@ def find_instances(
         if window is None:
             continue
         numbers = array[window] == region + 1
-        if instances == "components":
+        if instances == Instances.COMPONENTS:
             numbers, _ = ndimage.label(numbers, structure=_EIGHT_CONNECTED)
         of_region = []
         for number, (rows, columns) in enumerate(ndimage.find_objects(numbers.astype(np.int32)), 1):

@@ -49,6 +49,8 @@ class KMeans:
         Iterations of the best run; 1 read of A, into memory.
     """
 
+    needs_non_negative = False
+
     def __init__(
         self,
         n_components: int,

@@ -101,6 +101,8 @@ class NMF:
     over rows, (k, c) and (k, k), and the sample.
     """
 
+    needs_non_negative = True
+
     def __init__(
         self,
         n_components: int,

@@ -47,6 +47,8 @@ class PCA:
     number, and all get the W of all rows together.
     """
 
+    needs_non_negative = False
+
     def __init__(
         self,
         n_components: int,

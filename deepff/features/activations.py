@@ -1,11 +1,15 @@
 """A, the activations of one layer for an image set."""
 
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.images.files import ImageFile
+from deepff.images.sources import SetImage, Source, read_source
 
 
 @dataclass(frozen=True)
@@ -16,8 +20,8 @@ class ImageRecord:
     ----------
     name : str
         Its name in the set, a POSIX path.
-    path : Path
-        The file it was read from.
+    source : Path, ImageItem or None
+        The file that it was read from, or the item of a sequence; None where that is gone.
     size : (H, W)
         Its own size in pixels, upright.
     grid : (h, w)
@@ -27,10 +31,37 @@ class ImageRecord:
     """
 
     name: str
-    path: Path
+    source: Source
     size: tuple[int, int]
     grid: tuple[int, int]
     digest: str | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The file that it was read from; None where it was no file."""
+        return self.source if isinstance(self.source, Path) else None
+
+    @property
+    def item(self) -> SetImage:
+        """The image as :func:`deepff.discover` takes it.
+
+        Raises
+        ------
+        InputError
+            It was no file, and is gone.
+        """
+        if self.source is None:
+            raise InputError(
+                f"the image {self.name} was no file, so it cannot be read again: load the result "
+                "with images=..."
+            )
+        if isinstance(self.source, Path):
+            return ImageFile(self.source, self.name)
+        return replace(self.source, name=self.name)
+
+    def read(self, min_longest_side: int | None = None) -> np.ndarray:
+        """The image's pixels: :func:`deepff.images.sources.read_source`."""
+        return read_source(self.source, min_longest_side)
 
     @property
     def n_cells(self) -> int:
@@ -58,15 +89,14 @@ class Activations:
         return f"<Activations of {len(self.images)} images, {n_rows} × {channels}>"
 
     @property
+    def channels(self) -> int:
+        """c."""
+        return self.blocks[0].shape[1]
+
+    @property
     def rows(self) -> Tensor:
         """The whole of A as one tensor, (rows, c); copied where it lies in several blocks."""
         return self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks)
-
-    @property
-    def row_slices(self) -> list[slice]:
-        """The rows of each image."""
-        offsets = [0, *accumulate(image.n_cells for image in self.images)]
-        return [slice(first, last) for first, last in pairwise(offsets)]
 
     @property
     def image_rows(self) -> list[Tensor]:

@@ -19,16 +19,13 @@ from deepff.features.backbone import Backbone
 from deepff.features.cache import ActivationCache
 from deepff.features.layers import Layer, forward_to_layers
 from deepff.features.source import FeatureSource
-from deepff.images.files import ImageFile
 from deepff.images.reading import (
     SkippedFile,
     UnreadableImageError,
-    content_digest,
-    image_size,
-    read_image,
     resize,
     resized_shape,
 )
+from deepff.images.sources import SetImage, source_digest, source_size
 from deepff.runtime.distributed import all_reduce_sum
 from deepff.runtime.memory import available_memory
 from deepff.runtime.progress import track
@@ -37,7 +34,7 @@ BATCHES_AHEAD = 3
 
 
 def extract(
-    files: Sequence[ImageFile],
+    files: Sequence[SetImage],
     backbone: Backbone,
     layer: Layer,
     *,
@@ -55,7 +52,7 @@ def extract(
 
     Parameters
     ----------
-    files : sequence of ImageFile
+    files : sequence of ImageFile or ImageItem
         The set, in order.
     backbone, layer
         What :func:`deepff.features.loading.load_backbone` and
@@ -101,7 +98,7 @@ def extract(
 
 
 def extract_layers(
-    files: Sequence[ImageFile],
+    files: Sequence[SetImage],
     backbone: Backbone,
     layers: Sequence[Layer],
     *,
@@ -228,17 +225,13 @@ class _PlannedImage:
         return self.records[0].name
 
     @property
-    def path(self) -> Path:
-        return self.records[0].path
-
-    @property
     def content(self) -> str:
         """Equal for files of equal content, as far as that is known."""
         return self.records[0].digest or self.name
 
 
 def _plan(
-    files: Sequence[ImageFile],
+    files: Sequence[SetImage],
     backbone: Backbone,
     layers: Sequence[Layer],
     size: int,
@@ -247,9 +240,9 @@ def _plan(
 ) -> tuple[list[_PlannedImage], dict[str, str]]:
     """Read the headers: each image's resized shape and grids, or why it is skipped."""
 
-    def inspect(file: ImageFile) -> tuple[tuple[int, int], str | None] | UnreadableImageError:
+    def inspect(file: SetImage) -> tuple[tuple[int, int], str | None] | UnreadableImageError:
         try:
-            return image_size(file.path), content_digest(file.path) if with_digests else None
+            return source_size(file.source), source_digest(file.source) if with_digests else None
         except UnreadableImageError as error:
             return error
 
@@ -266,7 +259,7 @@ def _plan(
             if shape not in grids:
                 grids[shape] = _grids(backbone, layers, shape)
             records = tuple(
-                ImageRecord(file.name, file.path, own_size, grid, digest) for grid in grids[shape]
+                ImageRecord(file.name, file.source, own_size, grid, digest) for grid in grids[shape]
             )
             planned.append(_PlannedImage(records, shape))
     return planned, reasons
@@ -315,7 +308,7 @@ def _decode_ahead(
 
     def decode(image: _PlannedImage) -> Tensor | UnreadableImageError:
         try:
-            pixels = read_image(image.path, min_longest_side=max(image.shape))
+            pixels = image.records[0].read(min_longest_side=max(image.shape))
         except UnreadableImageError as error:
             return error
         return resize(pixels, image.shape, interpolation)

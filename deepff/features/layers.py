@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from deepff.errors import InputError
 from deepff.features.weights import first_line
+from deepff.options import SIZE
 
 if TYPE_CHECKING:
     from deepff.features.backbone import Backbone
@@ -59,15 +60,95 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class _Probe:
-    """What one forward pass showed of every module, in the order of the modules' last calls."""
+class LayerMap:
+    """What one forward pass at one size showed of a network's modules: probe once, ask often.
 
-    layers: dict[str, Layer]
-    not_maps: dict[str, str]  # what the other modules do instead, as the rest of a sentence
-    pooled: set[str]  # layers whose map is a pooling module's output
+    Attributes
+    ----------
+    backbone : Backbone
+    size : int
+        Side of the probe in pixels.
+    by_path : dict of str to Layer
+        The layers in the order in which the network last calls them, a module before the one
+        around it.
+    not_maps : dict of str to str
+        What the other modules do instead, as the rest of a sentence.
+    pooled : set of str
+        Paths of the layers whose map is a pooling module's output.
+    """
+
+    backbone: Backbone
+    size: int
+    by_path: dict[str, Layer]
+    not_maps: dict[str, str]
+    pooled: set[str]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """As :func:`list_layers` gives them."""
+        return list(self.by_path.values())
+
+    def resolve(self, layer: str | None = None) -> Layer:
+        """As :func:`resolve_layer` finds it."""
+        wanted = self.backbone.default_layer if layer is None else layer
+        if wanted is None:
+            return self._last_non_negative()
+        for found in self.layers:
+            if wanted in (found.name, found.path):
+                return found
+        if wanted in dict(self.backbone.network.named_modules(remove_duplicate=False)):
+            fault = self.not_maps.get(wanted, "has no part in the forward pass")
+            raise InputError(
+                f"layer {wanted!r} of {self.backbone.name} {fault}; choose another"
+                f"{_such_as(_worth_naming(self.layers)[-3:])}"
+            )
+        raise InputError(
+            f"{self.backbone.name} has no layer {wanted!r}; choose one that it has"
+            f"{_such_as(_similar(wanted, self.layers))}"
+        )
+
+    def nearby_non_negative(self, layer: Layer, n: int = 3) -> list[str]:
+        """Names of the layers nearest to this one, in running order, that do not go negative.
+
+        Single cells, as squeeze-and-excitation gates give, are left out, and of modules within each
+        other that give the same map only the outermost is named.
+
+        Parameters
+        ----------
+        layer : Layer
+            One of the map's.
+        n : int
+            How many names at most.
+        """
+        position = {path: index for index, path in enumerate(self.by_path)}
+        suitable = [other for other in _worth_naming(self.layers) if other.non_negative]
+        suitable.sort(key=lambda other: abs(position[other.path] - position[layer.path]))
+        return [other.name for other in suitable[:n]]
+
+    def _last_non_negative(self) -> Layer:
+        for layer in reversed(self.layers):
+            if layer.non_negative and layer.grid != (1, 1) and layer.path not in self.pooled:
+                return layer
+        raise InputError(
+            f"every layer of {self.backbone.name} goes negative or is a single cell at "
+            f"{self.size}×{self.size} pixels, so there is no default; name the layer"
+            f"{_such_as(_worth_naming(self.layers)[-3:])}"
+        )
 
 
-def list_layers(backbone: Backbone, size: int = 448) -> list[Layer]:
+def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
+    """Run a network once on fixed noise, ``size`` × ``size`` pixels, and note what modules give.
+
+    Raises
+    ------
+    InputError
+        The network cannot run at that size.
+    """
+    layers, not_maps, pooled = _probe(backbone, size)
+    return LayerMap(backbone, size, layers, not_maps, pooled)
+
+
+def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
     """Every module whose output is one map (batch, channels, height, width).
 
     The network runs once on fixed noise of ``size`` × ``size`` pixels. A channels-last map
@@ -90,10 +171,10 @@ def list_layers(backbone: Backbone, size: int = 448) -> list[Layer]:
     InputError
         The network cannot run at that size.
     """
-    return list(_probe(backbone, size).layers.values())
+    return map_layers(backbone, size).layers
 
 
-def resolve_layer(backbone: Backbone, layer: str | None = None, size: int = 448) -> Layer:
+def resolve_layer(backbone: Backbone, layer: str | None = None, size: int = SIZE) -> Layer:
     """Find a layer by the paper's name, by its module path, or the network's default.
 
     Parameters
@@ -111,25 +192,7 @@ def resolve_layer(backbone: Backbone, layer: str | None = None, size: int = 448)
     InputError
         There is no such layer, it does not give a map, or the network cannot run at that size.
     """
-    probe = _probe(backbone, size)
-    wanted = backbone.default_layer if layer is None else layer
-    if wanted is None:
-        return _last_non_negative(backbone, probe, size)
-    for found in probe.layers.values():
-        if wanted in (found.name, found.path):
-            return found
-
-    layers = list(probe.layers.values())
-    if wanted in dict(backbone.network.named_modules(remove_duplicate=False)):
-        fault = probe.not_maps.get(wanted, "has no part in the forward pass")
-        raise InputError(
-            f"layer {wanted!r} of {backbone.name} {fault}; choose another"
-            f"{_such_as(_worth_naming(layers)[-3:])}"
-        )
-    raise InputError(
-        f"{backbone.name} has no layer {wanted!r}; choose one that it has"
-        f"{_such_as(_similar(wanted, layers))}"
-    )
+    return map_layers(backbone, size).resolve(layer)
 
 
 def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
@@ -186,27 +249,6 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
     )
 
 
-def nearby_non_negative(layers: list[Layer], layer: Layer, n: int = 3) -> list[str]:
-    """Names of the layers nearest to this one, in running order, that do not go negative.
-
-    Single cells, as squeeze-and-excitation gates give, are left out, and of modules within each
-    other that give the same map only the outermost is named.
-
-    Parameters
-    ----------
-    layers : list of Layer
-        From `list_layers`.
-    layer : Layer
-        One of them.
-    n : int
-        How many names at most.
-    """
-    position = {other.path: index for index, other in enumerate(layers)}
-    suitable = [other for other in _worth_naming(layers) if other.non_negative]
-    suitable.sort(key=lambda other: abs(position[other.path] - position[layer.path]))
-    return [other.name for other in suitable[:n]]
-
-
 def paper_names(network: nn.Module) -> dict[str, str]:
     """The paper's names for the layers of a VGG network, by module path.
 
@@ -238,9 +280,12 @@ class _StopForwardError(Exception):
     """Ends the network's forward pass."""
 
 
-def _probe(backbone: Backbone, size: int) -> _Probe:
+def _probe(backbone: Backbone, size: int) -> tuple[dict[str, Layer], dict[str, str], set[str]]:
+    """Layers, what is none and why, and pooled layers: the fields of :class:`LayerMap`."""
     names = paper_names(backbone.network)
-    probe = _Probe({}, {}, set())
+    layers: dict[str, Layer] = {}
+    not_maps: dict[str, str] = {}
+    pooled: set[str] = set()
     calls: Counter[str] = Counter()
     # Containers return their last child's tensor itself, which tells whose map theirs is.
     previous: Layer | None = None
@@ -249,14 +294,14 @@ def _probe(backbone: Backbone, size: int) -> _Probe:
     def record(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
         nonlocal previous, previous_output
         calls[path] += 1
-        probe.layers.pop(path, None)
-        probe.not_maps.pop(path, None)
-        probe.pooled.discard(path)
+        layers.pop(path, None)
+        not_maps.pop(path, None)
+        pooled.discard(path)
         same_output = output is previous_output
         previous, before, previous_output = None, previous, output
         fault = _fault(output)
         if fault:
-            probe.not_maps[path] = fault
+            not_maps[path] = fault
             return
         height, width = output.shape[2:]
         layer = Layer(
@@ -272,15 +317,15 @@ def _probe(backbone: Backbone, size: int) -> _Probe:
         previous = layer
         same_map = same_output and before is not None and before.minimum == layer.minimum
         if same_map and isinstance(module, nn.Identity):
-            probe.not_maps[path] = "passes on the map before it unchanged"
+            not_maps[path] = "passes on the map before it unchanged"
             return
-        probe.layers[path] = layer
-        if isinstance(module, _POOLING) or (same_map and before and before.path in probe.pooled):
-            probe.pooled.add(path)
+        layers[path] = layer
+        if isinstance(module, _POOLING) or (same_map and before and before.path in pooled):
+            pooled.add(path)
 
     with _hooks(backbone.network, record):
         _run(backbone, _noise(backbone.network, size))
-    return probe
+    return layers, not_maps, pooled
 
 
 @contextmanager
@@ -354,17 +399,6 @@ def _stride(size: int, cells: int) -> int:
     power = 2 ** round(math.log2(size / cells))
     explains = cells > 1 and size / (cells + 1) <= power < size / (cells - 1)
     return power if explains and power >= 1 else max(1, round(size / cells))
-
-
-def _last_non_negative(backbone: Backbone, probe: _Probe, size: int) -> Layer:
-    for layer in reversed(probe.layers.values()):
-        if layer.non_negative and layer.grid != (1, 1) and layer.path not in probe.pooled:
-            return layer
-    raise InputError(
-        f"every layer of {backbone.name} goes negative or is a single cell at {size}×{size} "
-        f"pixels, so there is no default; name the layer"
-        f"{_such_as(_worth_naming(list(probe.layers.values()))[-3:])}"
-    )
 
 
 def _worth_naming(layers: list[Layer]) -> list[Layer]:

@@ -25,10 +25,10 @@ from deepff.features.weights import (
     read_state_dict,
     weights_digest,
 )
+from deepff.options import MODEL, Device, Interpolation, chosen
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-INTERPOLATIONS = ("bilinear", "bicubic")
 
 _LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 _LITE_EXTRA = "'deepff[lite12]'"
@@ -80,7 +80,7 @@ _IMAGENET = _Preprocessing(IMAGENET_MEAN, IMAGENET_STD, "bilinear")
 
 
 def load_backbone(
-    model: str | nn.Module = "efficientnet_lite0",
+    model: str | nn.Module = MODEL,
     *,
     weights: str | Path | None = None,
     num_classes: int | None = None,
@@ -88,7 +88,7 @@ def load_backbone(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     interpolation: str | None = None,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = Device.AUTO,
 ) -> Backbone:
     """Load a network by name, or take one's own, ready to run.
 
@@ -150,10 +150,7 @@ def load_backbone(
 
     defaults = built.preprocessing
     interpolation = interpolation or defaults.interpolation
-    if interpolation not in INTERPOLATIONS:
-        raise InputError(
-            f"interpolation is {interpolation!r}; choose one of {', '.join(INTERPOLATIONS)}"
-        )
+    chosen(Interpolation, interpolation, "interpolation")
     return Backbone(
         name=name,
         network=network,
@@ -180,7 +177,7 @@ def available_models() -> list[ModelInfo]:
     return models
 
 
-def select_device(device: str | torch.device = "auto") -> torch.device:
+def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
     """The device to compute on.
 
     Parameters

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
-from deepff.images.files import ImageFile
-from deepff.images.reading import UnreadableImageError, image_size, resized_shape
+from deepff.images.reading import UnreadableImageError, resized_shape
+from deepff.images.sources import SetImage, source_size
 from deepff.runtime.distributed import is_distributed, n_ranks, rank
 
 
-def own_share(files: Sequence[ImageFile], size: int) -> list[ImageFile]:
+def own_share(files: Sequence[SetImage], size: int) -> list[SetImage]:
     """This rank's images: consecutive ones, with about as many rows of A as another rank's.
 
     Parameters
     ----------
-    files : sequence of ImageFile
+    files : sequence of ImageFile or ImageItem
         The whole set. The headers of all are read.
     size : int
         The longer side of the resized images, in pixels.
@@ -46,9 +46,9 @@ def owners(weights: Sequence[int], n: int) -> list[int]:
     ]
 
 
-def _resized_area(file: ImageFile, size: int) -> int:
+def _resized_area(file: SetImage, size: int) -> int:
     try:
-        height, width = resized_shape(*image_size(file.path), size, 1)
+        height, width = resized_shape(*source_size(file.source), size, 1)
     except UnreadableImageError:
         return 0
     return height * width

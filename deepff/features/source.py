@@ -1,6 +1,6 @@
 """What identifies the activations of an image: network, weights, layer and preparation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from deepff.errors import InputError
 from deepff.features.backbone import Backbone
 from deepff.features.layers import Layer
 from deepff.features.loading import load_backbone
+from deepff.options import Device
 
 
 @dataclass(frozen=True)
@@ -91,17 +92,17 @@ class FeatureSource:
     def backbone(
         self,
         *,
-        model: nn.Module | None = None,
+        model: nn.Module | Backbone | None = None,
         weights: str | Path | None = None,
         num_classes: int | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device = Device.AUTO,
     ) -> Backbone:
         """The network that this is a source of, loaded again.
 
         Parameters
         ----------
-        model : torch.nn.Module, optional
-            The network, where it is one's own.
+        model : torch.nn.Module or Backbone, optional
+            The network, where it is one's own or is open already; the latter stays where it is.
         weights, num_classes : optional
             Its weights, where they are from a file.
         device : str or torch.device
@@ -113,14 +114,15 @@ class FeatureSource:
             It cannot be had, or its weights are others than those of the source.
         """
         try:
-            backbone = load_backbone(
-                self.model if model is None else model,
-                weights=weights,
-                num_classes=num_classes,
-                mean=self.mean,
-                std=self.std,
-                interpolation=self.interpolation,
-                device=device,
+            backbone = (
+                model
+                if isinstance(model, Backbone)
+                else load_backbone(
+                    self.model if model is None else model,
+                    weights=weights,
+                    num_classes=num_classes,
+                    device=device,
+                )
             )
         except InputError as error:
             raise InputError(
@@ -131,4 +133,4 @@ class FeatureSource:
                 f"this needs {self.model} with the weights that were used before "
                 f"({self.weights}), but {backbone.weights} are others; give the file of the weights"
             )
-        return backbone
+        return replace(backbone, mean=self.mean, std=self.std, interpolation=self.interpolation)

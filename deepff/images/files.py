@@ -44,9 +44,14 @@ class ImageFile:
     path: Path
     name: str
 
+    @property
+    def source(self) -> Path:
+        """What the pixels are read from."""
+        return self.path
+
 
 def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
-    """List the files that folders, files and globs stand for, in natural order (img2 before img10).
+    """List the files that folders, files and globs stand for.
 
     No file is opened: what is not an image is for `image_size` to say. So is a dangling link or
     a subfolder that may not be listed, which is returned like a file so that it is reported.
@@ -57,8 +62,9 @@ def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
         A folder is searched with its subfolders. A glob yields files, ``**`` in it stands for any
         number of folders; a path that exists wins over its meaning as a glob. Below a folder or
         a glob's first wildcard, hidden files and folders are skipped, and so are folders
-        that hold a deepff result. Links are followed; a file reached twice counts once, and
-        under its own path rather than that of a link.
+        that hold a deepff result. The files of one source are in natural order (img2 before
+        img10), several sources in the order in which they are given. Links are followed; a file
+        reached twice counts once, and under its own path rather than that of a link.
 
     Returns
     -------
@@ -73,7 +79,7 @@ def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
         No source, a source that does not exist, a glob that matches nothing, an empty folder.
     """
     roots: list[str] = []
-    found: list[_Found] = []
+    found: list[list[_Found]] = []
     result_folder = ""
     for source in [sources] if isinstance(sources, str | Path) else sources:
         text = os.fspath(source)
@@ -94,20 +100,24 @@ def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
                 if pattern == EVERYTHING
                 else f"no file matches {text!r}; '**' is needed to look into subfolders"
             )
-        found += files
+        found.append(files)
     if not roots:
         raise InputError("no images were named: give a folder, files or a glob")
-    if not found:
+    if not any(found):
         raise InputError(f"{result_folder!r} holds a deepff result: give the folder of the images")
 
     common = os.path.commonpath(roots)
     below = len(common.rstrip(os.sep)) + 1
-    keyed = [(natural_key(file.path[below:].replace(os.sep, "/")), file) for file in found]
+    keyed = [
+        ((number, *natural_key(file.path[below:].replace(os.sep, "/"))), file)
+        for number, files in enumerate(found)
+        for file in files
+    ]
     first_of: dict[str, tuple[tuple, str]] = {}
     for key, file in sorted(keyed, key=lambda pair: (pair[1].linked, pair[0])):
         first_of.setdefault(file.real_path, (key, file.path))
     images: dict[str, ImageFile] = {}
-    for (_, raw_name), path in sorted(first_of.values()):
+    for (_, _, raw_name), path in sorted(first_of.values()):
         name = re.sub("[\ud800-\udfff]", lambda m: f"%{os.fsencode(m[0]).hex().upper()}", raw_name)
         while name in images:  # another file is really called what this one is shown as
             name += "~"

@@ -104,7 +104,7 @@ def read_image(path: str | Path, min_longest_side: int | None = None) -> np.ndar
         orientation = _orientation(image)
         if min_longest_side:
             image.draft(None, _reduced_size(image.size, min_longest_side))
-        rgb = _to_rgb(image)
+        rgb = to_rgb(image)
         if orientation in UPRIGHT:
             rgb = rgb.transpose(UPRIGHT[orientation])
         return np.array(rgb)
@@ -183,7 +183,8 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
+    """An opened image as a viewer shows it, but for its orientation: mode RGB."""
     if image.mode.startswith(("I", "F")):
         return Image.fromarray(_to_8_bits(image)).convert("RGB")
     if image.has_transparency_data:

@@ -4,7 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.images.reading import UnreadableImageError, read_image
+from deepff.images.reading import UnreadableImageError
+from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.regions.guided_crf import (
     as_image_batch,
@@ -27,52 +28,10 @@ from deepff.regions.guided_crf import (
 from deepff.regions.part_names import check_parts, factor_names, part_map
 from deepff.regions.parts import part_probabilities, refined_parts
 from deepff.regions.thresholds import label_map, masks, thresholds
-from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 
 T = TypeVar("T")
-
-REFINEMENTS = ("none", "guided-crf", "dense-crf")
-
-
-@dataclass(frozen=True)
-class RegionOptions:
-    """How heat maps become regions.
-
-    Attributes
-    ----------
-    threshold, value
-        See :func:`deepff.regions.thresholds.thresholds`.
-    refine : "none", "guided-crf" or "dense-crf"
-        Refine along the edges of the image, see :func:`deepff.regions.guided_crf.guided_crf`
-        (DFF-CRF) and :func:`deepff.regions.dense_crf.dense_crf`, after which holes are filled.
-    parts : mapping of int to str, optional
-        Names of factors. Factors of one name make one region, those without a name none. Without
-        it every factor is a region.
-    """
-
-    threshold: str = "percentile"
-    value: float = 75.0
-    refine: str = "none"
-    parts: Mapping[int, str] | None = None
-
-    def __str__(self) -> str:
-        rules = {
-            "percentile": f"threshold: percentile {self.value:g} over the set",
-            "max-fraction": f"threshold: {self.value:g} of the maximum over the set",
-            "otsu": "threshold: Otsu over the set",
-            "otsu-image": "threshold: Otsu per image",
-        }
-        refinements = {"guided-crf": ", refined by CRF", "dense-crf": ", refined by dense CRF"}
-        return rules.get(self.threshold, self.threshold) + refinements.get(self.refine, "")
-
-
-# What each recipe does from the maps on.
-RECIPE_OPTIONS = {
-    "paper": RegionOptions(),
-    "contrast": RegionOptions("otsu-image", refine="dense-crf"),
-}
 
 
 @dataclass(frozen=True)
@@ -85,26 +44,13 @@ class Regions:
         One mask a region; unrefined, those of different factors may overlap.
     labels : Tensor, (H, W), integer
         One region per pixel: 0 is the background, region j is j + 1.
+    names : tuple of str
+        The regions' names.
     """
 
     masks: Tensor
     labels: Tensor
-
-
-def factorization_for(result: Run, k: int | None) -> Factorization:
-    """The factorization with ``k`` factors, or the largest.
-
-    Raises
-    ------
-    InputError
-        If the result holds none with k factors.
-    """
-    if k is None:
-        return result.factorizations[result.n_components]
-    if k not in result.factorizations:
-        held = ", ".join(map(str, result.factorizations))
-        raise InputError(f"the result holds k = {held}; there is none with {k} factors")
-    return result.factorizations[k]
+    names: tuple[str, ...] = ()
 
 
 def region_names(result: Run, k: int | None, options: RegionOptions) -> list[str]:
@@ -112,7 +58,7 @@ def region_names(result: Run, k: int | None, options: RegionOptions) -> list[str
 
     See :func:`deepff.regions.part_names.factor_names` for the latter, and :func:`find_regions`.
     """
-    n_factors = factorization_for(result, k).heatmaps.n_factors
+    n_factors = result.factorization(k).heatmaps.n_factors
     if options.parts is None:
         return factor_names(n_factors)
     check_parts(options.parts, n_factors)
@@ -147,7 +93,7 @@ def find_regions(
         An option is out of its range, or the CRF cannot read an image any more.
     """
     options = options or RECIPE_OPTIONS[result.recipe]
-    heatmaps = factorization_for(result, k).heatmaps
+    heatmaps = result.factorization(k).heatmaps
     names = region_names(result, k, options)
     regions_of = (
         _factor_regions(result, heatmaps, options)
@@ -155,7 +101,8 @@ def find_regions(
         else _part_regions(result, heatmaps, options)
     )
     for found in _in_parallel(regions_of, len(heatmaps)):
-        yield found if options.parts is None else _by_part(found, options.parts, names)
+        named = found if options.parts is None else _by_part(found, options.parts, names)
+        yield replace(named, names=tuple(names))
 
 
 def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor]:
@@ -168,14 +115,14 @@ def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor
     options : RegionOptions
         Threshold and refinement; unrefined, the probability is 1/2 at the threshold.
     """
-    heatmaps = factorization_for(result, 1).heatmaps
+    heatmaps = result.factorization(1).heatmaps
     return _in_parallel(_probabilities(result, heatmaps, options), len(heatmaps))
 
 
 def _factor_regions(
     result: Run, heatmaps: HeatMaps, options: RegionOptions
 ) -> Callable[[int], Regions]:
-    if options.refine != "none":
+    if options.refine != Refinement.NONE:
         probabilities = _probabilities(result, heatmaps, options)
 
         def refined_regions(index: int) -> Regions:
@@ -197,17 +144,17 @@ def _part_regions(
     result: Run, heatmaps: HeatMaps, options: RegionOptions
 ) -> Callable[[int], Regions]:
     """One part per pixel: the parts share what is object, and are refined together."""
-    if options.refine == "guided-crf":
+    if options.refine == Refinement.GUIDED_CRF:
         raise InputError("parts of the object are refined by dense-crf, or by none")
     if result.object is None:
         raise InputError("the result of the object, in the folder object, is gone; run it again")
     whole = None
     if result.parts_of == "object":
-        object_maps = factorization_for(result.object, 1).heatmaps
+        object_maps = result.object.factorization(1).heatmaps
         whole = _probabilities(result.object, object_maps, options)
 
     def regions(index: int) -> Regions:
-        crf = options.refine == "dense-crf"
+        crf = options.refine == Refinement.DENSE_CRF
         if whole is not None:
             share = partial(refined_parts, _photo(result, index)) if crf else part_probabilities
             probabilities = share(whole(index), heatmaps.grid(index))
@@ -222,10 +169,10 @@ def _part_regions(
 
 def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Tensor:
     """Each factor's threshold for every image, (n, k)."""
-    if result.bank is None or options.threshold == "otsu-image":
+    if result.applied is None or options.threshold == Threshold.OTSU_IMAGE:
         return thresholds(heatmaps, options.threshold, options.value)
-    levels = result.bank.levels[heatmaps.n_factors]
-    row = thresholds(levels, options.threshold, options.value)
+    histogram = result.applied.histograms[heatmaps.n_factors]
+    row = thresholds(histogram, options.threshold, options.value)
     return row.to(heatmaps.scale).expand(len(heatmaps), -1)
 
 
@@ -236,7 +183,7 @@ def _probabilities(
     limits = _limits(result, heatmaps, options)
 
     def probabilities(index: int) -> Tensor:
-        if options.refine == "none":
+        if options.refine == Refinement.NONE:
             return unary_probabilities(heatmaps[index], limits[index])
         return refined(
             _photo(result, index),
@@ -287,16 +234,18 @@ def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine
     InputError
         There is no such refinement.
     """
-    if refine == "guided-crf":
+    if refine == Refinement.GUIDED_CRF:
         return guided_crf(image, maps, thresholds)
-    if refine == "dense-crf":
+    if refine == Refinement.DENSE_CRF:
         # Probabilities change faster than the maps that they come from: upsampling these first is
         # worth 0.009 IoU on iCoseg.
         _, smooth = at_working_size(as_image_batch(image, maps), maps, DENSE_CRF_SIZE)
         smooth = smooth if maps.ndim == 4 else smooth[0]
         unary = unary_probabilities(smooth, thresholds)
         return without_holes(dense_crf(image, unary, size=DENSE_CRF_SIZE))
-    raise InputError(f"there is no refinement {refine!r}; choose one of {', '.join(REFINEMENTS)}")
+    raise InputError(
+        f"there is no refinement {refine!r} of one image; choose guided-crf or dense-crf"
+    )
 
 
 def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regions:
@@ -312,16 +261,17 @@ def _photo(result: Run, index: int) -> Tensor:
     """The image as (3, H, W) in [0, 1], for the CRF."""
     image = result.images[index]
     try:
-        pixels = read_image(image.path)
+        pixels = image.read()
     except UnreadableImageError as error:
+        back = "" if image.path is None else f": put it back at {image.path}"
         raise InputError(
             f"the CRF needs the photograph {image.name}, which cannot be read any more "
-            f"({error}): put it back at {image.path}, or go without CRF"
+            f"({error}){back}, or go without CRF"
         ) from error
     if pixels.shape[:2] != image.size:
         raise InputError(
-            f"the CRF needs the photograph {image.name} as it was, {image.size} pixels, but the "
-            f"file at {image.path} now has {pixels.shape[:2]}"
+            f"the CRF needs the photograph {image.name} as it was, {image.size} pixels, but it "
+            f"now has {pixels.shape[:2]}" + ("" if image.path is None else f": {image.path}")
         )
     photo = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
     return photo.to(result.coefficients.device)

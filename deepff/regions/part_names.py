@@ -1,9 +1,8 @@
-"""Which factor is which part: by coverage against ground truth, or by the names a person gives."""
+"""Which factor is which part: the names that a person gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,35 +27,6 @@ def factor_names(n_factors: int) -> list[str]:
     if n_factors == 1:
         return ["object"]
     return [f"factor {j}" for j in range(n_factors)]
-
-
-def parts_by_coverage(
-    coverage: np.ndarray, names: Sequence[str], threshold: float = 0.5
-) -> dict[int, list[str]]:
-    """The ground-truth parts that belong to each factor.
-
-    Part p belongs to factor f when Cov(f, p) > 0.5 (Collins et al., ECCV 2018): the factor's masks
-    cover more than half of the part's pixels over the set.
-
-    Parameters
-    ----------
-    coverage : ndarray, (k, p)
-        In [0, 1], see `deepff.evaluation.metrics.coverage`.
-    names : sequence of p strings
-        The parts' names, in the order of the columns.
-    threshold : float
-        The share that has to be exceeded.
-
-    Returns
-    -------
-    dict
-        For each of the k factors its parts in the order of `names`: none, one, or several. Where
-        masks overlap, a part may belong to several factors.
-    """
-    return {
-        factor: [name for name, share in zip(names, row, strict=True) if share > threshold]
-        for factor, row in enumerate(coverage)
-    }
 
 
 def read_parts(path: str | Path, n_factors: int) -> dict[int, str]:

@@ -7,21 +7,22 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.results.histogram import OTSU_BINS, Levels
-
-THRESHOLDS = ("percentile", "otsu", "otsu-image", "max-fraction")
+from deepff.options import Threshold, threshold_value
+from deepff.results.histogram import OTSU_BINS, Histogram
 
 PERCENTILE_BINS = 65_536
 
 
 def thresholds(
-    maps: Iterable[Tensor] | Levels, method: str = "percentile", value: float = 75.0
+    maps: Iterable[Tensor] | Histogram,
+    method: str = Threshold.PERCENTILE,
+    value: float | None = None,
 ) -> Tensor:
     """Each factor's threshold for every image; a pixel is on where its value reaches it.
 
     Parameters
     ----------
-    maps : iterable of (k, H, W) float tensors, or Levels
+    maps : iterable of (k, H, W) float tensors, or Histogram
         The heat maps of the whole set, one tensor an image, sizes may differ. Read twice, one image
         in memory at a time: a `HeatMaps`, a list, anything that can be iterated over again. Or
         their histogram, which gives one row, for methods over the set.
@@ -33,11 +34,12 @@ def thresholds(
           edges, so it is never above the exact percentile and less than (max − min) / 65,536 below
           it (up to float32 rounding).
         - ``"otsu"``: Otsu's threshold (1979) of the factor's pixels over the set, as
-          `skimage.filters.threshold_otsu` with 256 bins. `value` is not used.
-        - ``"otsu-image"``: the same for each image on its own. `value` is not used.
+          `skimage.filters.threshold_otsu` with 256 bins. It takes no `value`.
+        - ``"otsu-image"``: the same for each image on its own.
         - ``"max-fraction"``: `value` times the factor's maximum over the set.
-    value : float
-        The percentile, in [0, 100], or the fraction of the maximum, in (0, 1].
+    value : float, optional
+        The percentile, in [0, 100], by default 75, or the fraction of the maximum, in (0, 1], by
+        default 0.5 (:func:`deepff.options.threshold_value`).
 
     Returns
     -------
@@ -56,32 +58,31 @@ def thresholds(
     -----
     Memory holds one image's maps and k × 65,536 counts, however large the set is.
     """
-    if method not in THRESHOLDS:
-        raise InputError(f"unknown threshold {method!r}; it is one of {', '.join(THRESHOLDS)}")
-    if method == "percentile" and not 0 <= value <= 100:
-        raise InputError(f"a percentile of {value:g} is out of range; it lies between 0 and 100")
-    if method == "max-fraction" and not 0 < value <= 1:
-        raise InputError(
-            f"a fraction of {value:g} of the maximum is out of range; it is above 0 and at most 1"
-        )
-    if not isinstance(maps, Levels) and iter(maps) is maps:
+    value = threshold_value(method, value)
+    if not isinstance(maps, Histogram) and iter(maps) is maps:
         raise InputError("the heat maps are read twice; give a list or HeatMaps, not an iterator")
-    if method == "otsu-image":
-        if isinstance(maps, Levels):
+    if method == Threshold.OTSU_IMAGE:
+        if isinstance(maps, Histogram):
             raise InputError("Otsu per image needs the images' maps, not the set's histogram")
-        rows = [thresholds([image], "otsu") for image in maps]
+        rows = [thresholds([image], Threshold.OTSU) for image in maps]
         if not rows:
             raise InputError("there are no heat maps to find a threshold for")
         return torch.cat(rows)
 
-    bins = {"percentile": PERCENTILE_BINS, "otsu": OTSU_BINS, "max-fraction": 0}
-    levels = maps if isinstance(maps, Levels) else Levels.of(maps, bins[method])
-    if method == "max-fraction":
-        row = levels.high * value
+    bins = {
+        Threshold.PERCENTILE: PERCENTILE_BINS,
+        Threshold.OTSU: OTSU_BINS,
+        Threshold.MAX_FRACTION: 0,
+    }
+    histogram = maps if isinstance(maps, Histogram) else Histogram.of(maps, bins[Threshold(method)])
+    if value is None:
+        row = histogram.otsu()
+    elif method == Threshold.MAX_FRACTION:
+        row = histogram.high * value
     else:
-        row = levels.otsu() if method == "otsu" else levels.percentile(value)
-    n_rows = 1 if isinstance(maps, Levels) else levels.n_images
-    return row.masked_fill(levels.is_constant, math.inf).expand(n_rows, -1).clone()
+        row = histogram.percentile(value)
+    n_rows = 1 if isinstance(maps, Histogram) else histogram.n_images
+    return row.masked_fill(histogram.is_constant, math.inf).expand(n_rows, -1).clone()
 
 
 def masks(maps: Tensor, thresholds: Tensor) -> Tensor:

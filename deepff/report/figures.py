@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from deepff.errors import InputError
-from deepff.images.reading import UnreadableImageError, read_image
+from deepff.features.activations import ImageRecord
+from deepff.images.reading import UnreadableImageError
 from deepff.regions.part_names import factor_names
 from deepff.report.colors import factor_colors
 from deepff.report.overlays import overlay, stripes
+from deepff.results.factorization import Factorization
 from deepff.results.run import Run
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
 PHOTO_SIDE = 256
 MAX_COLUMNS = 8
-_CELL_HEIGHT = 180
-_MAX_CELL_WIDTH = 400
+_MOST_ASPECT = 2.2  # of a cell, width over height
 _GAP = 6
 _LABEL_WIDTH = 96
 _SWATCH = 22
@@ -32,18 +32,33 @@ _FONT_SIZE = 20
 _PLACEHOLDER_GREY = 128
 
 
-def figure(result: Run, images: Sequence[int] | None = None) -> Image.Image:
+def figure(
+    result: Run,
+    images: Sequence[int] | None = None,
+    k: int | None = None,
+    factors: Sequence[int] | None = None,
+    opacity: float = 0.8,
+    height: int = 180,
+) -> Image.Image:
     """Draw photos and heat maps as a grid with one column per image.
 
     The first row holds the photos. Below it, every k has a row that shows all its factors
-    together; where the result has a single k, each factor alone has a row as well. A legend names
-    the colours.
+    together; where there is a single k, each factor alone has a row as well. A legend names the
+    colours.
 
     Parameters
     ----------
     result : Run
     images : sequence of int, optional
         Indices of the images to show; by default up to 8, spread evenly over the set.
+    k : int, optional
+        Which factorization; by default all of the result's.
+    factors : sequence of int, optional
+        Which factors, a row each, of the one that is shown.
+    opacity : float
+        Of the heat maps, in [0, 1].
+    height : int
+        Of a row, in pixels; at least 16.
 
     Returns
     -------
@@ -53,22 +68,29 @@ def figure(result: Run, images: Sequence[int] | None = None) -> Image.Image:
     Raises
     ------
     InputError
-        No index, or an index outside the set.
+        No index, an index outside the set, no such k or factor, or a number out of its range.
     """
     n = len(result.names)
     indices = spread(n) if images is None else list(images)
     if not indices or any(not 0 <= index < n for index in indices):
         raise InputError(f"images must be one or more indices from 0 to {n - 1}, not {indices}")
-    photos = [read_photo(result.paths[i], result.image_sizes[i])[0] for i in indices]
-    return compose(result, indices, photos)
+    if height < 16:
+        raise InputError(f"rows of {height} pixels are too low; give 16 or more")
+    if k is None and factors is not None:
+        k = result.n_components
+    shown = result.factorizations if k is None else {k: result.factorization(k)}
+    if factors is not None and not all(0 <= j < min(shown) for j in factors):
+        raise InputError(f"factors are numbers from 0 to {min(shown) - 1}, not {list(factors)}")
+    photos = [read_photo(result.images[i], max(PHOTO_SIDE, 2 * height))[0] for i in indices]
+    return compose(shown, indices, photos, factors, opacity, height)
 
 
-def figure_html(result: Run) -> str:
-    """Return `figure` as an ``<img>`` that holds its own data, for notebooks."""
+def image_html(image: Image.Image, alt: str) -> str:
+    """An ``<img>`` that holds its own data, for notebooks."""
     data = BytesIO()
-    figure(result).save(data, "JPEG", quality=90)
+    image.save(data, "JPEG", quality=90)
     source = b64encode(data.getvalue()).decode("ascii")
-    return f'<img alt="Heat maps" style="max-width: 100%" src="data:image/jpeg;base64,{source}">'
+    return f'<img alt="{alt}" style="max-width: 100%" src="data:image/jpeg;base64,{source}">'
 
 
 def spread(n: int) -> list[int]:
@@ -76,85 +98,100 @@ def spread(n: int) -> list[int]:
     return np.linspace(0, n - 1, min(n, MAX_COLUMNS)).round().astype(int).tolist()
 
 
-def photo_shape(image_size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of an image whose longer side is scaled to `PHOTO_SIDE` pixels."""
-    height, width = (max(1, round(PHOTO_SIDE * side / max(image_size))) for side in image_size)
+def photo_shape(image_size: tuple[int, int], longer_side: int = PHOTO_SIDE) -> tuple[int, int]:
+    """(height, width) of an image whose longer side is scaled to so many pixels."""
+    height, width = (max(1, round(longer_side * side / max(image_size))) for side in image_size)
     return height, width
 
 
-def read_photo(path: Path, image_size: tuple[int, int]) -> tuple[np.ndarray, str | None]:
+def read_photo(image: ImageRecord, longer_side: int = PHOTO_SIDE) -> tuple[np.ndarray, str | None]:
     """Read an image for display.
 
     Parameters
     ----------
-    path : Path
-    image_size : (H, W)
-        The image's own size when it was factorised, which fixes its shape here.
+    image : ImageRecord
+        Its size when it was factorised fixes its shape here.
+    longer_side : int
+        In pixels.
 
     Returns
     -------
-    photo : ndarray, uint8, shape (*photo_shape(image_size), 3)
+    photo : ndarray, uint8, shape (*photo_shape(image.size, longer_side), 3)
         Grey where the image can't be read any more.
     reason : str or None
         Why the image can't be read.
     """
-    height, width = photo_shape(image_size)
+    height, width = photo_shape(image.size, longer_side)
     try:
-        image = read_image(path, min_longest_side=PHOTO_SIDE)
+        pixels = image.read(min_longest_side=longer_side)
     except UnreadableImageError as error:
         return np.full((height, width, 3), _PLACEHOLDER_GREY, np.uint8), str(error)
-    resized = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
+    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(resized), None
 
 
-def compose(result: Run, indices: Sequence[int], photos: Sequence[np.ndarray]) -> Image.Image:
+def compose(
+    factorizations: Mapping[int, Factorization],
+    indices: Sequence[int],
+    photos: Sequence[np.ndarray],
+    factors: Sequence[int] | None = None,
+    opacity: float = 0.8,
+    height: int = 180,
+) -> Image.Image:
     """Arrange `figure` from photos that have been read."""
-    cells = [_cell(photo) for photo in photos]
+    cells = [_cell(photo, height) for photo in photos]
     columns = [_LABEL_WIDTH]
     for cell in cells:
         columns.append(columns[-1] + cell.shape[1] + _GAP)
 
     rows = [("", cells)]
-    for k, factorization in result.factorizations.items():
+    for k, factorization in factorizations.items():
         maps = factorization.heatmaps
-        rows.append((f"k = {k}", _overlaid(cells, maps, indices, range(k))))
-        if len(result.factorizations) == 1 and k > 1:
-            rows += [
-                (name, _overlaid(cells, maps, indices, range(j, j + 1)))
-                for j, name in enumerate(factor_names(k))
-            ]
 
-    signed = any(factorization.heatmaps.signed for factorization in result.factorizations.values())
-    names = factor_names(result.n_components)
+        def painted(chosen: Sequence[int], maps: HeatMaps = maps) -> list[np.ndarray]:
+            return _overlaid(cells, maps, indices, chosen, opacity)
+
+        if factors is None:
+            rows.append((f"k = {k}", painted(range(k))))
+        if factors is not None or (len(factorizations) == 1 and k > 1):
+            names = factor_names(k)
+            rows += [(names[j], painted([j])) for j in (range(k) if factors is None else factors)]
+
+    signed = any(factorization.heatmaps.signed for factorization in factorizations.values())
+    names = factor_names(max(factorizations))
     legend = _legend(names, signed, max(columns[-1], 480))
-    grid_height = len(rows) * (_CELL_HEIGHT + _GAP)
+    grid_height = len(rows) * (height + _GAP)
     canvas = Image.new(
         "RGB", (max(columns[-1], legend.width), grid_height + legend.height), "white"
     )
     draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=_FONT_SIZE)
-    for y, (label, row) in zip(range(0, grid_height, _CELL_HEIGHT + _GAP), rows, strict=True):
-        draw.text((_GAP, y + _CELL_HEIGHT // 2), label, "black", font, anchor="lm")
+    for y, (label, row) in zip(range(0, grid_height, height + _GAP), rows, strict=True):
+        draw.text((_GAP, y + height // 2), label, "black", font, anchor="lm")
         for x, cell in zip(columns, row, strict=False):
-            canvas.paste(Image.fromarray(cell), (x, y + (_CELL_HEIGHT - cell.shape[0]) // 2))
+            canvas.paste(Image.fromarray(cell), (x, y + (height - cell.shape[0]) // 2))
     canvas.paste(legend, (0, grid_height))
     return canvas
 
 
-def _cell(photo: np.ndarray) -> np.ndarray:
+def _cell(photo: np.ndarray, row_height: int) -> np.ndarray:
     """The photo at the height of a row, or less where it would become too wide."""
     height, width = photo.shape[:2]
-    scale = min(_CELL_HEIGHT / height, _MAX_CELL_WIDTH / width)
+    scale = min(row_height / height, _MOST_ASPECT * row_height / width)
     size = (max(1, round(scale * width)), max(1, round(scale * height)))
     return np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BILINEAR))
 
 
 def _overlaid(
-    cells: Sequence[np.ndarray], maps: HeatMaps, indices: Sequence[int], factors: range
+    cells: Sequence[np.ndarray],
+    maps: HeatMaps,
+    indices: Sequence[int],
+    factors: Sequence[int],
+    opacity: float,
 ) -> list[np.ndarray]:
-    chosen = slice(factors.start, factors.stop)
+    chosen = list(factors)
     colors = factor_colors(maps.n_factors)[chosen]
     return [
-        overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], colors)
+        overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], colors, opacity)
         for i, cell in zip(indices, cells, strict=True)
     ]
 

@@ -1,5 +1,6 @@
 """A run read back from its folder."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from deepff.errors import InputError
 from deepff.features.activations import Activations, ImageRecord
 from deepff.features.cache import ActivationCache
 from deepff.features.source import FeatureSource
-from deepff.images.reading import SkippedFile
+from deepff.images.reading import SkippedFile, UnreadableImageError
+from deepff.images.sources import Images, SetImage, given_images, source_digest, source_size
 from deepff.report.save import OBJECT, read_manifest
 from deepff.results.concepts import FILE as BANK
 from deepff.results.concepts import load_concepts
@@ -19,32 +21,44 @@ from deepff.results.heatmaps import HeatMaps
 from deepff.results.result import Result
 
 
-def load(folder: str | Path) -> Result:
-    """Load the result that a run left in ``folder``.
+def load(folder: str | Path, images: Images | None = None) -> Result:
+    """Load the result that a run left in ``folder``; nothing is written.
+
+    Parameters
+    ----------
+    folder : path
+    images : optional
+        Where the images are now, if they were moved, or were no files: as for
+        :func:`deepff.discover`. They are matched by the path's name, or its last part, and by
+        content: the file's digest where it is known, else its size in pixels. What is not found
+        again stays where it was.
 
     Raises
     ------
     InputError
-        If the folder holds no result, or one that was not finished.
+        If the folder holds no result, or one that was not finished; or none of its images is among
+        those given.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
     if manifest is None:
         raise InputError(f"{folder} holds no deepff result (it has no manifest.json of one)")
-    if manifest["status"] != "complete":
+    if manifest.get("status") != "complete":
         raise InputError(f"the run in {folder} was not finished; run its command again")
-    images = [_image_record(entry) for entry in manifest["images"] if entry["status"] == "used"]
+    records = [_image_record(entry) for entry in manifest["images"] if entry["status"] == "used"]
+    if images is not None:
+        records = _found_again(records, given_images(images))
     bank = load_concepts(folder / BANK)
     shards = [load_file(path) for path in sorted((folder / "heatmaps").glob("*.safetensors"))]
     factorizations = {}
     for k, components in bank.components.items():
         coefficients = torch.cat([shard[f"k{k}"] for shard in shards])
         facts = manifest["factorizations"][str(k)]
-        scale = bank.levels[k].high if manifest["applied"] else None
-        heatmaps = HeatMaps.of_images(coefficients, images, scale)
+        scale = bank.histograms[k].high if manifest["applied"] else None
+        heatmaps = HeatMaps.of_images(coefficients, records, scale)
         factorizations[k] = Factorization(components, heatmaps, **facts)
     return Result(
-        images=images,
+        images=records,
         skipped=[
             SkippedFile(entry["name"], entry["reason"])
             for entry in manifest["images"]
@@ -61,17 +75,48 @@ def load(folder: str | Path) -> Result:
         channel_weights=bank.channel_weights,
         recipe=manifest["recipe"],
         separation=manifest["separation"],
-        object=_load_object(folder / OBJECT),
+        object=_load_object(folder / OBJECT, images),
         parts_of=manifest["parts_of"],
-        bank=bank if manifest["applied"] else None,
-        activations=_cached_activations(manifest["cache"], bank.sources, images),
+        applied=bank if manifest["applied"] else None,
+        activations=_cached_activations(manifest["cache"], bank.sources, records),
         created=manifest["created"],
     )
 
 
-def _load_object(folder: Path) -> Result | None:
+def _found_again(records: list[ImageRecord], given: list[SetImage]) -> list[ImageRecord]:
+    """The records with the sources of the same images among those given."""
+    by_name = {image.name: image for image in given}
+    by_file_name: dict[str, list[SetImage]] = {}
+    for image in given:
+        by_file_name.setdefault(Path(image.name).name, []).append(image)
+    found = []
+    for record in records:
+        same_name = [by_name[record.name]] if record.name in by_name else []
+        candidates = same_name + by_file_name.get(Path(record.name).name, [])
+        source = next((one.source for one in candidates if _is_same(record, one)), None)
+        found.append(record if source is None else replace(record, source=source))
+    if all(new is old for new, old in zip(found, records, strict=True)):
+        raise InputError(
+            "none of the result's images is among those given, by name and content; its first is "
+            f"{records[0].name}, {records[0].size[1]} × {records[0].size[0]} pixels"
+        )
+    return found
+
+
+def _is_same(record: ImageRecord, image: SetImage) -> bool:
+    try:
+        if record.digest is not None:
+            return source_digest(image.source) == record.digest
+        return source_size(image.source) == record.size
+    except (UnreadableImageError, OSError):
+        return False
+
+
+def _load_object(folder: Path, images: Images | None) -> Result | None:
     manifest = read_manifest(folder)
-    return load(folder) if manifest is not None and manifest["status"] == "complete" else None
+    return (
+        load(folder, images) if manifest is not None and manifest["status"] == "complete" else None
+    )
 
 
 def _cached_activations(
@@ -92,7 +137,7 @@ def _agreements(manifest: dict[str, Any]) -> dict[int, float] | None:
 def _image_record(entry: dict[str, Any]) -> ImageRecord:
     return ImageRecord(
         name=entry["name"],
-        path=Path(entry["path"]),
+        source=None if entry["path"] is None else Path(entry["path"]),
         size=tuple(entry["size"]),
         grid=tuple(entry["grid"]),
         digest=entry["digest"],

@@ -62,7 +62,7 @@ def write_report(result: Run, folder: str | Path, *, progress: bool = False) -> 
     in_figure = spread(len(result.names))
 
     def write_pictures(i: int) -> tuple[np.ndarray | None, str | None]:
-        photo, reason = read_photo(result.paths[i], result.image_sizes[i])
+        photo, reason = read_photo(result.images[i])
         _save_jpeg(photo, folder / _thumbnail(i))
         for k, factorization in result.factorizations.items():
             maps = factorization.heatmaps.normalized(i, photo.shape[:2])
@@ -83,7 +83,7 @@ def write_report(result: Run, folder: str | Path, *, progress: bool = False) -> 
             advance(1)
 
     with atomic_path(folder / "figure.png") as path:
-        compose(result, in_figure, photos).save(path, compress_level=1)
+        compose(result.factorizations, in_figure, photos).save(path, compress_level=1)
     write_report_page(result, folder, unreadable)
 
 
@@ -149,7 +149,7 @@ class RegionGallery:
         boxes: Sequence[tuple[int, Box]] = (),
     ) -> None:
         """Draw one image's regions, a label map a panel; see `deepff.report.region_pictures`."""
-        photo, _ = read_photo(result.paths[index], result.image_sizes[index])
+        photo, _ = read_photo(result.images[index])
         pictures = [region_picture(photo, labels, boxes) for labels in panels]
         _save_jpeg(np.concatenate(pictures, axis=1), self._folder / f"{index:05d}.jpg")
 
@@ -289,7 +289,7 @@ def _embedded(result: Run, files: list[str], colors: list[str]) -> dict[str, Any
             {
                 "name": result.names[i],
                 "thumbnail": _thumbnail(i),
-                "original": result.paths[i].absolute().as_uri(),
+                "original": None if (path := result.paths[i]) is None else path.absolute().as_uri(),
                 "strip": quote(os.fsencode(files[i])),
                 "size": result.image_sizes[i],
                 "shape": photo_shape(result.image_sizes[i]),

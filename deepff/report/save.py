@@ -53,7 +53,7 @@ def save(run: Run, folder: str | Path, progress: bool = False) -> None:
         _remove(folder / name)
     if run.object is not None:
         save(run.object, folder / OBJECT, progress)
-    run.concepts.save(folder / BANK)
+    run.bank.save(folder / BANK)
     _save_heatmaps(run, folder / "heatmaps")
     write_report(run, folder, progress=progress)
     _write_json(folder / "manifest.json", _manifest(run))
@@ -98,7 +98,7 @@ def _manifest(run: Run) -> dict[str, Any]:
         "recipe": run.recipe,
         "separation": run.separation,
         "parts_of": run.parts_of,
-        "applied": run.bank is not None,
+        "applied": run.applied is not None,
         "cache": run.cache,
         "agreements": run.agreements,
         "factorizations": {
@@ -147,7 +147,14 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _image_entry(image: ImageRecord) -> dict[str, Any]:
-    return {**asdict(image), "path": os.path.abspath(image.path), "status": "used"}
+    return {
+        "name": image.name,
+        "path": None if image.path is None else os.path.abspath(image.path),
+        "size": image.size,
+        "grid": image.grid,
+        "digest": image.digest,
+        "status": "used",
+    }
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

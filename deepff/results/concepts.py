@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.features.source import FeatureSource
-from deepff.results.histogram import Levels
+from deepff.results.histogram import Histogram
 from deepff.runtime.files import atomic_path
 
 FILE = "concepts.safetensors"
@@ -26,7 +26,7 @@ class ConceptBank:
     components : dict of int to Tensor
         For each k a W of shape (k, c). With several sources c is the sum of their channels: W has
         their channels side by side, and the sources' maps are fused.
-    levels : dict of int to Levels
+    histograms : dict of int to Histogram
         For each k, how the maps' values were spread over the set that W was found in.
     method : str
         "nmf", "pca" or "kmeans".
@@ -41,7 +41,7 @@ class ConceptBank:
     """
 
     components: dict[int, Tensor]
-    levels: dict[int, Levels]
+    histograms: dict[int, Histogram]
     method: str
     sources: tuple[FeatureSource, ...]
     channel_weights: Tensor | None = None
@@ -51,8 +51,8 @@ class ConceptBank:
     def save(self, path: str | Path) -> None:
         """Write the bank as one safetensors file, whole or not at all."""
         tensors = {f"k{k}": w for k, w in self.components.items()}
-        for k, levels in self.levels.items():
-            named = {"low": levels.low, "high": levels.high, "counts": levels.counts}
+        for k, histogram in self.histograms.items():
+            named = {"low": histogram.low, "high": histogram.high, "counts": histogram.counts}
             tensors |= {f"k{k}.{name}": tensor for name, tensor in named.items()}
         if self.channel_weights is not None:
             tensors["channel_weights"] = self.channel_weights
@@ -62,7 +62,9 @@ class ConceptBank:
             "recipe": self.recipe,
             "parts_of": self.parts_of or "",
             "sources": json.dumps([asdict(source) for source in self.sources]),
-            "n_images": json.dumps({k: levels.n_images for k, levels in self.levels.items()}),
+            "n_images": json.dumps(
+                {k: histogram.n_images for k, histogram in self.histograms.items()}
+            ),
         }
         with atomic_path(path) as temporary:
             contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
@@ -96,8 +98,8 @@ def load_concepts(path: str | Path) -> ConceptBank:
     n_images = {int(k): n for k, n in json.loads(metadata["n_images"]).items()}
     return ConceptBank(
         components={k: tensors[f"k{k}"] for k in sorted(n_images)},
-        levels={
-            k: Levels(
+        histograms={
+            k: Histogram(
                 tensors[f"k{k}.low"], tensors[f"k{k}.high"], tensors[f"k{k}.counts"], n_images[k]
             )
             for k in sorted(n_images)

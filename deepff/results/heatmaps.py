@@ -54,6 +54,16 @@ class HeatMaps(Sequence[Tensor]):
         self.scale = torch.where(largest > 0, largest, torch.ones_like(largest))
         self.signed = bool((coefficients < 0).any())
 
+    def __repr__(self) -> str:
+        n_rows, k = self.coefficients.shape
+        return f"<HeatMaps of {len(self)} images, {k} factors, {n_rows} cells>"
+
+    def _repr_html_(self) -> str:
+        from deepff.report.map_pictures import maps_html
+
+        shown = range(min(len(self), 8))
+        return maps_html([self.normalized(index) for index in shown])
+
     @classmethod
     def of_images(
         cls, coefficients: Tensor, images: Sequence[ImageRecord], scale: Tensor | None = None

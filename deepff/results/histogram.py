@@ -23,7 +23,7 @@ _CONSTANT = 1e-6
 
 
 @dataclass(frozen=True)
-class Levels:
+class Histogram:
     """A histogram of the values of each factor's maps over a set.
 
     Attributes
@@ -41,7 +41,7 @@ class Levels:
     n_images: int
 
     @classmethod
-    def of(cls, maps: Iterable[Tensor], bins: int) -> Levels:
+    def of(cls, maps: Iterable[Tensor], bins: int) -> Histogram:
         """Count the pixels of a set's maps, (k, H, W) an image.
 
         They are read twice, or once where 0 bins ask for minimum and maximum alone.
@@ -58,7 +58,7 @@ class Levels:
         return cls(low, high, counts, n_images)
 
     @classmethod
-    def sampled(cls, heatmaps: HeatMaps) -> Levels:
+    def sampled(cls, heatmaps: HeatMaps) -> Histogram:
         """The histogram estimated at 112 pixels or so, each image counted by its own pixels.
 
         Thresholds differ from those at the images' own sizes by about a thousandth of the maximum.

@@ -4,17 +4,31 @@ The verbs hand over to rooms further right, which know only :class:`deepff.resul
 imported when called.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from deepff.options import Instances, RegionOptions, region_options
 from deepff.results.run import Run
+
+if TYPE_CHECKING:
+    import pandas
+    from PIL import Image
+
+    from deepff.export.boxes import RegionBox
+    from deepff.regions.find import Regions
+
+Parts = Mapping[int, str]
 
 
 @dataclass(repr=False)
 class Result(Run):
     """What :func:`deepff.discover` gives; :class:`deepff.results.run.Run` has its attributes."""
 
-    object: "Result | None" = field(default=None, repr=False)
+    object: Result | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         errors = ", ".join(
@@ -25,13 +39,190 @@ class Result(Run):
             f"{self.method}, relative error {errors}>"
         )
 
+    def plot(
+        self,
+        images: Sequence[int] | None = None,
+        k: int | None = None,
+        factors: Sequence[int] | None = None,
+        opacity: float = 0.8,
+        height: int = 180,
+    ) -> Image.Image:
+        """Photos and heat maps as one picture: :func:`deepff.report.figures.figure`.
+
+        Parameters
+        ----------
+        images : sequence of int, optional
+            Which images; by default up to 8, spread evenly over the set.
+        k : int, optional
+            Which factorization; by default all.
+        factors : sequence of int, optional
+            Which factors, a row each; by default all, together and one by one.
+        opacity : float
+            Of the heat maps, in [0, 1].
+        height : int
+            Of a row, in pixels.
+
+        Raises
+        ------
+        InputError
+            There is no such image, k or factor, or a number is out of its range.
+        """
+        from deepff.report.figures import figure
+
+        return figure(self, images, k, factors, opacity, height)
+
+    def regions(
+        self,
+        k: int | None = None,
+        *,
+        threshold: str | None = None,
+        value: float | None = None,
+        refine: str | None = None,
+        parts: Parts | None = None,
+    ) -> Iterator[Regions]:
+        """Masks and label maps, image by image: :func:`deepff.regions.find.find_regions`.
+
+        Parameters
+        ----------
+        k : int, optional
+            Which factorization; by default the largest.
+        threshold, value, refine, parts : optional
+            See :class:`deepff.options.RegionOptions`; by default as the result's recipe has them.
+
+        Yields
+        ------
+        Regions
+            ``masks`` (r, H, W) bool, ``labels`` (H, W) and ``names`` of an image, in order.
+
+        Raises
+        ------
+        InputError
+            As :func:`deepff.regions.find.find_regions`.
+        """
+        from deepff.regions.find import find_regions
+
+        options = self._region_options(threshold, value, refine, parts)
+        return find_regions(self, k, options)
+
+    def boxes(
+        self,
+        k: int | None = None,
+        *,
+        threshold: str | None = None,
+        value: float | None = None,
+        refine: str | None = None,
+        parts: Parts | None = None,
+        all_components: bool = False,
+        min_area: int | None = None,
+    ) -> list[RegionBox]:
+        """Boxes around the regions of all images: :func:`deepff.export.boxes.region_boxes`.
+
+        Parameters
+        ----------
+        k, threshold, value, refine, parts
+            As for :meth:`regions`.
+        all_components, min_area
+            See :func:`deepff.export.boxes.region_boxes`.
+        """
+        from deepff.export.boxes import region_boxes
+
+        return [
+            box
+            for name, regions in zip(
+                self.names,
+                self.regions(k, threshold=threshold, value=value, refine=refine, parts=parts),
+                strict=True,
+            )
+            for box in region_boxes(regions, name, regions.names, all_components, min_area)
+        ]
+
+    def to_dataframe(
+        self,
+        k: int | None = None,
+        *,
+        threshold: str | None = None,
+        value: float | None = None,
+        refine: str | None = None,
+        parts: Parts | None = None,
+    ) -> pandas.DataFrame:
+        """A table with one row an image and region, by default an image and factor.
+
+        Its columns are ``image`` and ``region``, their names; ``strength``, the largest value of
+        the region's heat maps in the image, as a share of their largest over the set, in [0, 1];
+        ``share``, the share of the image's pixels that the region's mask holds; and ``x_min``,
+        ``y_min``, ``x_max``, ``y_max``, the box around the largest component in pixel edges,
+        missing where there is none.
+
+        Parameters
+        ----------
+        k, threshold, value, refine, parts
+            As for :meth:`regions`.
+
+        Raises
+        ------
+        InputError
+            As :meth:`regions`, or pandas is not installed.
+        """
+        from deepff.report.table import table
+
+        return table(self, k, self._region_options(threshold, value, refine, parts))
+
+    def export(
+        self,
+        format: str,
+        folder: str | Path,
+        k: int | None = None,
+        *,
+        threshold: str | None = None,
+        value: float | None = None,
+        refine: str | None = None,
+        parts: Parts | None = None,
+        instances: str = Instances.COMPONENTS,
+        min_area: int | None = None,
+        **options: Any,
+    ) -> int:
+        """Write the regions for a labelling tool or a training program; give the instances' number.
+
+        Parameters
+        ----------
+        format : str
+            One of :class:`deepff.options.ExportFormat`.
+        folder : path
+            Where to write.
+        k, threshold, value, refine, parts
+            As for :meth:`regions`.
+        instances, min_area, **options
+            See :func:`deepff.export.formats.export`.
+        """
+        from deepff.export.formats import export
+
+        return export(
+            self,
+            format,
+            folder,
+            k,
+            self._region_options(threshold, value, refine, parts),
+            instances=instances,
+            min_area=min_area,
+            **options,
+        )
+
     def save(self, folder: str | Path, progress: bool = False) -> None:
         """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`."""
         from deepff.report.save import save
 
         save(self, folder, progress)
 
-    def _repr_html_(self) -> str:
-        from deepff.report.figures import figure_html
+    def _region_options(
+        self,
+        threshold: str | None,
+        value: float | None,
+        refine: str | None,
+        parts: Parts | None,
+    ) -> RegionOptions:
+        return region_options(self.recipe, threshold, value, refine, parts)
 
-        return figure_html(self)
+    def _repr_html_(self) -> str:
+        from deepff.report.figures import image_html
+
+        return image_html(self.plot(), "Heat maps")

@@ -7,13 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
+from deepff.errors import InputError
 from deepff.features.activations import Activations, ImageRecord
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile
 from deepff.results.concepts import ConceptBank
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.histogram import Levels
+from deepff.results.histogram import Histogram
 
 
 @dataclass(repr=False)
@@ -58,7 +59,7 @@ class Run:
     parts_of : "object", "frame" or None
         Whether the factors are parts of the object (:mod:`deepff.discovery.object_parts`), and
         where: on its cells, or on all where objects fill the frame.
-    bank : ConceptBank or None
+    applied : ConceptBank or None
         The bank that was applied, where the components were found in another set.
     activations : Activations or None
         A; None where layers were fused. After :func:`deepff.load` only where the cache still holds
@@ -80,7 +81,7 @@ class Run:
     separation: float | None = None
     object: "Run | None" = field(default=None, repr=False)
     parts_of: str | None = None
-    bank: ConceptBank | None = field(default=None, repr=False)
+    applied: ConceptBank | None = field(default=None, repr=False)
     activations: Activations | None = field(default=None, repr=False)
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -100,8 +101,8 @@ class Run:
         return [image.name for image in self.images]
 
     @property
-    def paths(self) -> list[Path]:
-        """The files that the images were read from."""
+    def paths(self) -> list[Path | None]:
+        """The files that the images were read from; None for those that were no files."""
         return [image.path for image in self.images]
 
     @property
@@ -119,34 +120,49 @@ class Run:
         """The largest number of factors."""
         return max(self.factorizations)
 
+    def factorization(self, k: int | None = None) -> Factorization:
+        """The factorization with ``k`` factors, or the largest.
+
+        Raises
+        ------
+        InputError
+            There is none with k factors.
+        """
+        if k is None:
+            k = self.n_components
+        if k not in self.factorizations:
+            held = ", ".join(map(str, self.factorizations))
+            raise InputError(f"the result holds k = {held}; there is none with {k} factors")
+        return self.factorizations[k]
+
     @property
     def components(self) -> Tensor:
         """W of the largest factorization: (k, c)."""
-        return self.factorizations[self.n_components].components
+        return self.factorization().components
 
     @property
     def coefficients(self) -> Tensor:
         """H of the largest factorization: (rows, k)."""
-        return self.factorizations[self.n_components].coefficients
+        return self.factorization().coefficients
 
     @property
     def heatmaps(self) -> HeatMaps:
         """The heat maps of the largest factorization."""
-        return self.factorizations[self.n_components].heatmaps
+        return self.factorization().heatmaps
 
     @property
     def relative_error(self) -> float:
         """‖A − HW‖ / ‖A‖ of the largest factorization."""
-        return self.factorizations[self.n_components].relative_error
+        return self.factorization().relative_error
 
     @property
-    def concepts(self) -> ConceptBank:
+    def bank(self) -> ConceptBank:
         """The components of every factorization, with what applying them elsewhere takes."""
-        if self.bank is not None:
-            return self.bank
+        if self.applied is not None:
+            return self.applied
         return ConceptBank(
             components={k: found.components for k, found in self.factorizations.items()},
-            levels={k: Levels.sampled(f.heatmaps) for k, f in self.factorizations.items()},
+            histograms={k: Histogram.sampled(f.heatmaps) for k, f in self.factorizations.items()},
             method=self.method,
             sources=self.sources,
             channel_weights=self.channel_weights,

@@ -18,7 +18,8 @@ from deepff.cli.main import app
 from deepff.errors import InputError
 from deepff.evaluation.datasets import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
-from deepff.regions.find import RegionOptions, find_regions
+from deepff.options import RegionOptions
+from deepff.regions.find import find_regions
 from deepff.regions.thresholds import thresholds
 from deepff.results.result import Result
 
@@ -42,7 +43,7 @@ def test_a_bank_gives_its_own_set_the_maps_it_came_from(group, tmp_path):
     files = [item.image for item in group.images[:3]]
     for options in ({"n_components": [1, 3]}, {"recipe": "contrast"}):
         result = deepff.discover(files, **options)
-        again = deepff.apply(result.concepts, files)
+        again = deepff.apply(result.bank, files)
         for k, found in result.factorizations.items():
             applied = again.factorizations[k]
             scale = found.heatmaps.scale
@@ -58,7 +59,7 @@ def test_a_bank_of_half_a_set_labels_the_other_half_about_as_well_as_a_joint_run
     truth = replace(group, images=images)
     half, other = [i.image for i in images[::2]], [i.image for i in images[1::2]]
     joint = deepff.discover([item.image for item in images], 1, recipe=recipe)
-    bank = deepff.discover(half, 1, recipe=recipe).concepts
+    bank = deepff.discover(half, 1, recipe=recipe).bank
     applied = deepff.apply(bank, other)
     on_other = [name in {image.name for image in other} for name in joint.names]
     labels = {item.image.name: item.labels() for item in images}
@@ -75,7 +76,7 @@ def test_a_bank_of_half_a_set_labels_the_other_half_about_as_well_as_a_joint_run
 def test_thresholds_are_those_of_the_banks_set_and_survive_saving(group, tmp_path):
     files = [item.image for item in group.images[:6]]
     result = deepff.discover(files[:3], 2)
-    applied = deepff.apply(result.concepts, files[3:])
+    applied = deepff.apply(result.bank, files[3:])
     applied.save(tmp_path / "new")
     loaded = deepff.load(tmp_path / "new")
     own = thresholds(result.heatmaps)[0]
@@ -85,12 +86,12 @@ def test_thresholds_are_those_of_the_banks_set_and_survive_saving(group, tmp_pat
             maps = new.heatmaps[index]
             surely = (maps > own[:, None, None] * 1.02), (maps < own[:, None, None] * 0.98)
             assert found.masks[surely[0]].all() and not found.masks[surely[1]].any()
-    assert torch.equal(loaded.concepts.components[2], result.components)
+    assert torch.equal(loaded.bank.components[2], result.components)
 
 
 def test_a_network_with_other_weights_is_refused(group, tmp_path):
     files = [item.image for item in group.images[:2]]
-    bank = deepff.discover(files, 1).concepts
+    bank = deepff.discover(files, 1).bank
     other = replace(bank, sources=(replace(bank.sources[0], weights_digest="0" * 64),))
     with pytest.raises(InputError, match="are others; give the file of the weights"):
         deepff.apply(other, files)

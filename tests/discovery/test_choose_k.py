@@ -16,7 +16,6 @@ from deepff.discovery import choose_k
 from deepff.discovery.choose_k import (
     Link,
     Selection,
-    agreement,
     cell_labels,
     matched_iou,
     select_k,
@@ -71,7 +70,7 @@ def test_other_factorizations_find_the_planted_two_again(estimator):
     # of unequal strength, so that the principal components are the two and no mixture of them
     gains = torch.tensor([3.0] * 8 + [1.0] * 8)
     images = [gains * rows for rows in planted(2)]
-    assert agreement(images, 2, estimator=estimator) > 0.9
+    assert select_k(images, 2, estimator=estimator).agreements[2] > 0.9
 
 
 def test_noise_has_one_factor():
@@ -97,8 +96,8 @@ def test_agreement_is_the_same_for_one_seed_and_is_what_choosing_goes_by():
     images = planted(4)
     chosen = select_k(images, k_max=3, random_state=3)
     assert select_k(images, k_max=3, random_state=3) == chosen
-    assert agreement(images, 3, random_state=3) == chosen.agreements[3]
-    assert agreement(images, 3, random_state=4) != chosen.agreements[3]
+    assert select_k(images, 3, random_state=3).agreements[3] == chosen.agreements[3]
+    assert select_k(images, 3, random_state=4).agreements[3] != chosen.agreements[3]
 
 
 def test_activations_are_their_images_rows_however_they_lie_in_blocks():
@@ -127,7 +126,7 @@ def test_of_many_cells_a_sample_of_every_image_is_looked_at(monkeypatch):
             return super().transform(A)
 
     images = [*planted(3, n_images=11, cells=98), *planted(3, n_images=1, cells=2)]
-    value = agreement(images, 3, estimator=lambda k: Counting(k, random_state=0))
+    value = select_k(images, 3, estimator=lambda k: Counting(k, random_state=0)).agreements[3]
     assert value > 0.95
     assert len(seen) == 2 * choose_k.N_SPLITS
     # 1080 rows: 240 / 1080 of 98 are 21.8, and of 2 one at least
@@ -152,7 +151,7 @@ def test_a_k_that_a_half_cannot_be_fitted_with_is_not_tried():
     ],
 )
 def test_fewer_than_two_images_cannot_be_halved(images, sentence):
-    for call in (lambda: select_k(images), lambda: agreement(images, 2)):
+    for call in (lambda: select_k(images), lambda: select_k(images, 2)):
         with pytest.raises(InputError, match=sentence):
             call()
 
@@ -163,8 +162,6 @@ def test_bounds_out_of_range():
     for threshold in (0, 1.5, float("nan")):
         with pytest.raises(InputError, match="out of range"):
             select_k(planted(2), threshold=threshold)
-    with pytest.raises(InputError, match="n_components"):
-        agreement(planted(2), 17)
 
 
 def test_matched_iou_of_a_hand_made_case():

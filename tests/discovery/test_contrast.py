@@ -24,7 +24,7 @@ from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.factorization import NMF
 from deepff.features.activations import Activations, ImageRecord
 from deepff.features.extraction import extract, extract_layers
-from deepff.features.layers import resolve_layer
+from deepff.features.layers import map_layers, resolve_layer
 from deepff.features.loading import load_backbone
 from deepff.images.files import find_images
 from deepff.regions.thresholds import masks, thresholds
@@ -252,13 +252,13 @@ def test_a_set_without_contrast_is_warned_of():
     ],
 )
 def test_layers_chosen_for_networks(model, finer, coarser):
-    found = contrast_layers(load_backbone(model, pretrained=False), size=128)
+    found = contrast_layers(map_layers(load_backbone(model, pretrained=False), 128))
     assert [(layer.name, layer.channels, layer.stride) for layer in found] == [finer, coarser]
     assert all(layer.non_negative for layer in found)
 
 
 def test_the_layers_grids_at_the_default_size():
-    finer, coarser = contrast_layers(load_backbone())
+    finer, coarser = contrast_layers(map_layers(load_backbone()))
     assert (finer.grid, coarser.grid) == ((28, 28), (14, 14))
 
 
@@ -271,20 +271,20 @@ def flat_network(*strides: int) -> nn.Sequential:
 
 
 def test_layers_of_a_network_without_stages():
-    found = contrast_layers(load_backbone(flat_network(2, 1, 2, 1)), size=64)
+    found = contrast_layers(map_layers(load_backbone(flat_network(2, 1, 2, 1)), 64))
     assert [(layer.path, layer.stride) for layer in found] == [("5", 2), ("9", 4)]
 
 
 def test_maps_of_depthwise_convolutions_are_passed_over():
     network = flat_network(2, 2)
     network.append(nn.Conv2d(4, 4, 3, padding=1, groups=4)).append(nn.ReLU())
-    found = contrast_layers(load_backbone(network), size=64)
+    found = contrast_layers(map_layers(load_backbone(network), 64))
     assert [(layer.path, layer.stride) for layer in found] == [("3", 2), ("5", 4)]
 
 
 def test_a_network_without_two_strides_is_refused():
     with pytest.raises(InputError, match="two strides"):
-        contrast_layers(load_backbone(flat_network(1, 1)), size=64)
+        contrast_layers(map_layers(load_backbone(flat_network(1, 1)), 64))
 
 
 def object_quality(maps: HeatMaps, method: str, truth: GroundTruthSet) -> float:
@@ -299,7 +299,7 @@ def test_weights_and_two_layers_beat_the_papers_recipe_on_real_images(data_root)
     backbone = load_backbone()
     head, _ = extract(files, backbone, resolve_layer(backbone))
     paper = object_factor(head, torch.ones(head.rows.shape[1])).heatmaps
-    layers, _ = extract_layers(files, backbone, contrast_layers(backbone))
+    layers, _ = extract_layers(files, backbone, contrast_layers(map_layers(backbone)))
     weights = [border_contrast(activations).weights for activations in layers]
     contrast = fused_object(layers, weights).heatmaps
     # 0.49 and 0.79 when measured.
@@ -310,7 +310,7 @@ def test_weights_and_two_layers_beat_the_papers_recipe_on_real_images(data_root)
 def test_objects_that_fill_the_frame_are_warned_of(cats_filling_the_frame):
     photos, crops = cats_filling_the_frame
     backbone = load_backbone()
-    _, coarser = contrast_layers(backbone)
+    _, coarser = contrast_layers(map_layers(backbone))
     warnings = []
     for files in (find_images(photos), find_images(crops)):
         activations, _ = extract(files, backbone, coarser)

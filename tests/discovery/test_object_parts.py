@@ -20,7 +20,7 @@ from deepff.evaluation.metrics import count_overlaps, factor_quality
 from deepff.factorization import NMF
 from deepff.features.activations import Activations, ImageRecord
 from deepff.features.extraction import extract_layers
-from deepff.features.layers import resolve_layer
+from deepff.features.layers import map_layers, resolve_layer
 from deepff.features.loading import load_backbone
 from deepff.images.reading import read_image
 from deepff.regions.find import refined
@@ -249,7 +249,7 @@ def test_shares_of_cells_worked_out_by_hand():
     ],
 )
 def test_layers_of_parts(model, name, channels):
-    layer = part_layer(load_backbone(model, pretrained=False), size=128)
+    layer = part_layer(map_layers(load_backbone(model, pretrained=False), 128))
     assert (layer.name, layer.channels, layer.non_negative) == (name, channels, True)
 
 
@@ -263,7 +263,11 @@ def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
     truth = cars.images[::8]
     files = [item.image for item in truth]
     backbone = load_backbone()
-    layers = [resolve_layer(backbone), part_layer(backbone), *contrast_layers(backbone)]
+    layers = [
+        resolve_layer(backbone),
+        part_layer(map_layers(backbone)),
+        *contrast_layers(map_layers(backbone)),
+    ]
     (head, features, *of_object), _ = extract_layers(files, backbone, layers)
     contrasts = [border_contrast(activations) for activations in of_object]
     assert not fills_frame(contrasts[-1].separation)

@@ -21,7 +21,8 @@ from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract
 from deepff.features.layers import resolve_layer
 from deepff.features.loading import load_backbone
-from deepff.regions.find import RegionOptions, find_regions
+from deepff.options import RegionOptions
+from deepff.regions.find import find_regions
 from deepff.results.result import Result
 
 

@@ -26,7 +26,7 @@ from deepff.evaluation.discovered_parts import (
     part_sets,
     table4,
 )
-from deepff.evaluation.icoseg_table import column_name, table1
+from deepff.evaluation.icoseg_table import column_names, table1
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.evaluation.named_parts import LABEL_HEIGHT, part_masks, table3
 from deepff.evaluation.objects import table2
@@ -34,7 +34,7 @@ from deepff.evaluation.poorest import Poorest
 from deepff.evaluation.predictions import Network
 from deepff.evaluation.tables import Table, write_tables
 from deepff.features.activations import ImageRecord
-from deepff.features.layers import resolve_layer
+from deepff.features.layers import map_layers, resolve_layer
 from deepff.features.loading import load_backbone
 from deepff.regions.find import find_regions
 
@@ -478,7 +478,20 @@ def test_table_1_keeps_objects_where_no_group_has_parts(tmp_path: Path, colors: 
     ],
 )
 def test_groups_have_short_names(group: str, name: str) -> None:
-    assert column_name(group) == name
+    assert column_names([group]) == [name]
+
+
+def test_no_two_groups_share_a_column() -> None:
+    groups = [
+        "036 Gymnastics-1",
+        "036 Gymnastics-2",
+        "025 Airshows-helicopter",
+        "025 Airshows-planes",
+    ]
+    names = column_names([*groups, "021 Elephants-safari"])
+    assert names == [*groups, "Elephants (021)"]
+    with pytest.raises(InputError, match="named twice"):
+        column_names(["021", "018", "021"])
 
 
 def test_a_layer_that_goes_negative_is_refused() -> None:
@@ -505,7 +518,7 @@ def test_the_recipe_contrast_stands_beside_the_papers_in_table_1(
 ) -> None:
     """As `deepff discover --recipe contrast` and `deepff segment` find it, in numbers and shown."""
     backbone = load_backbone()
-    layers = contrast_layers(backbone)
+    layers = contrast_layers(map_layers(backbone))
     network = Network(backbone, resolve_layer(backbone), object_layers=layers)
     table = table1(network, data_root / "icoseg", groups=["036"], report=quiet)["table1-top"]
     rows = rows_of(table)

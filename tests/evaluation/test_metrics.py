@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pycocotools import mask as mask_api
-from sklearn.metrics import accuracy_score, jaccard_score
+from sklearn.metrics import jaccard_score
 from torchvision.ops import box_iou as torchvision_box_iou
 
 from deepff.errors import InputError
@@ -24,8 +24,6 @@ from deepff.evaluation.metrics import (
     factor_quality,
     iou,
     jaccard,
-    mean_over_classes,
-    precision,
 )
 
 # Two images of 1 × 10 and 2 × 3 pixels, labels 0 (background), 1, 2 (parts), and the two that are
@@ -200,38 +198,32 @@ def test_metrics_stay_in_range_for_any_masks(masks: np.ndarray, labels: np.ndarr
         assert (np.asarray(values) <= 1).all()
     for mask in masks:
         assert 0 <= jaccard(mask, labels) <= 1
-        assert 0 <= precision(mask, labels) <= 1
 
 
 # --- one image ---
 
 
-def test_jaccard_and_precision_by_hand() -> None:
+def test_jaccard_by_hand() -> None:
     # The object is parts 1 and 2 and the pixel of the object without a part: pixels 3 to 8. The
-    # mask has pixels 2, 3, 4, 5 and 8 of those that are judged: 4 shared, 7 in either; wrong are
-    # pixels 2, 6 and 7 of nine.
+    # mask has pixels 2, 3, 4, 5 and 8 of those that are judged: 4 shared, 7 in either.
     assert jaccard(MASKS[0][0], LABELS[0]) == 4 / 7
-    assert precision(MASKS[0][0], LABELS[0]) == 6 / 9
 
 
 @given(arrays(bool, (4, 5)), arrays(bool, (4, 5)))
 @settings(deadline=None, max_examples=50)
-def test_jaccard_and_precision_agree_with_others(mask: np.ndarray, truth: np.ndarray) -> None:
-    assert precision(mask, truth) == pytest.approx(accuracy_score(truth.ravel(), mask.ravel()))
+def test_jaccard_agree_with_others(mask: np.ndarray, truth: np.ndarray) -> None:
     if mask.any() or truth.any():
         assert jaccard(mask, truth) == pytest.approx(jaccard_score(truth.ravel(), mask.ravel()))
         rles = [mask_api.encode(np.asfortranarray(m.astype(np.uint8))) for m in (mask, truth)]
         assert jaccard(mask, truth) == pytest.approx(mask_api.iou(rles[:1], rles[1:], [0]).item())
 
 
-def test_jaccard_and_precision_where_there_is_nothing() -> None:
+def test_jaccard_where_there_is_nothing() -> None:
     nothing, something = np.zeros((2, 2), bool), np.eye(2) > 0
 
     assert jaccard(nothing, nothing) == 1
     assert jaccard(something, nothing) == jaccard(nothing, something) == 0
-    assert precision(something, nothing) == 0.5
     assert jaccard(something, np.full((2, 2), 255)) == 1
-    assert precision(something, np.full((2, 2), 255)) == 1
 
 
 def test_mask_of_another_size_is_refused() -> None:
@@ -285,9 +277,3 @@ def test_corloc_by_hand() -> None:
     )
     with pytest.raises(InputError, match="no image"):
         corloc([], [])
-
-
-def test_mean_over_classes_weighs_classes_the_same() -> None:
-    assert mean_over_classes({"cow": 0.5, "horse": 0.25}) == 0.375
-    with pytest.raises(InputError, match="no class"):
-        mean_over_classes({})

@@ -25,8 +25,9 @@ from deepff.export.folder import segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.instances import annotated_images, find_instances, run_lengths
 from deepff.export.polygons import instance_polygons, joined
+from deepff.options import RegionOptions
 from deepff.regions.components import component_boxes
-from deepff.regions.find import RegionOptions, Regions
+from deepff.regions.find import Regions
 from deepff.report.load import load
 from deepff.report.report import write_report_page
 

@@ -27,8 +27,9 @@ from deepff.export.png import folder_name
 from deepff.features.activations import ImageRecord
 from deepff.features.source import FeatureSource
 from deepff.images.files import find_images
+from deepff.options import RegionOptions
 from deepff.regions.components import bounding_box, largest_component
-from deepff.regions.find import RegionOptions, Regions, find_regions
+from deepff.regions.find import Regions, find_regions
 from deepff.regions.part_names import factor_names
 from deepff.report.load import load
 from deepff.results.factorization import Factorization

@@ -1,18 +1,10 @@
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from deepff.errors import InputError
-from deepff.regions.part_names import check_parts, part_map, parts_by_coverage, read_parts
-
-
-def test_a_part_belongs_to_the_factors_that_cover_more_than_half_of_it() -> None:
-    coverage = np.array([[0.9, 0.51, 0.5, 0.0], [0.1, 0.6, 0.2, 0.0], [0.0, 0.0, 0.3, 0.0]])
-    names = ["head", "ear", "leg", "tail"]
-    assert parts_by_coverage(coverage, names) == {0: ["head", "ear"], 1: ["ear"], 2: []}
-    assert parts_by_coverage(coverage, names, threshold=0.25)[2] == ["leg"]
+from deepff.regions.part_names import check_parts, part_map, read_parts
 
 
 @pytest.mark.parametrize(

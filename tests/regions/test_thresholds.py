@@ -10,7 +10,7 @@ import deepff
 from deepff.errors import InputError
 from deepff.regions.thresholds import PERCENTILE_BINS, THRESHOLDS, label_map, masks, thresholds
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.histogram import Levels
+from deepff.results.histogram import Histogram
 
 
 def skewed_maps(n: int, k: int, seed: int) -> list[torch.Tensor]:
@@ -203,7 +203,7 @@ def test_a_sampled_histogram_gives_nearly_the_thresholds_of_all_pixels(data_root
     """Real maps, images of several sizes; within half a percent of each factor's maximum."""
     folder = next((data_root / "icoseg/images").glob("036*"))
     heatmaps = deepff.discover(folder, 3).heatmaps
-    levels = Levels.sampled(heatmaps)
+    levels = Histogram.sampled(heatmaps)
     assert torch.equal(levels.high, heatmaps.scale)
     for method, value in [
         ("percentile", 75),

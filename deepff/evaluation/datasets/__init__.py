@@ -5,7 +5,7 @@ from deepff.evaluation.datasets.ground_truth import (
     BACKGROUND,
     IGNORED,
     UNNAMED,
-    Box,
+    AnnotatedBox,
     GroundTruthImage,
     GroundTruthSet,
     object_labels,
@@ -13,7 +13,7 @@ from deepff.evaluation.datasets.ground_truth import (
 from deepff.evaluation.datasets.icoseg import load_icoseg
 from deepff.evaluation.datasets.labels import load_label_folder, read_part_names
 from deepff.evaluation.datasets.pascal_part import MERGED_PARTS, TABLE3_PARTS, load_pascal_part
-from deepff.evaluation.datasets.voc import VOC_CLASSES, VOC_FILTERS, load_voc
+from deepff.evaluation.datasets.voc import VOC_CLASSES, load_voc
 
 __all__ = [
     "BACKGROUND",
@@ -24,8 +24,7 @@ __all__ = [
     "TABLE3_PARTS",
     "UNNAMED",
     "VOC_CLASSES",
-    "VOC_FILTERS",
-    "Box",
+    "AnnotatedBox",
     "GroundTruthImage",
     "GroundTruthSet",
     "load_coco",

@@ -14,7 +14,7 @@ from deepff.errors import InputError
 from deepff.evaluation.datasets.ground_truth import (
     BACKGROUND_NAMES,
     IGNORED,
-    Box,
+    AnnotatedBox,
     GroundTruthImage,
     GroundTruthSet,
 )
@@ -134,7 +134,7 @@ def _load_image(
     boxes = []
     for label, annotation in instances:
         x, y, width, height = annotation["bbox"]
-        boxes.append(Box(part_names[label - 1], (x, y, x + width, y + height)))
+        boxes.append(AnnotatedBox(part_names[label - 1], (x, y, x + width, y + height)))
     shape = (entry["height"], entry["width"])
     return GroundTruthImage(
         image=_find_image(entry, folder, images),

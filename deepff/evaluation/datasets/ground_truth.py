@@ -38,7 +38,7 @@ BACKGROUND_NAMES = ("background", "_background_")
 
 
 @dataclass(frozen=True)
-class Box:
+class AnnotatedBox:
     """One annotated object.
 
     Attributes
@@ -63,14 +63,14 @@ class GroundTruthImage:
     Attributes
     ----------
     image : ImageFile
-    boxes : tuple of Box
+    boxes : tuple of AnnotatedBox
         All annotated objects, whatever their class.
     read_labels : callable, optional
         Reads the label map from disk; None where the data set has no segmentation of this image.
     """
 
     image: ImageFile
-    boxes: tuple[Box, ...] = ()
+    boxes: tuple[AnnotatedBox, ...] = ()
     read_labels: Callable[[], np.ndarray] | None = None
 
     def labels(self) -> np.ndarray:

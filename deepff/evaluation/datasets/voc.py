@@ -10,12 +10,13 @@ import numpy as np
 from deepff.errors import InputError
 from deepff.evaluation.datasets.ground_truth import (
     IGNORED,
-    Box,
+    AnnotatedBox,
     GroundTruthImage,
     GroundTruthSet,
     read_label_image,
 )
 from deepff.images.files import ImageFile
+from deepff.options import VocFilter, chosen
 
 VOC_CLASSES = (
     "aeroplane",
@@ -40,8 +41,6 @@ VOC_CLASSES = (
     "tvmonitor",
 )
 
-VOC_FILTERS = ("difficult-or-truncated", "difficult")
-
 
 def load_voc(
     root: str | Path,
@@ -49,7 +48,7 @@ def load_voc(
     year: int | None = None,
     split: str = "trainval",
     classes: Sequence[str] | None = None,
-    filter: str = "difficult-or-truncated",
+    filter: str = VocFilter.DIFFICULT_OR_TRUNCATED,
 ) -> list[GroundTruthSet]:
     """Load Pascal VOC, one set of images a class.
 
@@ -82,8 +81,7 @@ def load_voc(
     InputError
         A file or folder that VOC has is missing or damaged, or a class or filter is unknown.
     """
-    if filter not in VOC_FILTERS:
-        raise InputError(f"no filter “{filter}”; the filters are: {', '.join(VOC_FILTERS)}")
+    chosen(VocFilter, filter, "filter")
     classes = check_classes(VOC_CLASSES if classes is None else classes, VOC_CLASSES)
     folder = find_voc(root, year)
     return [_load_class(folder, class_name, split, filter) for class_name in classes]
@@ -146,7 +144,7 @@ def image_file(folder: Path, image_id: str) -> ImageFile:
     return ImageFile(path=path.absolute(), name=path.name)
 
 
-def read_boxes(path: Path) -> tuple[Box, ...]:
+def read_boxes(path: Path) -> tuple[AnnotatedBox, ...]:
     """Boxes of a VOC annotation file, in pixel-edge coordinates.
 
     Raises
@@ -163,12 +161,12 @@ def read_boxes(path: Path) -> tuple[Box, ...]:
         raise InputError(f"{path} is not a Pascal VOC annotation") from error
 
 
-def _box(element: ET.Element) -> Box:
+def _box(element: ET.Element) -> AnnotatedBox:
     x_min, y_min, x_max, y_max = (
         float(element.findtext(f"bndbox/{side}", default="missing"))
         for side in ("xmin", "ymin", "xmax", "ymax")
     )
-    return Box(
+    return AnnotatedBox(
         class_name=element.findtext("name", default="").strip(),
         coordinates=(x_min - 1, y_min - 1, x_max, y_max),
         difficult=element.findtext("difficult", default="0").strip() == "1",
@@ -183,7 +181,7 @@ def _load_class(folder: Path, class_name: str, split: str, filter: str) -> Groun
         if not any(
             box.class_name == class_name
             and not box.difficult
-            and not (box.truncated and filter == "difficult-or-truncated")
+            and not (box.truncated and filter == VocFilter.DIFFICULT_OR_TRUNCATED)
             for box in boxes
         ):
             continue

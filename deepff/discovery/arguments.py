@@ -1,0 +1,125 @@
+"""What discover, discover_parts and apply are given: checked, completed, and shown again."""
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from torch import nn
+
+from deepff.errors import InputError
+from deepff.features.backbone import Backbone
+from deepff.features.layers import Layer, LayerMap
+from deepff.features.loading import load_backbone
+from deepff.options import MIN_MEMORY
+from deepff.runtime import distributed
+
+Model = str | nn.Module | Backbone
+FactorCounts = int | Iterable[int] | Literal["auto"]
+
+
+def opened_backbone(model: Model, device: str) -> Backbone:
+    """A network by name, or one's own, on the device; one that is open already as it is."""
+    return model if isinstance(model, Backbone) else load_backbone(model, device=device)
+
+
+def factor_counts_of(n_components: FactorCounts) -> list[int] | Literal["auto"]:
+    """Numbers of factors, ascending, or "auto".
+
+    Raises
+    ------
+    InputError
+        They are none, no whole numbers, or below 1.
+    """
+    if n_components == "auto":
+        return "auto"
+    if isinstance(n_components, str) or not isinstance(n_components, numbers.Integral | Iterable):
+        raise InputError(f'n_components is {n_components!r}; give a number, several, or "auto"')
+    counts: list[Any] = (
+        [n_components] if isinstance(n_components, numbers.Integral) else list(n_components)
+    )
+    if not counts or not all(isinstance(k, numbers.Integral) and int(k) >= 1 for k in counts):
+        raise InputError(
+            f"the number of factors must be a whole number, 1 or more, not {n_components}"
+        )
+    return sorted({int(k) for k in counts})
+
+
+def check_memory(memory: int | None) -> None:
+    """Raise InputError for a bound too small for the sample of rows that factors start from."""
+    if memory is not None and memory < MIN_MEMORY:
+        raise InputError(
+            f"{memory} bytes are too little memory; give {MIN_MEMORY // 2**20} MiB or more"
+        )
+
+
+def check_activations(layer_map: LayerMap, layers: Sequence[Layer], needed_by: str | None) -> None:
+    """Raise InputError for layers that are NaN, or that go negative where that is of no use.
+
+    Parameters
+    ----------
+    layer_map : LayerMap
+    layers : sequence of Layer
+    needed_by : str or None
+        What needs activations that are never negative: "NMF"; None where nothing does.
+    """
+    name = layer_map.backbone.name
+    for layer in layers:
+        if math.isnan(layer.minimum):
+            raise InputError(
+                f"the activations of layer {layer.name} are NaN; check the weights of {name}"
+            )
+        if needed_by is None or layer.non_negative:
+            continue
+        nearby = layer_map.nearby_non_negative(layer)
+        alternatives = (
+            f"choose a layer that does not, such as {', '.join(nearby)}, or " if nearby else ""
+        )
+        raise InputError(
+            f"layer {layer.name} of {name} goes down to {layer.minimum:.3g}, and {needed_by} "
+            f"needs activations that are never negative; {alternatives}use the method pca"
+        )
+
+
+def own_cache(cache: str | Path | None) -> str | Path | None:
+    """The folder of this rank: several processes do not share one index."""
+    if cache is None or distributed.n_ranks() == 1:
+        return cache
+    return Path(cache) / f"rank-{distributed.rank()}-of-{distributed.n_ranks()}"
+
+
+def shown_call(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
+    """The call of a public function with these arguments, without those that are the default."""
+    parameters = inspect.signature(function).parameters
+    given = [
+        _shown(value)
+        if parameters[name].default is inspect.Parameter.empty
+        # An array has no one answer to whether it equals the default.
+        else f"{name}={_shown(value)}"
+        for name, value in arguments.items()
+        if name in parameters
+        and value is not parameters[name].default
+        and not (isinstance(value, str | int | float) and value == parameters[name].default)
+    ]
+    return f"deepff.{function.__name__}({', '.join(given)})"
+
+
+_MOST_SHOWN = 20
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str | Path):
+        return repr(str(value))
+    if isinstance(value, Backbone):
+        return value.name
+    if isinstance(value, int | float | bool | None):
+        return repr(value)
+    path = getattr(value, "path", None)
+    if isinstance(path, Path):
+        return repr(str(path))
+    if isinstance(value, list | tuple | range):
+        shown = [_shown(item) for item in cast(Sequence[Any], value)[:_MOST_SHOWN]]
+        return f"[{', '.join(shown)}{', …' if len(value) > len(shown) else ''}]"
+    return f"<{type(value).__name__}>"

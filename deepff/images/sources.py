@@ -1,0 +1,112 @@
+"""What an image set is given as, and reading images wherever they come from."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from deepff.errors import InputError
+from deepff.images.files import ImageFile, find_images
+from deepff.images.items import ImageItem
+from deepff.images.reading import UnreadableImageError, content_digest, image_size, read_image
+
+# What the pixels of an image are read from; None where that is gone.
+Source = Path | ImageItem | None
+SetImage = ImageFile | ImageItem
+Images = str | Path | Iterable[Any]
+
+_GONE = "it was not a file, so a saved result cannot read it again: load it with images=..."
+
+
+def given_images(images: Images) -> list[SetImage]:
+    """The images that a caller means, in order, with their names.
+
+    Parameters
+    ----------
+    images : path, glob, sequence of these, or images
+        A folder stands for its files in natural order; a list keeps its order. Images are what
+        :func:`deepff.images.items.as_pixels` takes: in a list, or anything with ``__len__`` and
+        ``__getitem__``, which is asked for one item at a time. They are named by their place.
+
+    Raises
+    ------
+    InputError
+        There are none, or files and images are mixed.
+    """
+    if isinstance(images, str | Path):
+        return list(find_images(images))
+    if isinstance(images, Image.Image):
+        images = [images]
+    if not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
+        images = list(images)
+    if isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 3:
+        images = [images]
+    assert hasattr(images, "__len__") and hasattr(images, "__getitem__")
+    if not isinstance(images, list | tuple):
+        return _by_place(images)
+    are_paths = [isinstance(image, str | Path) for image in images]
+    are_named = [isinstance(image, ImageFile | ImageItem) for image in images]
+    if all(are_named) and images:
+        return list(images)
+    if all(are_paths):
+        return list(find_images(images))
+    if any(are_paths) or any(are_named):
+        raise InputError("files and images are mixed in one list; give the one or the other")
+    return _by_place(images)
+
+
+def read_source(source: Source, min_longest_side: int | None = None) -> np.ndarray:
+    """The pixels of an image, RGB: uint8 (height, width, 3).
+
+    Parameters
+    ----------
+    source : Path, ImageItem or None
+    min_longest_side : int, optional
+        As for :func:`deepff.images.reading.read_image`.
+
+    Raises
+    ------
+    UnreadableImageError
+        It cannot be read, or not any more.
+    """
+    if source is None:
+        raise UnreadableImageError(_GONE)
+    return source.read() if isinstance(source, ImageItem) else read_image(source, min_longest_side)
+
+
+def source_size(source: Source) -> tuple[int, int]:
+    """Height and width in pixels of an image as seen upright; of a file from its header alone.
+
+    Raises
+    ------
+    UnreadableImageError
+        As :func:`read_source`.
+    """
+    if isinstance(source, Path):
+        return image_size(source)
+    height, width = read_source(source).shape[:2]
+    return height, width
+
+
+def source_digest(source: Source) -> str:
+    """What tells an image from another: SHA-256 of a file's bytes, or of an item's pixels.
+
+    Raises
+    ------
+    UnreadableImageError
+        As :func:`read_source`.
+    """
+    if source is None:
+        raise UnreadableImageError(_GONE)
+    return source.digest() if isinstance(source, ImageItem) else content_digest(source)
+
+
+def _by_place(items: Any) -> list[SetImage]:
+    n = len(items)
+    if not n:
+        raise InputError("no images were named: give a folder, files, a glob, or images")
+    width = len(str(n - 1))
+    return [ImageItem(items, index, f"{index:0{width}d}") for index in range(n)]

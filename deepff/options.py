@@ -1,0 +1,260 @@
+"""Every choice there is to make, what it means and what it is by default, in one place.
+
+The library, the command line, the app and the benchmarks take them from here. Members are strings:
+``"otsu"`` can be given wherever ``Threshold.OTSU`` can. Nothing here needs torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from deepff.errors import InputError
+
+MODEL = "efficientnet_lite0"
+N_COMPONENTS = 4
+N_PARTS = 3
+SIZE = 448  # pixels, the longer side of resized images
+BATCH_SIZE = 8
+MIN_MEMORY = 256 * 2**20  # bytes
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class Device(StrEnum):
+    """Where to compute."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    MPS = "mps"
+
+
+class Interpolation(StrEnum):
+    """How images are resized."""
+
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+
+
+class Method(StrEnum):
+    """How activations are factorised."""
+
+    NMF = "nmf"
+    PCA = "pca"
+    KMEANS = "kmeans"
+
+
+class Solver(StrEnum):
+    """How NMF is solved: HALS, or the paper's multiplicative updates."""
+
+    HALS = "hals"
+    MU = "mu"
+
+
+class Recipe(StrEnum):
+    """A way from images to regions: the paper's, or the object by contrast with the border."""
+
+    PAPER = "paper"
+    CONTRAST = "contrast"
+
+
+class ChannelWeights(StrEnum):
+    """What channels are multiplied with before the factorization."""
+
+    NONE = "none"
+    BORDER = "border"
+
+
+class Threshold(StrEnum):
+    """How a heat map becomes a mask; all but ``otsu-image`` are over the whole set."""
+
+    PERCENTILE = "percentile"
+    OTSU = "otsu"
+    OTSU_IMAGE = "otsu-image"
+    MAX_FRACTION = "max-fraction"
+
+
+class Refinement(StrEnum):
+    """How regions follow the edges of the image."""
+
+    NONE = "none"
+    GUIDED_CRF = "guided-crf"
+    DENSE_CRF = "dense-crf"
+
+
+class ExportFormat(StrEnum):
+    """What annotations are written for."""
+
+    COCO = "coco"
+    COCO_POLYGONS = "coco-polygons"
+    YOLO = "yolo"
+    YOLO_SEG = "yolo-seg"
+    VOC = "voc"
+    LABELME = "labelme"
+    LABEL_STUDIO = "label-studio"
+    CVAT = "cvat"
+    PNG = "png"
+
+
+class Instances(StrEnum):
+    """What one annotation is: a connected component, or all of a part in an image."""
+
+    COMPONENTS = "components"
+    PARTS = "parts"
+
+
+class VocFilter(StrEnum):
+    """Which VOC images are left out: those whose objects of the class are all this."""
+
+    DIFFICULT_OR_TRUNCATED = "difficult-or-truncated"
+    DIFFICULT = "difficult"
+
+
+# The value that a threshold takes, by default and at the least and most.
+THRESHOLD_VALUES: dict[Threshold, tuple[float, float, float]] = {
+    Threshold.PERCENTILE: (75.0, 0.0, 100.0),
+    Threshold.MAX_FRACTION: (0.5, 0.0, 1.0),
+}
+
+
+def chosen(choices: type[Choice], value: str, what: str) -> Choice:
+    """The choice that ``value`` names.
+
+    Parameters
+    ----------
+    choices : StrEnum
+        What there is to choose from.
+    value : str
+    what : str
+        What is chosen, for the message: "recipe".
+
+    Raises
+    ------
+    InputError
+        There is no such choice; the message names those that there are.
+    """
+    try:
+        return choices(value)
+    except ValueError:
+        raise InputError(
+            f"there is no {what} {value!r}; choose one of {', '.join(choices)}"
+        ) from None
+
+
+def threshold_value(threshold: str, value: float | None = None) -> float | None:
+    """The value that goes with a threshold: the one given, else the default; None where it has
+    none.
+
+    Parameters
+    ----------
+    threshold : str
+        One of :class:`Threshold`.
+    value : float, optional
+        The percentile, in [0, 100], or the fraction of the maximum, in (0, 1].
+
+    Raises
+    ------
+    InputError
+        No such threshold, a value that is out of its range, or one where there is none to give.
+    """
+    threshold = chosen(Threshold, threshold, "threshold")
+    if threshold not in THRESHOLD_VALUES:
+        if value is not None:
+            raise InputError(f"the threshold {threshold} takes no value; leave out {value:g}")
+        return None
+    default, low, high = THRESHOLD_VALUES[threshold]
+    if value is None:
+        return default
+    if threshold == Threshold.PERCENTILE and not low <= value <= high:
+        raise InputError(f"a percentile of {value:g} is out of range; it lies between 0 and 100")
+    if threshold == Threshold.MAX_FRACTION and not low < value <= high:
+        raise InputError(
+            f"a fraction of {value:g} of the maximum is out of range; it is above 0 and at most 1"
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class RegionOptions:
+    """How heat maps become regions.
+
+    Attributes
+    ----------
+    threshold : Threshold
+        See :func:`deepff.regions.thresholds.thresholds`.
+    value : float or None
+        What goes with it, by default :func:`threshold_value`.
+    refine : Refinement
+        Refine along the edges of the image, see :func:`deepff.regions.guided_crf.guided_crf`
+        (DFF-CRF) and :func:`deepff.regions.dense_crf.dense_crf`, after which holes are filled.
+    parts : mapping of int to str, optional
+        Names of factors. Factors of one name make one region, those without a name none. Without
+        it every factor is a region.
+
+    Raises
+    ------
+    InputError
+        There is no such threshold or refinement, or the value does not go with the threshold.
+    """
+
+    threshold: str = Threshold.PERCENTILE
+    value: float | None = None
+    refine: str = Refinement.NONE
+    parts: Mapping[int, str] | None = None
+
+    def __post_init__(self) -> None:
+        # Frozen: what was given as plain text is held as the choice that it names.
+        object.__setattr__(self, "value", threshold_value(self.threshold, self.value))
+        object.__setattr__(self, "threshold", Threshold(self.threshold))
+        object.__setattr__(self, "refine", chosen(Refinement, self.refine, "refinement"))
+
+    def __str__(self) -> str:
+        value = "" if self.value is None else f"{self.value:g}"
+        rules = {
+            Threshold.PERCENTILE: f"threshold: percentile {value} over the set",
+            Threshold.MAX_FRACTION: f"threshold: {value} of the maximum over the set",
+            Threshold.OTSU: "threshold: Otsu over the set",
+            Threshold.OTSU_IMAGE: "threshold: Otsu per image",
+        }
+        refinements = {
+            Refinement.NONE: "",
+            Refinement.GUIDED_CRF: ", refined by CRF",
+            Refinement.DENSE_CRF: ", refined by dense CRF",
+        }
+        return rules[Threshold(self.threshold)] + refinements[Refinement(self.refine)]
+
+
+# What each recipe does from the maps on.
+RECIPE_OPTIONS: dict[str, RegionOptions] = {
+    Recipe.PAPER: RegionOptions(),
+    Recipe.CONTRAST: RegionOptions(Threshold.OTSU_IMAGE, refine=Refinement.DENSE_CRF),
+}
+
+
+def region_options(
+    recipe: str,
+    threshold: str | None = None,
+    value: float | None = None,
+    refine: str | None = None,
+    parts: Mapping[int, str] | None = None,
+) -> RegionOptions:
+    """A recipe's way to make regions, but for what is chosen otherwise.
+
+    Parameters
+    ----------
+    recipe : str
+        One of :class:`Recipe`.
+    threshold, value, refine, parts : optional
+        See :class:`RegionOptions`.
+
+    Raises
+    ------
+    InputError
+        As :class:`RegionOptions`, or there is no such recipe.
+    """
+    defaults = RECIPE_OPTIONS[chosen(Recipe, recipe, "recipe")]
+    by_default = defaults.value if threshold is None and value is None else value
+    return RegionOptions(
+        threshold or defaults.threshold, by_default, refine or defaults.refine, parts
+    )
