@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import timm
 import torch
@@ -12,7 +14,7 @@ from deepff.features.layers import (
     Layer,
     forward_to_layers,
     list_layers,
-    nearby_non_negative,
+    map_layers,
     paper_names,
     resolve_layer,
 )
@@ -381,13 +383,15 @@ def test_forward_to_layer_is_the_same_to_the_bit(lite: Backbone) -> None:
 
 
 def test_nearby_non_negative_layers(lite: Backbone) -> None:
-    layers = list_layers(lite, size=224)
-    signed = by_path(layers)
+    layer_map = map_layers(lite, size=224)
+    signed = layer_map.by_path
     # In running order …, blocks.6.0.bn1, blocks.6.0.bn2, blocks.6.0 (signed), conv_head, bn2.
     expected = ["bn2", "blocks.6.0.bn2", "blocks.6.0.bn1"]
-    assert nearby_non_negative(layers, signed["conv_head"]) == expected
-    assert nearby_non_negative(layers, signed["conv_head"], n=1) == ["bn2"]
-    assert nearby_non_negative(layers[:1], layers[0]) == []
+    assert layer_map.nearby_non_negative(signed["conv_head"]) == expected
+    assert layer_map.nearby_non_negative(signed["conv_head"], n=1) == ["bn2"]
+    first = layer_map.layers[0]
+    alone = replace(layer_map, by_path={first.path: first})
+    assert alone.nearby_non_negative(first) == []
 
 
 def test_several_layers_in_one_pass_are_what_each_alone_is(lite: Backbone) -> None:

@@ -8,7 +8,8 @@ from torch.nn import functional
 
 import deepff
 from deepff.errors import InputError
-from deepff.regions.thresholds import PERCENTILE_BINS, THRESHOLDS, label_map, masks, thresholds
+from deepff.options import THRESHOLD_VALUES, Threshold, threshold_value
+from deepff.regions.thresholds import PERCENTILE_BINS, label_map, masks, thresholds
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.histogram import Histogram
 
@@ -80,7 +81,7 @@ def test_max_fraction_takes_the_maximum_over_the_set() -> None:
     assert thresholds(maps, "max-fraction", 0.25).tolist() == [[1.0, 2.0], [1.0, 2.0]]
 
 
-@pytest.mark.parametrize("method", THRESHOLDS)
+@pytest.mark.parametrize("method", list(Threshold))
 @pytest.mark.parametrize("level", [0.0, 0.3, -2.0, 1e-30])
 def test_a_constant_factor_has_empty_masks(method: str, level: float) -> None:
     # upsampling returns equal values with rounding noise, which is nothing to threshold either
@@ -89,7 +90,7 @@ def test_a_constant_factor_has_empty_masks(method: str, level: float) -> None:
     varied = torch.linspace(0, 1, 29 * 47).view(1, 29, 47)
     image = torch.cat([constant, varied])
 
-    rows = thresholds([image, image], method, 0.5)
+    rows = thresholds([image, image], method, threshold_value(method))
 
     assert not rows.isnan().any()
     assert [bool(mask.any()) for mask in masks(image, rows[1])] == [False, True]
@@ -154,12 +155,12 @@ def test_wrong_options_are_refused(method: str, value: float, message: str) -> N
         thresholds([torch.rand(1, 2, 2)], method, value)
 
 
-@pytest.mark.parametrize("method", THRESHOLDS)
+@pytest.mark.parametrize("method", list(Threshold))
 def test_no_maps_and_maps_read_once_are_refused(method: str) -> None:
     with pytest.raises(InputError, match="no heat maps"):
-        thresholds([], method, 0.5)
+        thresholds([], method, threshold_value(method))
     with pytest.raises(InputError, match="read twice"):
-        thresholds(iter([torch.rand(1, 2, 2)]), method, 0.5)
+        thresholds(iter([torch.rand(1, 2, 2)]), method, threshold_value(method))
 
 
 @settings(deadline=None, max_examples=30)
@@ -185,14 +186,15 @@ def test_share_of_pixels_on_is_what_the_percentile_leaves(seed: int, percent: fl
 @given(
     seed=st.integers(0, 1000),
     k=st.integers(1, 5),
-    method=st.sampled_from(THRESHOLDS),
+    method=st.sampled_from(list(Threshold)),
     value=st.floats(0.01, 1),
 )
 def test_label_map_labels_the_pixels_of_the_masks_only(
     seed: int, k: int, method: str, value: float
 ) -> None:
     image = skewed_maps(1, k, seed)[0]
-    on = masks(image, thresholds([image], method, value)[0])
+    takes_value = method in THRESHOLD_VALUES
+    on = masks(image, thresholds([image], method, value if takes_value else None)[0])
     labels = label_map(image, on, image.amax((1, 2)))
     assert ((labels > 0) == on.any(0)).all()
     for factor in range(k):
@@ -208,7 +210,7 @@ def test_a_sampled_histogram_gives_nearly_the_thresholds_of_all_pixels(data_root
     for method, value in [
         ("percentile", 75),
         ("percentile", 90),
-        ("otsu", 0),
+        ("otsu", None),
         ("max-fraction", 0.5),
     ]:
         exact = thresholds(heatmaps, method, value)[0]
