@@ -1,7 +1,6 @@
 """What a page does when something is clicked, typed or chosen on it; Gradio apart."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from deepff.app.labels import (
     undo,
 )
 from deepff.app.pictures import IN_VIEW, data_uris
+from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import CONTENTS
@@ -29,35 +29,6 @@ STALE = (
 )
 _STATUSES = {"accept": "accepted", "skip": "skipped"}
 _NUMBERS = ("at", "position", "image", "factor", "keep", "drop")
-
-
-@dataclass
-class View:
-    """What one page shows.
-
-    Attributes
-    ----------
-    revision : int
-        Of the labels that are shown.
-    position : int
-        The image under the keyboard, in the order of :meth:`deepff.app.pictures.Pictures.order`.
-    moves : int
-        Grows when the server changes the position, so that the browser follows.
-    look : str
-        One of `deepff.app.page.LOOKS`.
-    tab : "images", "factors" or "export"
-    """
-
-    revision: int = -1
-    position: int = 0
-    moves: int = 0
-    look: str = page.LOOKS[0]
-    tab: str = "images"
-
-    def go(self, position: int) -> None:
-        """Show another image, as the server's own doing."""
-        self.position = position
-        self.moves += 1
 
 
 Shown = dict[str, Any]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deepff.app import actions, page
-from deepff.app.actions import Shown, View
+from deepff.app.actions import Shown
+from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS

@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from deepff.app.labels import Labels
 from deepff.app.pictures import IN_VIEW, Pictures, data_uris, merged, merged_colors
+from deepff.app.view import LOOKS, View
 from deepff.report.colors import factor_colors
 
-if TYPE_CHECKING:
-    from deepff.app.actions import View
-
-LOOKS = ("masks", "heat maps", "photos")
 _ENVIRONMENT = Environment(
     loader=PackageLoader("deepff.app"),
     autoescape=True,
@@ -64,7 +61,7 @@ def factor_rows(labels: Labels, shares: Sequence[float]) -> str:
     )
 
 
-def cards(pictures: Pictures, labels: Labels, view: "View") -> str:
+def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     """The images in view, with what was decided about them."""
     order = pictures.order(labels.settings.k)
     names = pictures.result.names

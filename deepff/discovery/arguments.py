@@ -47,6 +47,19 @@ def factor_counts_of(n_components: FactorCounts) -> list[int] | Literal["auto"]:
     return sorted({int(k) for k in counts})
 
 
+def whole_number(value: Any, what: str, least: int) -> int:
+    """The value as an ``int``, NumPy's integers too.
+
+    Raises
+    ------
+    InputError
+        It is no whole number, or below the least.
+    """
+    if not isinstance(value, numbers.Integral) or int(value) < least:
+        raise InputError(f"{what} must be a whole number, {least} or more, not {value!r}")
+    return int(value)
+
+
 def check_memory(memory: int | None) -> None:
     """Raise InputError for a bound too small for the sample of rows that factors start from."""
     if memory is not None and memory < MIN_MEMORY:

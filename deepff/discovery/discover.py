@@ -17,6 +17,7 @@ from deepff.discovery.arguments import (
     opened_backbone,
     own_cache,
     shown_call,
+    whole_number,
 )
 from deepff.discovery.choose_k import select_k
 from deepff.discovery.contrast import (
@@ -149,6 +150,8 @@ def discover(
     command = shown_call(discover, locals())
     progress = progress and distributed.rank() == 0
     check_memory(memory)
+    size, batch_size = whole_number(size, "size", 1), whole_number(batch_size, "batch_size", 1)
+    random_state = whole_number(random_state, "random_state", 0)
     plan = _plan(n_components, layer, method, recipe, channel_weights, random_state, memory)
     files = given_images(images)
     watch = Stopwatch()

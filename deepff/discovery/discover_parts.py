@@ -15,6 +15,7 @@ from deepff.discovery.arguments import (
     factor_counts_of,
     opened_backbone,
     shown_call,
+    whole_number,
 )
 from deepff.discovery.choose_k import Selection, select_k
 from deepff.discovery.contrast import BorderWeights, contrast_layers, contrast_object
@@ -89,6 +90,8 @@ def discover_parts(
     if distributed.n_ranks() > 1:
         raise InputError("parts inside the object are found by one process; run it without others")
     check_memory(memory)
+    size, batch_size = whole_number(size, "size", 1), whole_number(batch_size, "batch_size", 1)
+    random_state = whole_number(random_state, "random_state", 0)
     files = given_images(images)
     watch = Stopwatch()
     backbone = opened_backbone(model, device)

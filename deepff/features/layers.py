@@ -144,6 +144,8 @@ def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
     InputError
         The network cannot run at that size.
     """
+    if size < 1:
+        raise InputError(f"size must be a positive number of pixels, not {size}")
     layers, not_maps, pooled = _probe(backbone, size)
     return LayerMap(backbone, size, layers, not_maps, pooled)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from planted import NAMES, planted
 
-from deepff.app.actions import STALE, View, act, choose, measure, opened, select, write
+from deepff.app.actions import STALE, act, choose, measure, opened, select, write
 from deepff.app.label_file import FILE, export_labelled
+from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.export.formats import CONTENTS, FORMATS
 from deepff.results.result import Result
