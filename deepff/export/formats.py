@@ -176,12 +176,10 @@ def planned_files(
         photo, out = Path(folder, "photo"), Path(folder, "out")
         photo.touch()
         item = ImageItem([np.zeros((1, 1, 3), np.uint8)], 0, "")
-        tiny = [
-            replace(
-                image, size=(1, 1), source=item if isinstance(image.source, ImageItem) else photo
-            )
-            for image in images
-        ]
+        tiny = []
+        for image in images:
+            source = item if isinstance(image.source, ImageItem) else photo
+            tiny.append(replace(image, size=(1, 1), source=source))
         FORMATS[format](tiny, names, out, settings)
         return [
             path.relative_to(out).as_posix()
