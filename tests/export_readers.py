@@ -68,10 +68,12 @@ def annotate(labels: dict[str, np.ndarray], kind: str) -> Iterator[AnnotatedImag
         yield AnnotatedImage(name, file, labels[name].shape, found)
 
 
-def write(format: str, images: Iterable[AnnotatedImage], folder: Path, **settings: object) -> None:
+def write(
+    format: str, annotated: Iterable[AnnotatedImage], folder: Path, **settings: object
+) -> None:
     """Write a format, by default with exact polygons and without photographs."""
     chosen = ExportOptions(**{"simplify": 0, "images": "none", **settings})
-    FORMATS[format](images, NAMES, folder, chosen)
+    FORMATS[format](annotated, NAMES, folder, chosen)
 
 
 def read_coco(folder: Path, sizes: dict[str, tuple[int, int]]) -> ReadBack:
