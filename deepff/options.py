@@ -4,6 +4,7 @@ The library, the command line, the app and the benchmarks take them from here. M
 ``"otsu"`` can be given wherever ``Threshold.OTSU`` can. Nothing here needs torch.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,9 @@ N_COMPONENTS = 4
 N_PARTS = 3
 SIZE = 448  # pixels, the longer side of resized images
 BATCH_SIZE = 8
+SIMPLIFY = 2.0  # pixels
+SPLIT = (80.0, 20.0, 0.0)  # train, val, test
+SUBSETS = ("train", "val", "test")
 MIN_MEMORY = 256 * 2**20  # bytes
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -102,6 +106,14 @@ class Instances(StrEnum):
 
     COMPONENTS = "components"
     PARTS = "parts"
+
+
+class Photographs(StrEnum):
+    """What becomes of the photographs in an export: copies, links to each, or nothing."""
+
+    COPY = "copy"
+    LINK = "link"
+    NONE = "none"
 
 
 class VocFilter(StrEnum):
@@ -223,6 +235,70 @@ class RegionOptions:
             Refinement.DENSE_CRF: ", refined by dense CRF",
         }
         return rules[Threshold(self.threshold)] + refinements[Refinement(self.refine)]
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How instances become annotations.
+
+    Attributes
+    ----------
+    instances : Instances
+    min_area : int, optional
+        Annotations of fewer pixels are left out; by default of fewer than
+        :func:`deepff.regions.components.least_area`.
+    simplify : float
+        How far, in pixels, corners that polygons leave out may lie beside them; less where more
+        than 1 % of a mask would change. 0 keeps all corners, and so every pixel.
+    images : Photographs, optional
+        In formats whose readers look for the photographs in a folder of their own. By default links
+        for YOLO, and nothing elsewhere.
+    split : (train, val, test)
+        In what proportion images are drawn for training, validation and test.
+    seed : int
+        Of the drawing.
+    overwrite : bool
+        Replace files that deepff did not write, or that were changed since; never photographs.
+    anew : bool
+        Remove what an earlier export left in the folder and this one does not write.
+
+    Raises
+    ------
+    InputError
+        One of them is out of its range.
+    """
+
+    instances: str = Instances.COMPONENTS
+    min_area: int | None = None
+    simplify: float = SIMPLIFY
+    images: str | None = None
+    split: tuple[float, float, float] = SPLIT
+    seed: int = 0
+    overwrite: bool = False
+    anew: bool = False
+
+    def __post_init__(self) -> None:
+        chosen(Instances, self.instances, "kind of instance")
+        if self.images is not None:
+            chosen(Photographs, self.images, "way with photographs")
+        if not 0 <= self.simplify < float("inf"):
+            raise InputError(f"polygons are simplified by 0 pixels or more, not {self.simplify:g}")
+        if len(self.split) != 3 or min(self.split) < 0 or self.split[0] <= 0:
+            raise InputError("a split has three shares, train, val and test, the first above 0")
+
+
+def parsed_split(text: str) -> tuple[float, float, float]:
+    """The shares of training, validation and test from text such as "80/10/10" or "80/20".
+
+    Raises
+    ------
+    InputError
+        It is no such text.
+    """
+    if not re.fullmatch(r"\d+(\.\d+)?(/\d+(\.\d+)?){1,2}", text):
+        raise InputError(f"a split is shares such as 80/10/10 or 80/20, not {text!r}")
+    shares = [*map(float, text.split("/")), 0.0]
+    return shares[0], shares[1], shares[2]
 
 
 # What each recipe does from the maps on.

@@ -4,7 +4,7 @@ import contextlib
 import io
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -17,8 +17,10 @@ from scipy import ndimage
 
 from deepff.evaluation.datasets.labels import read_part_names
 from deepff.evaluation.datasets.voc import read_boxes
+from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, find_instances
 from deepff.images.files import output_names
+from deepff.options import ExportOptions
 
 NAMES = ["Köpfe & <Beine>", "足", "x"]
 Annotation = tuple[str, np.ndarray]  # a name and a mask, or a name and a box
@@ -66,6 +68,14 @@ def annotate(labels: dict[str, np.ndarray], kind: str) -> Iterator[AnnotatedImag
         yield AnnotatedImage(name, file, labels[name].shape, found)
 
 
+def write(
+    format: str, annotated: Iterable[AnnotatedImage], folder: Path, **settings: object
+) -> None:
+    """Write a format, by default with exact polygons and without photographs."""
+    chosen = ExportOptions(**{"simplify": 0, "images": "none", **settings})
+    FORMATS[format](annotated, NAMES, folder, chosen)
+
+
 def read_coco(folder: Path, sizes: dict[str, tuple[int, int]]) -> ReadBack:
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO(folder / "annotations.json")
@@ -92,6 +102,8 @@ def yolo_lines(
     """Yield image, class and the numbers of each line as points in pixels."""
     names = yaml.safe_load((folder / "data.yaml").read_text("utf-8"))["names"]
     assert list(names.items()) == list(enumerate(NAMES))
+    listed = (folder / "train.txt").read_text("utf-8").splitlines() if sizes else []
+    assert listed == [f"./images/{image}" for image in sizes]
     for image, (height, width) in sizes.items():
         for line in (folder / "labels" / image).with_suffix(".txt").read_text().splitlines():
             number, *shares = line.split()
@@ -150,6 +162,8 @@ def read_label_studio(folder: Path, sizes: dict[str, tuple[int, int]]) -> ReadBa
     content = {}
     for task in json.loads((folder / "tasks.json").read_text("utf-8")):
         image = unquote(task["data"]["image"].removeprefix("/data/local-files/?d="))
+        # without the folder that a set is served from, which images of no file have not
+        image = image if image in sizes else image.partition("/")[2]
         found = []
         [prediction] = task["predictions"]
         for result in prediction["result"]:

@@ -1,19 +1,20 @@
 """The export side of the app: how many annotations there will be, one of them, and all of them."""
 
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from deepff.app.label_file import export_labelled
 from deepff.app.labels import Labels
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, Instance, annotated_images
+from deepff.options import ExportOptions
 from deepff.regions.find import region_names
 from deepff.results.result import Result
-from deepff.runtime.files import atomic_path
+from deepff.runtime.outputs import output_folder, own_files
 
 _LONGEST_LINE = 480
 _LONGEST_FILE = 1600
@@ -27,8 +28,7 @@ def labelled_images(
         result,
         labels.settings.k,
         labels.region_options,
-        instances,
-        min_area,
+        ExportOptions(instances, min_area),
         labels.image_edits,
     )
 
@@ -45,7 +45,8 @@ def sample(
     """
     with TemporaryDirectory() as folder:
         root = Path(folder)
-        FORMATS[format]([replace(image, instances=[instance])], names, root)
+        shown = ExportOptions(images="none")
+        FORMATS[format]([replace(image, instances=[instance])], names, root, shown)
         files = sorted(path for path in root.rglob("*") if path.is_file())
         return [
             (path.relative_to(root).as_posix(), _shortened(path.read_text("utf-8")))
@@ -79,12 +80,12 @@ def write_archive(
         ``<folder>/export/<format>.zip``.
     """
     out = folder / "export" / format
-    if out.exists():
-        shutil.rmtree(out)
-    count = export_labelled(result, labels, format, out, instances, min_area)
+    settings = ExportOptions(instances, min_area, images="none", anew=True)
+    count = export_labelled(result, labels, format, out, settings).n_instances
     archive = archive_path(folder, format)
-    with atomic_path(archive) as temporary:
-        shutil.make_archive(str(temporary.with_suffix("")), "zip", out)
+    with output_folder(archive.parent) as temporary, ZipFile(temporary / archive.name, "w") as file:
+        for name in own_files(out):
+            file.write(out / name, name, ZIP_DEFLATED)
     return count, archive
 
 

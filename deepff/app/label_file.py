@@ -2,7 +2,7 @@
 
 import json
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import Any
 
 from deepff.app.labels import STATUSES, Factor, ImageLabel, Labels, Settings, Step
 from deepff.errors import InputError
-from deepff.export.formats import export
-from deepff.options import RECIPE_OPTIONS, Instances, Refinement, Threshold, chosen
+from deepff.export.formats import ExportSummary, export
+from deepff.options import RECIPE_OPTIONS, ExportOptions, Refinement, Threshold, chosen
 from deepff.results.result import Result
 from deepff.runtime.files import atomic_path
 
@@ -142,13 +142,12 @@ def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
 def export_labelled(
     result: Result,
     labels: Labels,
-    format: str,
+    formats: str | Sequence[str],
     folder: str | Path,
-    instances: str = Instances.COMPONENTS,
-    min_area: int | None = None,
+    settings: ExportOptions | None = None,
     progress: bool = False,
-) -> int:
-    """Write what the labels say in the format of a labelling tool.
+) -> ExportSummary:
+    """Write what the labels say in the formats of labelling tools.
 
     Factors of one name are one class, kept ones without a name are called "factor 3" (one factor
     alone "object", see :func:`deepff.regions.part_names.factor_names`). In an image where a factor
@@ -158,13 +157,8 @@ def export_labelled(
     ----------
     labels : Labels
         From :func:`load_labels`.
-    result, format, folder, instances, min_area, progress
+    result, formats, folder, settings, progress
         See :func:`deepff.export.formats.export`.
-
-    Returns
-    -------
-    int
-        The number of instances.
 
     Raises
     ------
@@ -175,12 +169,11 @@ def export_labelled(
         raise InputError("every factor is background, so nothing is left to export; keep one")
     return export(
         result,
-        format,
+        formats,
         folder,
         labels.settings.k,
         labels.region_options,
-        instances,
-        min_area,
+        settings,
         labels.image_edits,
         progress,
     )

@@ -12,6 +12,7 @@ from deepff.options import (
     ExportFormat,
     Instances,
     Interpolation,
+    Photographs,
     Recipe,
     Refinement,
     Threshold,
@@ -175,6 +176,15 @@ Parts = Annotated[
         rich_help_panel=REGIONS,
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace files that deepff did not write, or that were changed since; never "
+        "photographs.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 MinArea = Annotated[
     int | None,
     typer.Option(
@@ -185,11 +195,42 @@ MinArea = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Simplify = Annotated[
+    float,
+    typer.Option(
+        "--simplify",
+        min=0,
+        help="How far polygons may cut corners, in pixels; 0 keeps every pixel.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+PhotographsChoice = Annotated[
+    Photographs | None,
+    typer.Option(
+        "--images",
+        help="Copies of the photographs or links to them, where the format wants them; by default "
+        "links for YOLO.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+Split = Annotated[
+    str,
+    typer.Option(
+        "--split",
+        help="Shares of training, validation and test, for YOLO and VOC.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+SplitSeed = Annotated[
+    int,
+    typer.Option("--seed", help="By which images are drawn for --split.", rich_help_panel=OUTPUT),
+]
 FormatChoice = Annotated[
-    ExportFormat,
+    list[ExportFormat],
     typer.Option(
         "--format",
-        help="What the annotations are written for.",
+        help="What the annotations are written for; of several, each has a folder of its own.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),

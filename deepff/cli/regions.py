@@ -17,22 +17,30 @@ from deepff.cli.options import (
     MinArea,
     NumClasses,
     Object,
+    Overwrite,
     Parts,
+    PhotographsChoice,
     RecipeChoice,
     RefineMethod,
     ResultFolder,
+    Simplify,
+    Split,
+    SplitSeed,
     ThresholdMethod,
     ThresholdValue,
     Weights,
 )
 from deepff.errors import InputError
 from deepff.options import (
+    SIMPLIFY,
     Device,
+    ExportOptions,
     Instances,
     Recipe,
     Refinement,
     RegionOptions,
     Threshold,
+    parsed_split,
     region_options,
 )
 
@@ -50,6 +58,7 @@ def segment(
     refine: RefineMethod = None,
     crf: Crf = False,
     parts: Parts = None,
+    overwrite: Overwrite = False,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -60,7 +69,7 @@ def segment(
 
     result, where, k = _opened(folder, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    typer.echo(segment(result, where, k, options, progress=True))
+    typer.echo(segment(result, where, k, options, overwrite, progress=True))
     if where != folder:
         whole = load(folder)
         if 1 in whole.factorizations:
@@ -87,6 +96,7 @@ def localize(
         ),
     ] = False,
     min_area: MinArea = None,
+    overwrite: Overwrite = False,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -96,7 +106,7 @@ def localize(
 
     result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    boxes = localize(result, folder, k, options, all_components, min_area, progress=True)
+    boxes = localize(result, folder, k, options, all_components, min_area, overwrite, progress=True)
     typer.echo(f"{len(boxes)} boxes")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
 
@@ -172,6 +182,10 @@ def export(
     parts: Parts = None,
     instances: InstancesChoice = Instances.COMPONENTS,
     min_area: MinArea = None,
+    simplify: Simplify = SIMPLIFY,
+    images: PhotographsChoice = None,
+    split: Split = "80/20",
+    seed: SplitSeed = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -180,6 +194,7 @@ def export(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    overwrite: Overwrite = False,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -193,12 +208,11 @@ def export(
     ] = False,
 ) -> None:
     """Write masks and boxes for a labelling tool or a training program."""
-    import shutil
     from functools import partial
 
-    from deepff.export.formats import export
+    from deepff.export.formats import ExportSummary, export
 
-    write: Callable[..., int]
+    write: Callable[..., ExportSummary]
     if labels:
         choices = (k, recipe, threshold, value, refine, parts)
         if object or crf or any(choice is not None for choice in choices):
@@ -215,10 +229,28 @@ def export(
         result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
         options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
         write = partial(export, result, k=k, options=options)
+    settings = ExportOptions(
+        instances,
+        min_area,
+        simplify,
+        images,
+        parsed_split(split),
+        seed,
+        overwrite,
+        anew=out is None,
+    )
     if out is None:
-        out = folder / "export" / format
-        if out.exists():
-            shutil.rmtree(out)
-    count = write(format=format, folder=out, instances=instances, min_area=min_area, progress=True)
-    typer.echo(f"{count} instances")
-    typer.echo(out)
+        out = folder / "export" / ("" if len(set(format)) > 1 else format[0])
+    written = write(formats=format, folder=out, settings=settings, progress=True)
+    left_out = f", {written.n_specks} smaller than {_least(min_area)} left out"
+    typer.echo(f"{written.n_instances} instances{left_out if written.n_specks else ''}")
+    for place in written.folders:
+        typer.echo(place)
+
+
+def _least(min_area: int | None) -> str:
+    from deepff.regions.components import LEAST_SHARE
+
+    if min_area is None:
+        return f"{100 * LEAST_SHARE:g} % of their image"
+    return f"{min_area} pixels"

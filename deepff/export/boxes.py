@@ -75,14 +75,14 @@ def region_boxes(
 
 
 def write_boxes(boxes: Iterable[RegionBox], path: Path, description: str) -> None:
-    """Write boxes as ``<path>.json``, with their convention, and as ``<path>.csv``."""
+    """Write boxes as ``<path>.json``, with their convention, and as ``<path>.csv``, in UTF-8."""
     rows = [asdict(box) for box in boxes]
     with atomic_path(path.with_suffix(".json")) as temporary:
         content = {"made by": description, "convention": CONVENTION, "boxes": rows}
-        temporary.write_text(json.dumps(content, indent=1))
+        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
     with (
         atomic_path(path.with_suffix(".csv")) as temporary,
-        open(temporary, "w", newline="") as file,
+        open(temporary, "w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.DictWriter(file, list(RegionBox.__dataclass_fields__))
         writer.writeheader()

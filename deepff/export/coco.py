@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
-from deepff.export.polygons import instance_polygons
+from deepff.export.polygons import enclosed_area, instance_polygons
+from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
 
 
@@ -17,6 +19,7 @@ def write_coco(
     images: Iterable[AnnotatedImage],
     names: Sequence[str],
     folder: Path,
+    settings: ExportOptions,
     polygons: bool = False,
 ) -> None:
     """Write ``<folder>/annotations.json``.
@@ -31,15 +34,16 @@ def write_coco(
     names : sequence of str
         The regions' names.
     folder : Path
+    settings : ExportOptions
     polygons : bool
-        Polygons instead of run lengths.
+        Polygons instead of run lengths. Simplified, their boxes and areas are their own.
 
     Raises
     ------
     InputError
         Run lengths are wanted and pycocotools is not installed.
     """
-    segmentation = _polygons if polygons else _run_length_encoder()
+    entry = partial(_polygons, settings.simplify) if polygons else _run_length_encoder()
     with (
         atomic_path(folder / "annotations.json") as temporary,
         open(temporary, "w", encoding="utf-8") as file,
@@ -60,9 +64,7 @@ def write_coco(
                     "id": count,
                     "image_id": image_id,
                     "category_id": instance.region + 1,
-                    "segmentation": segmentation(instance, image.size),
-                    "area": instance.area,
-                    "bbox": _box(instance),
+                    **entry(instance, image.size),
                     "iscrowd": 0,
                 }
                 file.write(f"{',' if count > 1 else ''}\n{_json(annotation)}")
@@ -73,16 +75,18 @@ def _json(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def _box(instance: Instance) -> list[int]:
-    x_min, y_min, x_max, y_max = instance.box
-    return [x_min, y_min, x_max - x_min, y_max - y_min]
+def _polygons(simplify: float, instance: Instance, size: tuple[int, int]) -> dict[str, Any]:
+    polygons = instance_polygons(instance, simplify)
+    corners = np.concatenate(polygons)
+    low, high = corners.min(0), corners.max(0)
+    return {
+        "segmentation": [polygon.ravel().tolist() for polygon in polygons],
+        "area": sum(enclosed_area(polygon) for polygon in polygons),
+        "bbox": [*low.tolist(), *(high - low).tolist()],
+    }
 
 
-def _polygons(instance: Instance, size: tuple[int, int]) -> list[list[int]]:
-    return [polygon.ravel().tolist() for polygon in instance_polygons(instance)]
-
-
-def _run_length_encoder() -> Callable[[Instance, tuple[int, int]], Any]:
+def _run_length_encoder() -> Callable[[Instance, tuple[int, int]], dict[str, Any]]:
     try:
         from pycocotools import mask as api
     except ImportError as error:
@@ -92,6 +96,11 @@ def _run_length_encoder() -> Callable[[Instance, tuple[int, int]], Any]:
 
     def encode(instance: Instance, size: tuple[int, int]) -> dict[str, Any]:
         encoded = api.encode(np.asfortranarray(instance.full_mask(size), np.uint8))
-        return {"size": list(size), "counts": encoded["counts"].decode()}
+        x_min, y_min, x_max, y_max = instance.box
+        return {
+            "segmentation": {"size": list(size), "counts": encoded["counts"].decode()},
+            "area": instance.area,
+            "bbox": [x_min, y_min, x_max - x_min, y_max - y_min],
+        }
 
     return encode

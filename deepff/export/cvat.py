@@ -6,16 +6,24 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from deepff.export.instances import AnnotatedImage, run_lengths
+from deepff.export.photographs import place_photograph
 from deepff.export.voc import xml_text
+from deepff.options import ExportOptions
 from deepff.report.colors import factor_colors
 from deepff.runtime.files import atomic_path
 
 
-def write_cvat(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:
+def write_cvat(
+    images: Iterable[AnnotatedImage],
+    names: Sequence[str],
+    folder: Path,
+    settings: ExportOptions,
+) -> None:
     """Write ``<folder>/annotations.xml`` and ``<folder>/labels.json``.
 
-    CVAT knows its images by their names. ``labels.json`` is what its form for the labels of a task
-    takes under "Raw". Images are written as they come.
+    CVAT knows its images by their names; as a data set with its images, they are in ``images/``.
+    ``labels.json`` is what its form for the labels of a task takes under "Raw". Images are written
+    as they come.
 
     Parameters
     ----------
@@ -23,6 +31,7 @@ def write_cvat(images: Iterable[AnnotatedImage], names: Sequence[str], folder: P
     names : sequence of str
         The regions' names.
     folder : Path
+    settings : ExportOptions
     """
     labels = [
         {"name": name, "color": f"#{color.tobytes().hex()}", "type": "mask", "attributes": []}
@@ -44,6 +53,7 @@ def write_cvat(images: Iterable[AnnotatedImage], names: Sequence[str], folder: P
         file.write('<?xml version="1.0" encoding="utf-8"?>\n<annotations>\n')
         file.write(f"<version>1.1</version>\n{_text(meta)}\n")
         for number, image in enumerate(images):
+            place_photograph(image, f"images/{image.name}", folder, settings.images or "none")
             file.write(f"{_text(_image(number, image, names))}\n")
         file.write("</annotations>\n")
 

@@ -1,6 +1,5 @@
 """Masks and boxes of a saved result, written into its folder and shown in its report."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +7,17 @@ from PIL import Image
 
 from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
-from deepff.export.png import write_label_map, write_label_names, write_masks
+from deepff.export.png import folder_names, write_label_map, write_label_names, write_masks
 from deepff.images.files import output_names
 from deepff.options import RECIPE_OPTIONS, RegionOptions
 from deepff.regions.find import find_regions, region_names
 from deepff.report.report import RegionGallery, write_report_page
 from deepff.report.save import OBJECT
 from deepff.results.run import Run
-from deepff.runtime.files import atomic_folder
+from deepff.runtime.outputs import Rules, check_outputs, output_folder
 from deepff.runtime.progress import track
+
+_LABELS = "labels"
 
 
 def segment(
@@ -24,6 +25,7 @@ def segment(
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
+    overwrite: bool = False,
     progress: bool = False,
 ) -> Path:
     """Write every image's masks and label map as PNG, and show them in the report.
@@ -36,6 +38,8 @@ def segment(
     k : int, optional
         Which factorization; by default the largest.
     options : RegionOptions, optional
+    overwrite : bool
+        Replace files of these names that deepff did not write, or that were changed since.
     progress : bool
         Show progress on standard error.
 
@@ -43,32 +47,37 @@ def segment(
     -------
     Path
         ``<folder>/masks/k<k>``: a folder of masks for each region, and ``labels/`` with label maps
-        and ``labels.txt``. It appears when all are written.
+        and ``labels.txt``. What an earlier call left there stays until all is written, and is then
+        replaced.
 
     Raises
     ------
     InputError
-        See :func:`deepff.regions.find.find_regions`.
+        See :func:`deepff.regions.find.find_regions` and
+        :func:`deepff.runtime.outputs.check_outputs`.
     """
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = result.factorization(k).heatmaps
     names = region_names(result, k, options)
     out = Path(folder) / "masks" / f"k{heatmaps.n_factors}"
-    if out.exists():
-        shutil.rmtree(out)
-    gallery = RegionGallery(folder, f"masks-k{heatmaps.n_factors}", str(options), names)
     files = output_names(result.names)
+    of_regions = folder_names(names, taken=[_LABELS])
+    planned = [f"{name}/{file}.png" for name in [*of_regions, _LABELS] for file in files]
+    rules = Rules(overwrite, anew=True, sources=result.paths)
+    check_outputs(out, [*planned, f"{_LABELS}/labels.txt"], rules)
+    gallery = RegionGallery(folder, f"masks-k{heatmaps.n_factors}", str(options), names)
     with (
-        atomic_folder(out) as temporary,
+        output_folder(out, rules) as temporary,
+        gallery,
         track("masks", len(files), enabled=progress) as advance,
     ):
         for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
-            write_masks(regions, names, temporary, files[index])
-            write_label_map(regions, temporary / "labels", files[index])
-            gallery.add(result, index, [regions.labels.cpu().numpy()])
+            labels = regions.labels.cpu().numpy()
+            write_masks(regions, [temporary / name for name in of_regions], files[index])
+            write_label_map(labels, len(names), temporary / _LABELS, files[index])
+            gallery.add(result, index, [labels])
             advance(1)
-        write_label_names(names, temporary / "labels")
-    gallery.close()
+        write_label_names(names, temporary / _LABELS)
     write_report_page(result, folder)
     return out
 
@@ -98,7 +107,7 @@ def compare_recipes(result: Run, folder: str | Path, progress: bool = False) -> 
     gallery = RegionGallery(folder, "recipes", description, ["object"], n_panels=2)
     labels = folder / OBJECT / "masks" / "k1" / "labels"
     contrast = dict(zip(result.object.names, output_names(result.object.names), strict=True))
-    with track("recipes", len(result.names), enabled=progress) as advance:
+    with gallery, track("recipes", len(result.names), enabled=progress) as advance:
         for index, found in enumerate(find_regions(result, 1, RECIPE_OPTIONS["paper"])):
             paper = found.labels.cpu().numpy()
             if result.names[index] in contrast:
@@ -107,7 +116,6 @@ def compare_recipes(result: Run, folder: str | Path, progress: bool = False) -> 
             else:
                 gallery.add(result, index, [paper, np.zeros_like(paper)])
             advance(1)
-    gallery.close()
     write_report_page(result, folder)
 
 
@@ -118,13 +126,14 @@ def localize(
     options: RegionOptions | None = None,
     all_components: bool = False,
     min_area: int | None = None,
+    overwrite: bool = False,
     progress: bool = False,
 ) -> list[RegionBox]:
     """Write the boxes around every image's regions as JSON and CSV, and show them in the report.
 
     Parameters
     ----------
-    result, folder, k, options, progress
+    result, folder, k, options, overwrite, progress
         As for :func:`segment`.
     all_components, min_area
         See :func:`deepff.export.boxes.region_boxes`.
@@ -142,16 +151,22 @@ def localize(
     options = options or RECIPE_OPTIONS[result.recipe]
     heatmaps = result.factorization(k).heatmaps
     names = region_names(result, k, options)
-    gallery = RegionGallery(folder, f"boxes-k{heatmaps.n_factors}", str(options), names)
+    out, file = Path(folder) / "boxes", f"k{heatmaps.n_factors}"
+    rules = Rules(overwrite, sources=result.paths)
+    check_outputs(out, [f"{file}.json", f"{file}.csv"], rules)
+    gallery = RegionGallery(folder, f"boxes-{file}", str(options), names)
     found: list[RegionBox] = []
-    with track("boxes", len(result.names), enabled=progress) as advance:
+    with (
+        output_folder(out, rules) as temporary,
+        gallery,
+        track("boxes", len(result.names), enabled=progress) as advance,
+    ):
         for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
             boxes = region_boxes(regions, result.names[index], names, all_components, min_area)
             drawn = [(names.index(box.region), box.box) for box in boxes]
             gallery.add(result, index, [regions.labels.cpu().numpy()], drawn)
             found += boxes
             advance(1)
-    write_boxes(found, Path(folder) / "boxes" / f"k{heatmaps.n_factors}", str(options))
-    gallery.close()
+        write_boxes(found, temporary / file, str(options))
     write_report_page(result, folder)
     return found

@@ -1,41 +1,50 @@
 """The formats of labelling tools, by name."""
 
+import pickle
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from zlib import compress, decompress
 
-import torch
+import numpy as np
 
 from deepff.errors import InputError
 from deepff.export.coco import write_coco
 from deepff.export.cvat import write_cvat
-from deepff.export.instances import AnnotatedImage, ImageEdits, annotated_images
+from deepff.export.instances import AnnotatedImage, ImageEdits, annotated_images, plain_images
 from deepff.export.label_studio import write_label_studio
 from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
-from deepff.options import RECIPE_OPTIONS, ExportFormat, Instances, RegionOptions, chosen
-from deepff.regions.find import Regions, region_names
+from deepff.images.items import ImageItem
+from deepff.options import RECIPE_OPTIONS, ExportFormat, ExportOptions, RegionOptions, chosen
+from deepff.regions.find import region_names
 from deepff.results.run import Run
-from deepff.runtime.files import atomic_folder
+from deepff.runtime.outputs import Rules, check_outputs, output_folder
 
 
-def write_label_maps(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:
+def write_label_maps(
+    images: Iterable[AnnotatedImage],
+    names: Sequence[str],
+    folder: Path,
+    settings: ExportOptions,
+) -> None:
     """Write the label map of each image as ``<folder>/<image>.png``, and ``labels.txt``.
 
     See :func:`deepff.export.png.write_label_map`.
     """
     for image in images:
-        values = image.painted([instance.region + 1 for instance in image.instances])
-        labels = torch.from_numpy(values)
-        masks = labels == torch.arange(1, len(names) + 1)[:, None, None]
-        write_label_map(Regions(masks, labels), folder, image.file)
+        labels = image.painted([instance.region + 1 for instance in image.instances])
+        write_label_map(labels, len(names), folder, image.file)
     write_label_names(names, folder)
 
 
-Writer = Callable[[Iterable[AnnotatedImage], Sequence[str], Path], None]
+Writer = Callable[[Iterable[AnnotatedImage], Sequence[str], Path, ExportOptions], None]
 
 FORMATS: dict[str, Writer] = {
     ExportFormat.COCO: write_coco,
@@ -63,64 +72,143 @@ CONTENTS: dict[str, tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True)
+class ExportSummary:
+    """What an export wrote.
+
+    Attributes
+    ----------
+    n_instances : int
+    n_specks : int
+        Instances that were left out for being too small.
+    folders : list of Path
+        Each format's folder.
+    """
+
+    n_instances: int
+    n_specks: int
+    folders: list[Path]
+
+
 def export(
     result: Run,
-    format: str,
+    formats: str | Sequence[str],
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
-    instances: str = Instances.COMPONENTS,
-    min_area: int | None = None,
+    settings: ExportOptions | None = None,
     edits: ImageEdits | None = None,
     progress: bool = False,
-) -> int:
-    """Write the instances of every image in the format of a labelling tool.
+) -> ExportSummary:
+    """Write the instances of every image in the formats of labelling tools.
 
-    Memory holds one image at a time. The files come into the folder when all are written, so that
-    an export that is cut short leaves none; files of other names that the folder holds stay.
+    Masks are found once for all formats, and memory holds one image at a time. The files come into
+    their folders when all are written, so that an export that is cut short leaves none, and what
+    was there stays until then. Files of other names stay altogether.
 
     Parameters
     ----------
     result : Run
-    format : str
-        A key of ``FORMATS``.
+    formats : str or sequence of str
+        Keys of ``FORMATS``.
     folder : path
-        Where to write.
+        Where to write; each of several formats into a folder of its own name in it.
     k, options
         See :func:`deepff.regions.find.find_regions`.
-    instances, min_area
-        See :func:`deepff.export.instances.find_instances`.
+    settings : ExportOptions, optional
     edits : ImageEdits, optional
         Images to leave out, and factors that are background in one image.
     progress : bool
         Show progress on standard error.
 
-    Returns
-    -------
-    int
-        The number of instances.
-
     Raises
     ------
     InputError
         An unknown format, a name with a line break or another control character, an option out of
-        its range, what the format cannot hold, or a file in place of the folder.
+        its range, what the format cannot hold, a file in place of the folder, or files in it that
+        would be lost (:func:`deepff.runtime.outputs.check_outputs`).
     """
-    chosen(ExportFormat, format, "format")
-    options = options or RECIPE_OPTIONS[result.recipe]
+    options, settings = options or RECIPE_OPTIONS[result.recipe], settings or ExportOptions()
+    folders = _folders(formats, Path(folder))
     names = region_names(result, k, options)
     for name in names:
         if any(unicodedata.category(character) == "Cc" for character in name):
             raise InputError(f"the name {name!r} has a control character, which formats can't hold")
-    images = annotated_images(result, k, options, instances, min_area, edits, progress)
-    count = 0
+    rules = Rules(settings.overwrite, settings.anew, result.paths)
+    for format, place in folders.items():
+        plain = [image.located(place) for image in plain_images(result, settings, edits)]
+        check_outputs(place, planned_files(format, plain, names, settings), rules)
 
-    def counted() -> Iterator[AnnotatedImage]:
-        nonlocal count
+    n_instances = n_specks = 0
+    with ExitStack() as stack:
+        new = {
+            format: stack.enter_context(output_folder(place, rules))
+            for format, place in folders.items()
+        }
+        images = annotated_images(result, k, options, settings, edits, progress=progress)
+
+        def counted() -> Iterator[AnnotatedImage]:
+            nonlocal n_instances, n_specks
+            for image in images:
+                n_instances += len(image.instances)
+                n_specks += image.n_specks
+                yield image
+
+        several = len(folders) > 1
+        replay = stack.enter_context(_kept(counted())) if several else counted
+        for format, temporary in new.items():
+            located = (image.located(folders[format]) for image in replay())
+            FORMATS[format](located, names, temporary, settings)
+    return ExportSummary(n_instances, n_specks, list(folders.values()))
+
+
+def planned_files(
+    format: str, images: Sequence[AnnotatedImage], names: Sequence[str], settings: ExportOptions
+) -> list[str]:
+    """The files that a format would write, by writing it for images of one pixel.
+
+    Raises
+    ------
+    InputError
+        What the format cannot hold.
+    """
+    with TemporaryDirectory() as folder:
+        photo, out = Path(folder, "photo"), Path(folder, "out")
+        photo.touch()
+        item = ImageItem([np.zeros((1, 1, 3), np.uint8)], 0, "")
+        tiny = []
         for image in images:
-            count += len(image.instances)
-            yield image
+            source = item if isinstance(image.source, ImageItem) else photo
+            tiny.append(replace(image, size=(1, 1), source=source))
+        FORMATS[format](tiny, names, out, settings)
+        return [
+            path.relative_to(out).as_posix()
+            for path in out.rglob("*")
+            if path.is_symlink() or path.is_file()
+        ]
 
-    with atomic_folder(folder) as temporary:
-        FORMATS[format](counted(), names, temporary)
-    return count
+
+def _folders(formats: str | Sequence[str], folder: Path) -> dict[str, Path]:
+    """Each format's folder."""
+    named = [formats] if isinstance(formats, str) else formats
+    known = list(dict.fromkeys(chosen(ExportFormat, format, "format") for format in named))
+    if not known:
+        raise InputError(f"name a format to export: {', '.join(FORMATS)}")
+    return {format: folder / format if len(known) > 1 else folder for format in known}
+
+
+@contextmanager
+def _kept(images: Iterable[AnnotatedImage]) -> Iterator[Callable[[], Iterator[AnnotatedImage]]]:
+    """Keep images on disk, to go through them several times."""
+    with TemporaryFile() as file:
+        kept = []
+        for image in images:  # what a data set's images come from may not be written to a file
+            data = compress(pickle.dumps(replace(image, source=None)), 1)
+            kept.append((file.write(data), image.source))
+
+        def replay() -> Iterator[AnnotatedImage]:
+            file.seek(0)
+            for length, source in kept:
+                yield replace(pickle.loads(decompress(file.read(length))), source=source)
+
+        yield replay

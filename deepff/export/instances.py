@@ -4,15 +4,19 @@ They come from the label map, which holds one region per pixel, so that no two o
 the masks, which may share pixels, and which formats of one label a pixel cannot hold.
 """
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from deepff.export.photographs import subsets
 from deepff.images.files import output_names
-from deepff.options import RECIPE_OPTIONS, Instances, RegionOptions, chosen
+from deepff.images.sources import Source
+from deepff.options import RECIPE_OPTIONS, ExportOptions, Instances, RegionOptions, chosen
 from deepff.regions.components import Box, least_area
 from deepff.regions.find import find_regions
 from deepff.regions.part_names import part_map
@@ -67,12 +71,28 @@ class AnnotatedImage:
     size : (H, W)
         In pixels, of the image as it is seen upright.
     instances : list of Instance
+    source : Path or ImageItem, optional
+        The photograph.
+    subset : "train", "val" or "test"
+    place : str, optional
+        The photograph's POSIX path in the folder that annotations are written to, if it is there.
+    n_specks : int
+        Instances that were left out for being too small.
     """
 
     name: str
     file: str
     size: tuple[int, int]
     instances: list[Instance]
+    source: Source = None
+    subset: str = "train"
+    place: str | None = None
+    n_specks: int = 0
+
+    def located(self, folder: Path) -> "AnnotatedImage":
+        """The same with its photograph's place in the folder that annotations are written to."""
+        place = _place(self.source, folder) if isinstance(self.source, Path) else None
+        return replace(self, place=place)
 
     def painted(self, values: list[int]) -> np.ndarray:
         """An int32 image (H, W), 0 but for the pixels of instance i, which are ``values[i]``."""
@@ -99,12 +119,35 @@ class ImageEdits:
     dropped: Mapping[str, Collection[int]] = field(default_factory=dict)
 
 
+def plain_images(
+    result: Run,
+    settings: ExportOptions | None = None,
+    edits: ImageEdits | None = None,
+) -> list[AnnotatedImage]:
+    """Every image that is not skipped, without instances."""
+    settings, edits = settings or ExportOptions(), edits or ImageEdits()
+    files = dict(zip(result.names, output_names(result.names), strict=True))
+    names = [name for name in result.names if name not in edits.skipped]
+    subset_of = subsets(names, settings.split, settings.seed)
+    return [
+        AnnotatedImage(
+            image.name,
+            files[image.name],
+            image.size,
+            [],
+            image.source,
+            subset_of[image.name],
+        )
+        for image in result.images
+        if image.name in subset_of
+    ]
+
+
 def annotated_images(
     result: Run,
     k: int | None = None,
     options: RegionOptions | None = None,
-    instances: str = Instances.COMPONENTS,
-    min_area: int | None = None,
+    settings: ExportOptions | None = None,
     edits: ImageEdits | None = None,
     progress: bool = False,
 ) -> Iterator[AnnotatedImage]:
@@ -116,8 +159,7 @@ def annotated_images(
     ----------
     result, k, options
         See :func:`deepff.regions.find.find_regions`.
-    instances, min_area
-        See :func:`find_instances`.
+    settings : ExportOptions, optional
     edits : ImageEdits, optional
     progress : bool
         Show progress on standard error.
@@ -127,20 +169,30 @@ def annotated_images(
     InputError
         See :func:`deepff.regions.find.find_regions` and :func:`find_instances`.
     """
-    options, edits = options or RECIPE_OPTIONS[result.recipe], edits or ImageEdits()
-    files = output_names(result.names)
+    options, settings = options or RECIPE_OPTIONS[result.recipe], settings or ExportOptions()
+    edits = edits or ImageEdits()
+    images = {image.name: image for image in plain_images(result, settings, edits)}
     # By factor, as a factor that is dropped cannot be told from others of its name in their part.
     by_factor = find_regions(result, k, replace(options, parts=None))
-    with track("export", len(files), enabled=progress) as advance:
-        for name, file, size, regions in zip(
-            result.names, files, result.image_sizes, by_factor, strict=True
-        ):
-            if name not in edits.skipped:
+    with track("export", len(result.names), enabled=progress) as advance:
+        for name, regions in zip(result.names, by_factor, strict=True):
+            if name in images:
                 dropped = edits.dropped.get(name, ())
                 labels = region_labels(regions.labels, options.parts, dropped)
-                found = find_instances(labels, instances, min_area)
-                yield AnnotatedImage(name, file, size, found)
+                every = find_instances(labels, settings.instances, min_area=1)
+                least = settings.min_area
+                least = least_area(images[name].size) if least is None else least
+                found = [instance for instance in every if instance.area >= least]
+                n_specks = len(every) - len(found)
+                yield replace(images[name], instances=found, n_specks=n_specks)
             advance(1)
+
+
+def _place(path: Path, folder: Path) -> str | None:
+    """A photograph's POSIX path in a folder, links on the way to both resolved."""
+    inside = Path(os.path.realpath(path.parent), path.name)
+    top = Path(os.path.realpath(folder))
+    return inside.relative_to(top).as_posix() if inside.is_relative_to(top) else None
 
 
 def region_labels(

@@ -1,6 +1,7 @@
 """Label Studio: tasks with brush masks as predictions, to be corrected there."""
 
 import json
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from deepff.export.instances import AnnotatedImage, Instance, run_lengths
+from deepff.options import ExportOptions
 from deepff.report.colors import factor_colors
 from deepff.runtime.files import atomic_path
 
@@ -19,12 +21,16 @@ _LENGTH_BITS = (3, 4, 8, 16)
 
 
 def write_label_studio(
-    images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path
+    images: Iterable[AnnotatedImage],
+    names: Sequence[str],
+    folder: Path,
+    settings: ExportOptions,
 ) -> None:
     """Write ``<folder>/tasks.json`` and ``<folder>/label_config.xml``.
 
-    An image's address is ``/data/local-files/?d=<its name>``, which Label Studio serves from the
-    folder that its LOCAL_FILES_DOCUMENT_ROOT names. Tasks are written as they come.
+    An image's address is ``/data/local-files/?d=<folder of the set>/<its name>``: Label Studio
+    serves it where LOCAL_FILES_DOCUMENT_ROOT names the folder above that of the set, and that of
+    the set is a storage of the project's. Tasks are written as they come.
 
     Parameters
     ----------
@@ -32,6 +38,7 @@ def write_label_studio(
     names : sequence of str
         The regions' names.
     folder : Path
+    settings : ExportOptions
     """
     with (
         atomic_path(folder / "tasks.json") as temporary,
@@ -44,7 +51,7 @@ def write_label_studio(
                 for i, instance in enumerate(image.instances, 1)
             ]
             task = {
-                "data": {"image": f"/data/local-files/?d={quote(image.name)}"},
+                "data": {"image": f"/data/local-files/?d={quote(_served(image))}"},
                 "predictions": [{"model_version": "deepff", "result": results}],
             }
             separator = "," if number > 1 else ""
@@ -58,6 +65,15 @@ def write_label_studio(
     ET.indent(view)
     with atomic_path(folder / "label_config.xml") as temporary:
         ET.ElementTree(view).write(temporary, encoding="utf-8")
+
+
+def _served(image: AnnotatedImage) -> bytes:
+    """An image's path from the folder above that of the set."""
+    if not isinstance(image.source, Path):
+        return image.name.encode()
+    n_parts = image.name.count("/") + 2
+    parts = image.source.absolute().parts[1:]  # without the root
+    return os.fsencode("/".join(parts[-n_parts:]))
 
 
 def _result(image: AnnotatedImage, instance: Instance, name: str, id: str) -> dict[str, Any]:

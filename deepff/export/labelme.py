@@ -1,20 +1,32 @@
 """LabelMe: a JSON file of polygons for each image."""
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from deepff.export.instances import AnnotatedImage
+from deepff.export.photographs import photograph_suffix, place_photograph
 from deepff.export.polygons import instance_polygons
+from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
 
 
-def write_labelme(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:
+def write_labelme(
+    images: Iterable[AnnotatedImage],
+    names: Sequence[str],
+    folder: Path,
+    settings: ExportOptions,
+) -> None:
     """Write ``<folder>/<image>.json`` and ``<folder>/labels.txt``.
 
-    A file names its image without a folder: LabelMe looks for the two side by side. The polygons of
-    an instance in several pieces share a ``group_id``. ``labels.txt`` is as LabelMe's converters
+    LabelMe opens ``a.json`` for ``a.jpg`` beside it. Of ``a.jpg`` and ``a.png`` in one folder it is
+    the first one's; the other has ``a.png.json``, which LabelMe opens by itself. Photographs that
+    are copied or linked get names that stay apart, ``a.png.png`` for this one.
+
+    A file names its image without a folder. The polygons of an instance in several pieces share a
+    ``group_id``. ``labels.txt`` is as LabelMe's converters
     take it, ``__ignore__`` and ``_background_`` before the names.
 
     Parameters
@@ -23,28 +35,38 @@ def write_labelme(images: Iterable[AnnotatedImage], names: Sequence[str], folder
     names : sequence of str
         The regions' names.
     folder : Path
+    settings : ExportOptions
     """
+    mode = settings.images or "none"
+    taken: set[str] = set()
     for image in images:
+        stem = os.path.splitext(image.name)[0]
+        file = stem if mode == "none" and stem.casefold() not in taken else image.file
+        while file.casefold() in taken:
+            file += "~"
+        taken.add(file.casefold())
+        place = image.name if mode == "none" else f"{file}{photograph_suffix(image)}"
+        place_photograph(image, place, folder, mode)
         content: dict[str, Any] = {
             "version": "5.5.0",
             "flags": {},
-            "shapes": _shapes(image, names),
-            "imagePath": image.name.rpartition("/")[2],
+            "shapes": _shapes(image, names, settings.simplify),
+            "imagePath": place.rpartition("/")[2],
             "imageData": None,
             "imageHeight": image.size[0],
             "imageWidth": image.size[1],
         }
-        with atomic_path(folder / f"{image.file}.json") as temporary:
+        with atomic_path(folder / f"{file}.json") as temporary:
             temporary.write_text(json.dumps(content, ensure_ascii=False), "utf-8")
     with atomic_path(folder / "labels.txt") as temporary:
         labels = ("__ignore__", "_background_", *names)
         temporary.write_text("".join(f"{name}\n" for name in labels), "utf-8")
 
 
-def _shapes(image: AnnotatedImage, names: Sequence[str]) -> list[dict[str, Any]]:
+def _shapes(image: AnnotatedImage, names: Sequence[str], simplify: float) -> list[dict[str, Any]]:
     shapes = []
     for number, instance in enumerate(image.instances, 1):
-        polygons = instance_polygons(instance)
+        polygons = instance_polygons(instance, simplify)
         shapes += [
             {
                 "label": names[instance.region],

@@ -1,6 +1,7 @@
 """Masks and label maps as PNG."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,19 +9,20 @@ import numpy as np
 from PIL import Image
 
 from deepff.errors import InputError
+from deepff.images.files import shortened
 from deepff.regions.find import Regions
 from deepff.report.colors import factor_colors
 from deepff.runtime.files import atomic_path
 
 
-def write_masks(regions: Regions, names: Sequence[str], folder: Path, file: str) -> None:
-    """Write each region's mask as ``<folder>/<region's name>/<file>.png``, one bit a pixel."""
-    for name, mask in zip(names, regions.masks.cpu().numpy(), strict=True):
-        _save(Image.fromarray(mask), folder / folder_name(name) / f"{file}.png")
+def write_masks(regions: Regions, folders: Sequence[Path], file: str) -> None:
+    """Write each region's mask as ``<file>.png`` in its own folder, one bit a pixel."""
+    for folder, mask in zip(folders, regions.masks.cpu().numpy(), strict=True):
+        _save(Image.fromarray(mask), folder / f"{file}.png")
 
 
-def write_label_map(regions: Regions, folder: Path, file: str) -> None:
-    """Write the label map as ``<folder>/<file>.png``: pixel values, coloured by a palette.
+def write_label_map(labels: np.ndarray, n_regions: int, folder: Path, file: str) -> None:
+    """Write a label map (H, W) as ``<folder>/<file>.png``: pixel values, coloured by a palette.
 
     Value 0 is the background, black; region j is j + 1, in the colour of factor j.
 
@@ -29,14 +31,13 @@ def write_label_map(regions: Regions, folder: Path, file: str) -> None:
     InputError
         If there are more regions than 8 bits tell apart.
     """
-    if len(regions.masks) > 255:
+    if n_regions > 255:
         raise InputError(
-            f"a label map holds up to 255 regions, not {len(regions.masks)}; name parts to merge "
-            "factors, or use a smaller k"
+            f"a label map holds up to 255 regions, not {n_regions}; name parts to merge factors, "
+            "or use a smaller k"
         )
-    image = Image.fromarray(regions.labels.cpu().numpy().astype(np.uint8), "P")
-    colors = factor_colors(len(regions.masks))
-    image.putpalette(bytes(3) + colors.tobytes())
+    image = Image.fromarray(labels.astype(np.uint8), "P")
+    image.putpalette(bytes(3) + factor_colors(n_regions).tobytes())
     _save(image, folder / f"{file}.png")
 
 
@@ -46,9 +47,33 @@ def write_label_names(names: Sequence[str], folder: Path) -> None:
         path.write_text("".join(f"{name}\n" for name in ("background", *names)), "utf-8")
 
 
-def folder_name(name: str) -> str:
-    """A region's name as that of one folder, escaped as in a URL: "a/b" is ``a%2Fb``."""
-    return re.sub(r'[/\\:*?"<>|%\x00-\x1f]|^\.', lambda found: f"%{ord(found[0]):02X}", name)
+def folder_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
+    """Regions' names as those of one folder each, characters escaped as in a URL where they must.
+
+    "a/b" is ``a%2Fb``. The folders stay apart on every file system, and from those that are taken.
+    """
+    keys = {name.casefold() for name in taken}
+    found = []
+    for name in names:
+        folder = _UNSAFE.sub(lambda part: "".join(map(_escaped, part[0])), name) or "%"
+        folder = shortened(folder)
+        place = 0
+        while unicodedata.normalize("NFC", folder).casefold() in keys:
+            folder = folder[:place] + _escaped(folder[place]) + folder[place + 1 :]
+            place += 3
+        keys.add(unicodedata.normalize("NFC", folder).casefold())
+        found.append(folder)
+    return found
+
+
+# What some file system does not allow, and Windows' names of devices.
+_UNSAFE = re.compile(
+    r'[/\\:*?"<>|%\x00-\x1f]|^\.|[. ]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?=\.|$)', re.IGNORECASE
+)
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
 def _save(image: Image.Image, path: Path) -> None:

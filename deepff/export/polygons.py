@@ -5,34 +5,52 @@ a polygon of them encloses half a pixel less on every side, and a single pixel o
 pixels encloses nothing. These polygons enclose the pixels themselves, as COCO's do.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from deepff.export.instances import Instance
 
 Point = tuple[int, int]
 
+# Simplified polygons change at most this share of a mask's area.
+_MAX_CHANGE = 0.01
+_LEAST_TOLERANCE = 0.36  # pixels; the middles of a right angle lie 0.35 beside a line
+_SMALLER = 0.8
+
 _STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (y, x) to the right, down, left, up
 
 
-def instance_polygons(instance: Instance) -> list[np.ndarray]:
+def instance_polygons(instance: Instance, simplify: float = 0.0) -> list[np.ndarray]:
     """The polygons of an instance in its image, one for each 8-connected component.
 
     A hole is joined to what encloses it by a slit of no width, since the formats know no holes.
     Filled by the even-odd or the non-zero rule, pixels by their centres, the polygons are exactly
-    the mask.
+    the mask unless they are simplified.
+
+    Parameters
+    ----------
+    instance : Instance
+    simplify : float
+        How far, in pixels, corners that are left out may lie beside the polygon (Douglas & Peucker
+        1973); less where more than 1 % of a component's area would change. 0 keeps all corners.
 
     Returns
     -------
     list of ndarray, (m, 2)
         Corners (x, y) in pixel edges, clockwise as one sees the image; the last is joined to the
-        first.
+        first. Whole numbers, and halves where simplified.
     """
     from scipy import ndimage
 
     components, _ = ndimage.label(instance.mask, structure=np.ones((3, 3)))
     found = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(components), 1):
-        corners = _polygon(components[rows, columns] == number)
+        mask = components[rows, columns] == number
+        path = _path(mask)
+        corners = _corners(path)
+        if simplify > 0:
+            corners = _simplified(path, corners, simplify, _MAX_CHANGE * np.count_nonzero(mask))
         found.append(corners + np.add((columns.start, rows.start), instance.box[:2]))
     return found
 
@@ -47,8 +65,20 @@ def joined(polygons: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([first, *pieces])
 
 
-def _polygon(mask: np.ndarray) -> np.ndarray:
-    """The polygon of one 8-connected component, (m, 2), by joining its holes to its outline."""
+def enclosed_area(polygon: np.ndarray) -> float:
+    """The area of a polygon (m, 2) in square pixels, its holes not counted."""
+    x, y = polygon.T
+    return float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum() / 2)
+
+
+def _path(mask: np.ndarray) -> np.ndarray:
+    """The way around one 8-connected component, its holes joined to its outline.
+
+    Returns
+    -------
+    ndarray, (m, 2)
+        Every point (x, y), a pixel from the one before.
+    """
     points: list[Point] = []
     following: list[int] = []
     node_at: dict[Point, int] = {}
@@ -71,11 +101,85 @@ def _polygon(mask: np.ndarray) -> np.ndarray:
     while node:
         path.append(points[node])
         node = following[node]
-    corners = np.array(path)
-    corners = corners[(corners != np.roll(corners, 1, axis=0)).any(1)]
-    directions = np.sign(np.roll(corners, -1, axis=0) - corners)
-    turns = (directions != np.roll(directions, 1, axis=0)).any(1)
-    return corners[turns, ::-1]
+    way = np.array(path)
+    return way[(way != np.roll(way, 1, axis=0)).any(1), ::-1]
+
+
+def _corners(path: np.ndarray) -> np.ndarray:
+    """The points of a closed path where it turns, be it back."""
+    after = np.roll(path, -1, axis=0) - path
+    before = np.roll(after, 1, axis=0)
+    sideways = before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0]
+    return path[(sideways != 0) | ((before * after).sum(1) < 0)]
+
+
+def _simplified(
+    path: np.ndarray, corners: np.ndarray, tolerance: float, max_change: float
+) -> np.ndarray:
+    """A polygon with fewer corners than those of a path, where that changes little enough.
+
+    It goes through the middles of the path's steps: a straight slanted edge, which pixels make a
+    staircase of, is straight there. Where pieces meet and slits end, the path passes twice: those
+    points stay.
+
+    Parameters
+    ----------
+    path : ndarray, (m, 2)
+        From :func:`_path`.
+    corners : ndarray, (c, 2)
+        Its corners.
+    tolerance : float
+        How far, in pixels, points that are left out may lie beside the polygon; less where more
+        would change.
+    max_change : float
+        The area that may change at most, counted on both sides.
+    """
+    _, which, counts = np.unique(path, axis=0, return_inverse=True, return_counts=True)
+    twice = counts[which.ravel()] > 1
+    middles = (path + np.roll(path, -1, axis=0)) / 2
+    line = np.stack([path, middles], 1).reshape(-1, 2)
+    stays = np.stack([twice, np.zeros_like(twice)], 1).ravel()
+    used = np.stack([twice, np.ones_like(twice)], 1).ravel()
+    line, stays = line[used], stays[used]
+    first = int(stays.argmax())
+    line, stays = np.roll(line, -first, axis=0), np.roll(stays, -first)
+    closed = np.concatenate([line, line[:1]])
+    ends = [*(np.flatnonzero(stays) if stays.any() else [0]), len(line)]
+    while tolerance >= _LEAST_TOLERANCE:
+        kept = [_kept(closed[a : b + 1], tolerance) + a for a, b in pairwise(ends)]
+        indices = np.unique(np.concatenate(kept))
+        if _change(closed, indices) <= max_change:
+            found = _corners(closed[indices[:-1]])
+            return found if 3 <= len(found) < len(corners) else corners
+        tolerance *= _SMALLER
+    return corners
+
+
+def _kept(line: np.ndarray, tolerance: float) -> np.ndarray:
+    """The indices of the points of an open line that Douglas and Peucker keep."""
+    from skimage.measure import approximate_polygon
+
+    place = {tuple(point): i for i, point in enumerate(line.tolist())}
+    kept = [place[x, y] for x, y in approximate_polygon(line, tolerance)[1:].tolist()]
+    return np.array([0, *kept])  # an open line may end where it begins
+
+
+def _change(closed: np.ndarray, indices: np.ndarray) -> float:
+    """The area between a line and what the points at the indices leave of it, or a bit more.
+
+    Beside each new edge, the distance of the old line is integrated along it.
+    """
+    edge = np.repeat(np.arange(len(indices) - 1), np.diff(indices))
+    start, stop = closed[indices[:-1]][edge], closed[indices[1:]][edge]
+    length = np.hypot(*(stop - start).T)[:, None]
+    # A loop that is left out altogether has no edge: any direction will do.
+    direction = np.where(length > 0, (stop - start) / np.maximum(length, 1e-9), (1.0, 0.0))
+    first, last = closed[:-1] - start, closed[1:] - start
+    along = np.abs(((last - first) * direction).sum(1))
+    a, b = (direction[:, 0] * d[:, 1] - direction[:, 1] * d[:, 0] for d in (first, last))
+    size = np.abs(a) + np.abs(b)
+    crossing = (a * a + b * b) / np.maximum(2 * size, 1e-9)
+    return float((along * np.where(a * b < 0, crossing, size / 2)).sum())
 
 
 def _rings(mask: np.ndarray) -> list[list[Point]]:

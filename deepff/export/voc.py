@@ -1,9 +1,8 @@
 """Pascal VOC: boxes as XML, classes and instances as palette PNGs."""
 
 import re
-import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,19 +11,27 @@ from PIL import Image
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
+from deepff.export.photographs import photograph_suffix, place_photograph
 from deepff.export.png import write_label_names
+from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
 
 LARGEST_VALUE = 254  # 255 marks pixels that are not judged
 
 
-def write_voc(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path) -> None:
+def write_voc(
+    images: Iterable[AnnotatedImage],
+    names: Sequence[str],
+    folder: Path,
+    settings: ExportOptions,
+) -> None:
     """Write VOC's ``Annotations/``, ``SegmentationClass/`` and ``SegmentationObject/``.
 
     Boxes are VOC's: pixels counted from 1, maxima inclusive. In the images of classes the value n
     is line n of ``labels.txt``, counted from 0, the first the background; in those of objects, the
-    n-th object of the XML. ``trainval.txt`` in ``ImageSets/Main/`` and ``ImageSets/Segmentation/``
-    lists the images.
+    n-th object of the XML. ``train.txt``, ``val.txt``, ``trainval.txt`` and ``test.txt`` in
+    ``ImageSets/Main/`` and ``ImageSets/Segmentation/`` list the images. ``labelmap.txt`` has the
+    classes and their colours, as CVAT and Datumaro read them. Photographs go to ``JPEGImages/``.
 
     Parameters
     ----------
@@ -32,6 +39,7 @@ def write_voc(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Pa
     names : sequence of str
         The regions' names.
     folder : Path
+    settings : ExportOptions
 
     Raises
     ------
@@ -41,30 +49,41 @@ def write_voc(images: Iterable[AnnotatedImage], names: Sequence[str], folder: Pa
     if len(names) > LARGEST_VALUE:
         raise InputError(f"VOC's images hold up to {LARGEST_VALUE} classes, not {len(names)}")
     palette = _voc_palette()
-    image_sets = folder / "ImageSets"
-    with (
-        atomic_path(image_sets / "Main" / "trainval.txt") as temporary,
-        open(temporary, "w", encoding="utf-8") as image_set,
-    ):
-        for image in images:
-            count = len(image.instances)
-            if count > LARGEST_VALUE:
-                raise InputError(
-                    f"VOC's images hold up to {LARGEST_VALUE} instances, not {count} as in "
-                    f"{image.name}; raise the least area, or make one instance a part"
-                )
-            classes = image.painted([instance.region + 1 for instance in image.instances])
-            objects = image.painted(list(range(1, count + 1)))
-            _write_indexed(classes, palette, folder / "SegmentationClass" / f"{image.file}.png")
-            _write_indexed(objects, palette, folder / "SegmentationObject" / f"{image.file}.png")
-            with atomic_path(folder / "Annotations" / f"{image.file}.xml") as path:
-                tree = ET.ElementTree(_annotation(image, names))
-                ET.indent(tree)
-                tree.write(path, encoding="utf-8")
-            image_set.write(f"{image.file}\n")
-    with atomic_path(image_sets / "Segmentation" / "trainval.txt") as copy:
-        shutil.copyfile(image_sets / "Main" / "trainval.txt", copy)
+    listed: dict[str, list[str]] = {"train": [], "val": [], "trainval": [], "test": []}
+    for image in images:
+        count = len(image.instances)
+        if count > LARGEST_VALUE:
+            raise InputError(
+                f"VOC's images hold up to {LARGEST_VALUE} instances, not {count} as in "
+                f"{image.name}; raise the least area, or make one instance a part"
+            )
+        classes = image.painted([instance.region + 1 for instance in image.instances])
+        objects = image.painted(list(range(1, count + 1)))
+        _write_indexed(classes, palette, folder / "SegmentationClass" / f"{image.file}.png")
+        _write_indexed(objects, palette, folder / "SegmentationObject" / f"{image.file}.png")
+        with atomic_path(folder / "Annotations" / f"{image.file}.xml") as path:
+            tree = ET.ElementTree(_annotation(image, names))
+            ET.indent(tree)
+            tree.write(path, encoding="utf-8")
+        place = f"JPEGImages/{image.file}{photograph_suffix(image)}"
+        place_photograph(image, place, folder, settings.images or "none")
+        for subset in {"test"} if image.subset == "test" else {image.subset, "trainval"}:
+            listed[subset].append(image.file)
+    for kind in ("Main", "Segmentation"):
+        for subset, files in listed.items():
+            with atomic_path(folder / "ImageSets" / kind / f"{subset}.txt") as path:
+                path.write_text("".join(f"{file}\n" for file in files), "utf-8")
     write_label_names(names, folder)
+    with atomic_path(folder / "labelmap.txt") as path:
+        path.write_text("".join(_label_map(names, palette)), "utf-8")
+
+
+def _label_map(names: Sequence[str], palette: bytes) -> Iterator[str]:
+    yield "# label:color_rgb:parts:actions\n"
+    for value, name in enumerate(("background", *names)):
+        color = ",".join(map(str, palette[3 * value : 3 * value + 3]))
+        # A colon ends a name here, and the format knows no other way to write one.
+        yield f"{name.replace(':', '_')}:{color}::\n"
 
 
 def _annotation(image: AnnotatedImage, names: Sequence[str]) -> ET.Element:

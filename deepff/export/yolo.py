@@ -1,15 +1,23 @@
-"""YOLO: a text file of boxes or polygons for each image, as Ultralytics reads them."""
+"""YOLO: a text file of boxes or polygons for each image, as Ultralytics reads them.
+
+Ultralytics finds an image's labels by its path, the last ``/images/`` in it being ``/labels/`` and
+the suffix ``.txt``, after links to folders are resolved. A ``path`` in ``data.yaml`` counts from
+the working directory; without one, all in it counts from the file's own folder.
+"""
 
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
+from deepff.export.photographs import photograph_suffix, place_photograph
 from deepff.export.polygons import instance_polygons, joined
+from deepff.options import SUBSETS, ExportOptions
 from deepff.runtime.files import atomic_path
 
 
@@ -17,13 +25,17 @@ def write_yolo(
     images: Iterable[AnnotatedImage],
     names: Sequence[str],
     folder: Path,
+    settings: ExportOptions,
     polygons: bool = False,
 ) -> None:
-    """Write ``<folder>/labels/<image>.txt`` and ``<folder>/data.yaml``.
+    """Write ``images/<subset>/``, ``labels/<subset>/<image>.txt`` and ``data.yaml``.
 
     A line an instance: its class, counted from 0 in the order of the names, then centre, width and
     height of its box, or its polygon, as shares of the image's width and height. An image without
-    instances has an empty file. Readers look for the images in ``<folder>/images/``.
+    instances has an empty file.
+
+    Without photographs, ``labels/`` has no subsets but is as the photographs lie in ``images/``:
+    in the folder already, or to be put there. Subsets are then lists, ``train.txt`` and so on.
 
     Parameters
     ----------
@@ -31,6 +43,7 @@ def write_yolo(
     names : sequence of str
         The regions' names.
     folder : Path
+    settings : ExportOptions
     polygons : bool
         Polygons (YOLO-seg) instead of boxes. An instance in several pieces is one polygon, its
         pieces joined by lines of no width.
@@ -38,26 +51,64 @@ def write_yolo(
     Raises
     ------
     InputError
-        Two images have one name but for their suffix, which is how YOLO tells them apart.
+        Without photographs, two images have one name but for their suffix, which is how YOLO tells
+        them apart.
     """
-    numbers = _polygon if polygons else _box
+    mode = settings.images or "link"
+    places: dict[str, list[str]] = {subset: [] for subset in SUBSETS}
+    owners: dict[str, str] = {}
     for image in images:
-        if image.file != os.path.splitext(image.name)[0]:
+        place = _place(image, mode)
+        label = labels_of(place)
+        if label in owners:
             raise InputError(
                 f"YOLO finds an image's labels by its name without suffix, and {image.name} shares "
-                "that with another image or has too long a name: rename it"
+                f"that with {owners[label]}: rename one, or export copies or links "
+                "(--images copy or link)"
             )
-        height, width = image.size
-        with atomic_path(folder / "labels" / f"{image.file}.txt") as temporary:
-            lines = [
-                f"{instance.region} " + " ".join(f"{share:.6f}" for share in shares)
-                for instance in image.instances
-                for shares in [(numbers(instance) / (width, height)).ravel()]
-            ]
-            temporary.write_text("".join(f"{line}\n" for line in lines))
-    content = {"path": ".", "train": "images", "val": "images", "names": dict(enumerate(names))}
+        owners[label] = image.name
+        places[image.subset].append(place)
+        place_photograph(image, place, folder, mode)
+        with atomic_path(folder / label) as temporary:
+            temporary.write_text("".join(_lines(image, polygons, settings.simplify)), "utf-8")
+    # Ultralytics asks for images to validate on, be they those of training.
+    places["val"] = places["val"] or places["train"]
+    content: dict[str, Any] = {}
+    for subset, held in places.items():
+        if held and mode == "none":
+            content[subset] = f"{subset}.txt"
+            with atomic_path(folder / f"{subset}.txt") as temporary:
+                temporary.write_text("".join(f"./{place}\n" for place in held), "utf-8")
+        elif held:
+            content[subset] = "/".join(held[0].split("/")[:2])
+    content["names"] = dict(enumerate(names))
     with atomic_path(folder / "data.yaml") as temporary:
         temporary.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), "utf-8")
+
+
+def labels_of(place: str) -> str:
+    """Where YOLO looks for the labels of an image, a POSIX path that holds ``images/``."""
+    before, _, after = f"/{place}".rpartition("/images/")
+    return f"{before}/labels/{os.path.splitext(after)[0]}.txt".lstrip("/")
+
+
+def _place(image: AnnotatedImage, mode: str) -> str:
+    """Where an image is for those who train, from the folder of the export."""
+    if mode == "none":
+        here = image.place is not None and "/images/" in f"/{image.place}"
+        return image.place if here and image.place else f"images/{image.name}"
+    # Another folder of that name would have the labels beside it.
+    *above, file = image.file.split("/")
+    above = ["images_" if part == "images" else part for part in above]
+    return "/".join(["images", image.subset, *above, file + photograph_suffix(image)])
+
+
+def _lines(image: AnnotatedImage, polygons: bool, simplify: float) -> Iterable[str]:
+    height, width = image.size
+    for instance in image.instances:
+        points = _polygon(instance, simplify) if polygons else _box(instance)
+        shares = " ".join(f"{share:.6f}" for share in (points / (width, height)).ravel())
+        yield f"{instance.region} {shares}\n"
 
 
 def _box(instance: Instance) -> np.ndarray:
@@ -65,5 +116,5 @@ def _box(instance: Instance) -> np.ndarray:
     return np.array([(low + high) / 2, high - low])
 
 
-def _polygon(instance: Instance) -> np.ndarray:
-    return joined(instance_polygons(instance))
+def _polygon(instance: Instance, simplify: float) -> np.ndarray:
+    return joined(instance_polygons(instance, simplify))

@@ -251,7 +251,7 @@ def output_names(names: Sequence[str]) -> list[str]:
     folders = {os.path.dirname(name) for name in full}
     taken = {_file_key(folder[: dot.start()]) for folder in folders for dot in DOT.finditer(folder)}
 
-    chosen = [_shortened(stem) for stem in stems]
+    chosen = [shortened(stem) for stem in stems]
     clashing = set(range(len(chosen)))
     kept: set[int] = set()
     while clashing:
@@ -261,7 +261,7 @@ def output_names(names: Sequence[str]) -> list[str]:
         }
         kept |= clashing
         for i in clashing:
-            chosen[i] = _shortened(full[i])
+            chosen[i] = shortened(full[i])
 
     unique = []
     for name in chosen:
@@ -284,7 +284,7 @@ def _inner_path(name: str) -> str:
     return "/".join(parts) or "image"
 
 
-def _shortened(path: str) -> str:
+def shortened(path: str) -> str:
     """Cut parts that, with a suffix, could exceed the 255 bytes a file system allows."""
     parts = []
     for part in path.split("/"):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 Box = tuple[int, int, int, int]
 
-_LEAST_SHARE = 1e-4
+LEAST_SHARE = 1e-4
 _EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 
 
@@ -67,7 +67,7 @@ def least_area(size: tuple[int, int]) -> int:
     0.05 %, 3 of 36 were.
     """
     height, width = size
-    return math.ceil(_LEAST_SHARE * height * width)
+    return math.ceil(LEAST_SHARE * height * width)
 
 
 def component_boxes(mask: Tensor | np.ndarray, min_area: int = 1) -> list[Box]:

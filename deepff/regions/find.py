@@ -1,12 +1,9 @@
 """The regions of every image of a result: masks and label maps, by factor or by named part."""
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,21 +14,29 @@ from deepff.images.reading import UnreadableImageError
 from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.regions.guided_crf import (
+    GUIDED_CRF_SIZE,
     as_image_batch,
     at_working_size,
+    enclosed,
     guided_crf,
-    refined_labels,
-    refined_masks,
     unary_probabilities,
     without_holes,
 )
 from deepff.regions.part_names import check_parts, factor_names, part_map
-from deepff.regions.parts import part_probabilities, refined_parts
+from deepff.regions.parts import part_probabilities
 from deepff.regions.thresholds import label_map, masks, thresholds
+from deepff.results.bands import BAND_BYTES, Band, bands
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
+from deepff.runtime.parallel import in_parallel
 
-T = TypeVar("T")
+Bands = Callable[[], Iterator[Band]]
+
+# What work on an image takes at its peak: bytes a pixel beside the masks (labels; and for a CRF the
+# photograph, or numbered components), and bands of maps.
+_LABEL_BYTES = 2
+_CRF_BYTES = 12
+_N_BANDS = 5
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,15 @@ def region_names(result: Run, k: int | None, options: RegionOptions) -> list[str
 
 
 def find_regions(
-    result: Run, k: int | None = None, options: RegionOptions | None = None
+    result: Run,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    memory: int | None = None,
 ) -> Iterator[Regions]:
     """Find the regions of each image in turn, at its own size.
 
-    Images are worked on in parallel, one a core, so that memory holds a few at a time; the maps are
-    read once more for thresholds over the set.
+    Images are worked on in parallel, one a core, as many as memory allows; the maps are read once
+    more for thresholds over the set. Upsampled maps are held some rows at a time.
 
     Parameters
     ----------
@@ -81,6 +89,9 @@ def find_regions(
     options : RegionOptions, optional
         By default those of the result's recipe: the paper's are the 75th percentile over the set,
         unrefined. Of a bank that was applied, thresholds over the set are over the bank's own set.
+    memory : int, optional
+        The bytes that images in work may take together, though there is always one; by default half
+        of what is free, and 2 GiB at most.
 
     Yields
     ------
@@ -100,7 +111,7 @@ def find_regions(
         if result.parts_of is None
         else _part_regions(result, heatmaps, options)
     )
-    for found in _in_parallel(regions_of, len(heatmaps)):
+    for found in in_parallel(regions_of, _costs(heatmaps, options), memory):
         named = found if options.parts is None else _by_part(found, options.parts, names)
         yield replace(named, names=tuple(names))
 
@@ -116,26 +127,44 @@ def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor
         Threshold and refinement; unrefined, the probability is 1/2 at the threshold.
     """
     heatmaps = result.factorization(1).heatmaps
-    return _in_parallel(_probabilities(result, heatmaps, options), len(heatmaps))
+    bands_of = _probabilities(result, heatmaps, options)
+    holes = options.refine == Refinement.DENSE_CRF
+
+    def whole(index: int) -> Tensor:
+        found = bands_of(index)
+        return torch.cat([band for _, band in (_without_holes(found) if holes else found())], 1)
+
+    return in_parallel(whole, _costs(heatmaps, options))
+
+
+def _costs(heatmaps: HeatMaps, options: RegionOptions) -> list[int]:
+    """The bytes that work on each image takes."""
+    k = heatmaps.n_factors
+    per_pixel = k + (_LABEL_BYTES if options.refine == Refinement.NONE else _CRF_BYTES)
+    areas = [math.prod(size) for size in heatmaps.image_sizes]
+    return [per_pixel * area + _N_BANDS * min(4 * k * area, BAND_BYTES) for area in areas]
 
 
 def _factor_regions(
     result: Run, heatmaps: HeatMaps, options: RegionOptions
 ) -> Callable[[int], Regions]:
     if options.refine != Refinement.NONE:
-        probabilities = _probabilities(result, heatmaps, options)
+        bands_of = _probabilities(result, heatmaps, options)
+        holes = options.refine == Refinement.DENSE_CRF
 
         def refined_regions(index: int) -> Regions:
-            found = probabilities(index)
-            return Regions(refined_masks(found), refined_labels(found))
+            found = bands_of(index)
+            return _disjoint(found, _foreground(found, holes), heatmaps.n_factors)
 
         return refined_regions
     limits = _limits(result, heatmaps, options)
 
     def regions(index: int) -> Regions:
-        maps = heatmaps[index]
-        on = masks(maps, limits[index])
-        return Regions(on, label_map(maps, on, heatmaps.scale))
+        found = _no_regions(heatmaps.n_factors, heatmaps.image_sizes[index], limits.device)
+        for rows, maps in heatmaps.bands(index):
+            found.masks[:, rows] = masks(maps, limits[index])
+            found.labels[rows] = label_map(maps, found.masks[:, rows], heatmaps.scale)
+        return found
 
     return regions
 
@@ -148,21 +177,26 @@ def _part_regions(
         raise InputError("parts of the object are refined by dense-crf, or by none")
     if result.object is None:
         raise InputError("the result of the object, in the folder object, is gone; run it again")
-    whole = None
+    crf = options.refine == Refinement.DENSE_CRF
+    object_bands = None
     if result.parts_of == "object":
         object_maps = result.object.factorization(1).heatmaps
-        whole = _probabilities(result.object, object_maps, options)
+        object_bands = _probabilities(result.object, object_maps, options)
 
     def regions(index: int) -> Regions:
-        crf = options.refine == Refinement.DENSE_CRF
-        if whole is not None:
-            share = partial(refined_parts, _photo(result, index)) if crf else part_probabilities
-            probabilities = share(whole(index), heatmaps.grid(index))
-        else:
-            probabilities = heatmaps[index]
-            if crf:
-                probabilities = dense_crf(_photo(result, index), probabilities)
-        return Regions(refined_masks(probabilities), refined_labels(probabilities))
+        maps, size = heatmaps.grid(index), heatmaps.image_sizes[index]
+        if crf:
+            photo = _photo(result, index, DENSE_CRF_SIZE)
+            maps = dense_crf(
+                photo,
+                heatmaps.upsampled(index, (photo.shape[1], photo.shape[2]))
+                if object_bands is None
+                else part_probabilities(torch.ones_like(photo[:1]), maps),
+            )
+        parts = partial(bands, maps, size)
+        whole = parts if object_bands is None else object_bands(index)
+        holes = crf and object_bands is not None
+        return _disjoint(parts, _foreground(whole, holes), heatmaps.n_factors)
 
     return regions
 
@@ -178,38 +212,60 @@ def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Tensor:
 
 def _probabilities(
     result: Run, heatmaps: HeatMaps, options: RegionOptions
-) -> Callable[[int], Tensor]:
-    """The factors' probabilities in an image, (k, H, W): 1/2 at the threshold, then refined."""
+) -> Callable[[int], Bands]:
+    """The factors' probabilities in an image in bands, (k, rows, W): 1/2 at the threshold.
+
+    After a dense CRF, holes are not filled yet.
+    """
     limits = _limits(result, heatmaps, options)
 
-    def probabilities(index: int) -> Tensor:
+    def unrefined(index: int) -> Iterator[Band]:
+        for rows, maps in heatmaps.bands(index):
+            yield rows, unary_probabilities(maps, limits[index])
+
+    def probabilities(index: int) -> Bands:
         if options.refine == Refinement.NONE:
-            return unary_probabilities(heatmaps[index], limits[index])
-        return refined(
-            _photo(result, index),
-            heatmaps.normalized(index),
-            limits[index] / heatmaps.scale,
-            options.refine,
-        )
+            return partial(unrefined, index)
+        size = DENSE_CRF_SIZE if options.refine == Refinement.DENSE_CRF else GUIDED_CRF_SIZE
+        photo, limit = _photo(result, index, size), limits[index] / heatmaps.scale
+        small = _refined(photo, heatmaps.normalized(index), limit, options.refine)
+        return partial(bands, small, heatmaps.image_sizes[index])
 
     return probabilities
 
 
-def _in_parallel(work: Callable[[int], T], n: int) -> Iterator[T]:
-    """The outcomes for 0, …, n − 1 in order, worked out by a thread for each core, a few ahead."""
-    n_threads = os.cpu_count() or 1
-    # One thread an image is twice as fast as all of them on each operation of every image.
-    pool = ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,))
-    pending: deque[Future[T]] = deque()
-    try:
-        for index in range(n):
-            pending.append(pool.submit(work, index))
-            if len(pending) > n_threads:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _foreground(probabilities: Bands, holes: bool) -> Tensor:
+    """Where the factors together are more likely than the background, (H, W), or enclosed by it."""
+    found = torch.cat([band.sum(0) >= 0.5 for _, band in probabilities()])
+    return found | enclosed(~found) if holes else found
+
+
+def _without_holes(probabilities: Bands) -> Iterator[Band]:
+    """The probabilities of one factor, 1 in the holes that it encloses."""
+    found = _foreground(probabilities, holes=False)
+    hole = enclosed(~found)
+    for rows, band in probabilities():
+        yield rows, band.masked_fill(hole[rows], 1.0)
+
+
+def _disjoint(probabilities: Bands, foreground: Tensor, k: int) -> Regions:
+    """The foreground's most likely factor; of equal ones the first."""
+    found = _no_regions(k, foreground.shape, foreground.device)
+    values = torch.arange(1, k + 1, device=foreground.device)[:, None, None]
+    for rows, band in probabilities():
+        labels = (band.argmax(0) + 1) * foreground[rows]
+        found.labels[rows] = labels.to(found.labels.dtype)
+        found.masks[:, rows] = labels == values
+    return found
+
+
+def _no_regions(k: int, size: Sequence[int], device: torch.device) -> Regions:
+    """Regions that are still to be filled in."""
+    labels = torch.uint8 if k <= 255 else torch.int32
+    return Regions(
+        torch.empty(k, *size, dtype=torch.bool, device=device),
+        torch.empty(*size, dtype=labels, device=device),
+    )
 
 
 def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:
@@ -234,15 +290,21 @@ def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine
     InputError
         There is no such refinement.
     """
+    found = _refined(image, maps, thresholds, refine)
+    return without_holes(found) if refine == Refinement.DENSE_CRF else found
+
+
+def _refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:
+    """As :func:`refined`, before holes are filled."""
     if refine == Refinement.GUIDED_CRF:
-        return guided_crf(image, maps, thresholds)
+        return guided_crf(image, maps, thresholds, size=GUIDED_CRF_SIZE)
     if refine == Refinement.DENSE_CRF:
         # Probabilities change faster than the maps that they come from: upsampling these first is
         # worth 0.009 IoU on iCoseg.
         _, smooth = at_working_size(as_image_batch(image, maps), maps, DENSE_CRF_SIZE)
         smooth = smooth if maps.ndim == 4 else smooth[0]
         unary = unary_probabilities(smooth, thresholds)
-        return without_holes(dense_crf(image, unary, size=DENSE_CRF_SIZE))
+        return dense_crf(image, unary, size=DENSE_CRF_SIZE)
     raise InputError(
         f"there is no refinement {refine!r} of one image; choose guided-crf or dense-crf"
     )
@@ -257,8 +319,8 @@ def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regi
     return Regions(torch.stack(merged), labels)
 
 
-def _photo(result: Run, index: int) -> Tensor:
-    """The image as (3, H, W) in [0, 1], for the CRF."""
+def _photo(result: Run, index: int, size: int) -> Tensor:
+    """The image as (3, h, w) in [0, 1], reduced to the size that a CRF works at."""
     image = result.images[index]
     try:
         pixels = image.read()
@@ -273,5 +335,7 @@ def _photo(result: Run, index: int) -> Tensor:
             f"the CRF needs the photograph {image.name} as it was, {image.size} pixels, but it "
             f"now has {pixels.shape[:2]}" + ("" if image.path is None else f": {image.path}")
         )
-    photo = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
-    return photo.to(result.coefficients.device)
+    # One channel at a time, as a large image in floats takes many times what its file does.
+    channels = (torch.from_numpy(pixels[..., i]).float()[None, None].div_(255) for i in range(3))
+    reduced = [at_working_size(channel, channel, size)[0][0] for channel in channels]
+    return torch.cat(reduced).to(result.coefficients.device)

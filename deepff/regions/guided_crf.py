@@ -10,6 +10,8 @@ from deepff.errors import InputError
 # A unary never says more than 49 to 1, so that the image's edges can overrule it.
 _CERTAINTY = 0.98
 
+GUIDED_CRF_SIZE = 128  # pixels
+
 
 def guided_crf(
     image: Tensor | np.ndarray,
@@ -20,7 +22,7 @@ def guided_crf(
     radius: float = 0.1,
     eps: float = 1e-4,
     n_iter: int = 3,
-    size: int = 128,
+    size: int = GUIDED_CRF_SIZE,
 ) -> Tensor:
     """Refine heat maps along the edges of their image.
 
@@ -201,22 +203,31 @@ def without_holes(probabilities: Tensor) -> Tensor:
         Sums to 1 in each part of the background (4-connected) that does not touch the border.
     """
     total = probabilities.sum(-3, keepdim=True)
-    background = (total < 0.5).flatten(0, -3).cpu().numpy()
-    holes = torch.from_numpy(np.stack([_enclosed(image) for image in background]))
-    holes = holes.view(total.shape).to(total.device)
+    holes = enclosed((total < 0.5).flatten(0, -3)).view(total.shape)
     shares = probabilities / total.clamp_min(torch.finfo(total.dtype).tiny)
     return torch.where(holes, shares, probabilities)
 
 
+def enclosed(background: Tensor) -> Tensor:
+    """The components (4-connected) of masks that do not touch the border.
+
+    Parameters
+    ----------
+    background : Tensor, (H, W) or (B, H, W), bool
+    """
+    images = background.reshape(-1, *background.shape[-2:]).cpu().numpy()
+    found = torch.from_numpy(np.stack([_enclosed(image) for image in images]))
+    return found.view(background.shape).to(background.device)
+
+
 def _enclosed(mask: np.ndarray) -> np.ndarray:
-    """The components of a mask (H, W) that do not touch its border."""
     from scipy import ndimage
 
     components, n = ndimage.label(mask)
-    enclosed = np.arange(n + 1) > 0
+    inside = np.arange(n + 1) > 0
     for edge in (components[0], components[-1], components[:, 0], components[:, -1]):
-        enclosed[edge] = False
-    return enclosed[components]
+        inside[edge] = False
+    return inside[components]
 
 
 def with_background(factors: Tensor) -> Tensor:

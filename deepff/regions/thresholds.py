@@ -1,13 +1,14 @@
 """From heat maps to masks: thresholds, masks, and label maps with one factor per pixel."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.options import Threshold, threshold_value
+from deepff.results.heatmaps import HeatMaps
 from deepff.results.histogram import OTSU_BINS, Histogram
 
 PERCENTILE_BINS = 65_536
@@ -64,7 +65,7 @@ def thresholds(
     if method == Threshold.OTSU_IMAGE:
         if isinstance(maps, Histogram):
             raise InputError("Otsu per image needs the images' maps, not the set's histogram")
-        rows = [thresholds([image], Threshold.OTSU) for image in maps]
+        rows = [thresholds(image, Threshold.OTSU) for image in _one_by_one(maps)]
         if not rows:
             raise InputError("there are no heat maps to find a threshold for")
         return torch.cat(rows)
@@ -83,6 +84,14 @@ def thresholds(
         row = histogram.percentile(value)
     n_rows = 1 if isinstance(maps, Histogram) else histogram.n_images
     return row.masked_fill(histogram.is_constant, math.inf).expand(n_rows, -1).clone()
+
+
+def _one_by_one(maps: Iterable[Tensor]) -> Iterator[Iterable[Tensor]]:
+    """The maps of each image as those of a set of one."""
+    if isinstance(maps, HeatMaps):
+        yield from (maps.alone(index) for index in range(len(maps)))
+    else:
+        yield from ([image] for image in maps)
 
 
 def masks(maps: Tensor, thresholds: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 from zlib import compress
 
@@ -30,12 +31,14 @@ from deepff.report.region_pictures import region_picture
 from deepff.report.tree import agreement_svg, tree_svg
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
+from deepff.runtime.outputs import Rules, output_folder
 from deepff.runtime.progress import track
 
 if TYPE_CHECKING:
     from deepff.results.heatmaps import HeatMaps
 
 GALLERIES = "regions"
+_GREY = "thumbnails/unreadable.json"
 STRIP_GAP = 4
 _STRONGEST = 6
 _JPEG_QUALITY = 85
@@ -98,16 +101,25 @@ def write_report_page(
     folder : path
         Galleries that :class:`RegionGallery` left there are shown as well.
     unreadable : mapping of int to str, optional
-        Why an image of the set could not be read for display.
+        Why an image of the set could not be read for display; by default as was said when its
+        pictures were written.
     """
+    notes = Path(folder) / _GREY
+    if unreadable is not None:
+        with atomic_path(notes) as path:
+            path.write_text(json.dumps({str(i): reason for i, reason in unreadable.items()}))
+    elif notes.exists():
+        unreadable = {int(i): reason for i, reason in json.loads(notes.read_text()).items()}
     page = _page(result, output_names(result.names), unreadable or {}, _galleries(Path(folder)))
     with atomic_path(Path(folder) / "report.html") as path:
         # The command may hold bytes of a file's name that are not valid Unicode.
         path.write_bytes(page.encode("utf-8", "replace"))
 
 
-class RegionGallery:
+class RegionGallery(AbstractContextManager["RegionGallery"]):
     """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``.
+
+    A context, after which the next report shows the gallery; if it fails, the one before.
 
     Parameters
     ----------
@@ -131,15 +143,19 @@ class RegionGallery:
         regions: Sequence[str],
         n_panels: int = 1,
     ) -> None:
-        self._folder = Path(folder) / GALLERIES / name
-        # Until all pictures are new, none is shown.
-        self._folder.with_suffix(".json").unlink(missing_ok=True)
+        self._name = name
         self._content = {
             "title": name,
             "description": description,
             "regions": list(regions),
             "n_panels": n_panels,
         }
+        # These pictures are deepff's own, as the report is: nobody is asked to keep others.
+        self._output = output_folder(Path(folder) / GALLERIES, Rules(overwrite=True))
+
+    def __enter__(self) -> Self:
+        self._folder = self._output.__enter__()
+        return self
 
     def add(
         self,
@@ -151,12 +167,14 @@ class RegionGallery:
         """Draw one image's regions, a label map a panel; see `deepff.report.region_pictures`."""
         photo, _ = read_photo(result.images[index])
         pictures = [region_picture(photo, labels, boxes) for labels in panels]
-        _save_jpeg(np.concatenate(pictures, axis=1), self._folder / f"{index:05d}.jpg")
+        picture = np.concatenate(pictures, axis=1)
+        _save_jpeg(picture, self._folder / self._name / f"{index:05d}.jpg")
 
-    def close(self) -> None:
-        """Let the next report show the gallery."""
-        with atomic_path(self._folder.with_suffix(".json")) as path:
-            path.write_text(json.dumps(self._content))
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            with atomic_path(self._folder / f"{self._name}.json") as path:
+                path.write_text(json.dumps(self._content))
+        self._output.__exit__(*error)
 
 
 def _galleries(folder: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
@@ -19,14 +18,16 @@ from deepff.report.report import write_report
 from deepff.results.concepts import FILE as BANK
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
+from deepff.runtime.outputs import RECORD, Rules, output_folder
 
 SHARD_BYTES = 64 * 2**20
 OBJECT = "object"
+MANIFEST = "manifest.json"
+MADE_OF_IT = ("boxes", "export", "masks")
 OUTPUTS = (
-    "boxes",
-    "export",
-    "masks",
+    *MADE_OF_IT,
     OBJECT,
+    MANIFEST,
     "regions",
     "report.html",
     "figure.png",
@@ -40,23 +41,29 @@ OUTPUTS = (
 def save(run: Run, folder: str | Path, progress: bool = False) -> None:
     """Write the run's files, its pictures and its report.
 
-    A result that the folder held before is replaced.
+    A result that the folder held before stays until all is written, and is then replaced, with what
+    was made of it (:func:`earlier_outputs`). Files that deepff did not write, or that were changed
+    since, stay.
 
     Raises
     ------
     InputError
-        If the folder holds something else, or cannot be written.
+        If the folder holds something else, or cannot be written, or a file of the result that it
+        holds was changed.
     """
     folder = check_output_folder(folder)
-    _write_json(folder / "manifest.json", {"deepff": version("deepff"), "status": "writing"})
-    for name in OUTPUTS:
-        _remove(folder / name)
+    rules = Rules(anew=True, sources=run.paths, adopted=OUTPUTS)
+    with output_folder(folder, rules, seal=MANIFEST) as new:
+        _write(run, new, progress)
+
+
+def _write(run: Run, folder: Path, progress: bool) -> None:
     if run.object is not None:
-        save(run.object, folder / OBJECT, progress)
+        _write(run.object, folder / OBJECT, progress)
     run.bank.save(folder / BANK)
     _save_heatmaps(run, folder / "heatmaps")
     write_report(run, folder, progress=progress)
-    _write_json(folder / "manifest.json", _manifest(run))
+    _write_json(folder / MANIFEST, _manifest(run))
 
 
 def _save_heatmaps(run: Run, folder: Path) -> None:
@@ -123,7 +130,8 @@ def check_output_folder(folder: str | Path) -> Path:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the result")
-    if folder.is_dir() and any(folder.iterdir()) and read_manifest(folder) is None:
+    holds_result = read_manifest(folder) is not None or (folder / RECORD).exists()
+    if folder.is_dir() and any(folder.iterdir()) and not holds_result:
         raise InputError(
             f"{folder} is not empty and holds no deepff result; name a new or empty folder"
         )
@@ -138,9 +146,22 @@ def check_output_folder(folder: str | Path) -> Path:
     return folder
 
 
+def earlier_outputs(folder: str | Path) -> list[str]:
+    """What was made of the result that a folder holds, and goes when it is replaced: "masks/k3".
+
+    Files among it that were changed since stay.
+    """
+    folder = Path(folder)
+    return [
+        path.relative_to(folder).as_posix()
+        for name in MADE_OF_IT
+        for path in sorted((folder / name).glob("[!.]*"))
+    ]
+
+
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError):
         return None
     return manifest if isinstance(manifest, dict) and "deepff" in manifest else None
@@ -160,10 +181,3 @@ def _image_entry(image: ImageRecord) -> dict[str, Any]:
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1))
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Coefficients back to maps: one heat map per factor and image."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Literal, overload
 
@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
+from deepff.results.bands import Band, bands
 
 
 class HeatMaps(Sequence[Tensor]):
@@ -103,6 +104,15 @@ class HeatMaps(Sequence[Tensor]):
         """
         maps = self.grid(index)[None]
         return functional.interpolate(maps, shape, mode="bilinear", align_corners=False)[0]
+
+    def bands(self, index: int) -> Iterator[Band]:
+        """Image ``index``'s maps at its own size, some rows at a time: `deepff.results.bands`."""
+        return bands(self.grid(index), self.image_sizes[index])
+
+    def alone(self, index: int) -> "HeatMaps":
+        """Image ``index``'s maps as those of a set of one."""
+        rows = self.coefficients[self._row_slices[index]]
+        return HeatMaps(rows, [self.grids[index]], [self.image_sizes[index]], self.scale)
 
     def normalized(
         self,

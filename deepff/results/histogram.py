@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,10 +51,11 @@ class Histogram:
         InputError
             There are no maps.
         """
-        n_images, low, high = _value_range(maps)
+        n_images, low, high = _value_range(_in_bands(maps))
         counts = torch.zeros(len(low), bins, dtype=torch.int64, device=low.device)
-        for image in maps if bins else ():
-            counts += _histogram(image, low, high, bins)
+        for image in _in_bands(maps) if bins else ():
+            for band in image:
+                counts += _histogram(band, low, high, bins)
         return cls(low, high, counts, n_images)
 
     @classmethod
@@ -70,7 +71,7 @@ class Histogram:
             for factor in [max(3, 2 * (_SAMPLED_SIDE // 2 // max(height, width)) + 1)]
         ]
         n_images, low, high = _value_range(
-            heatmaps.upsampled(i, shape) for i, shape in enumerate(shapes)
+            [heatmaps.upsampled(i, shape)] for i, shape in enumerate(shapes)
         )
         counts = torch.zeros(len(low), _SAMPLED_BINS, dtype=torch.float64, device=low.device)
         for i, (shape, size) in enumerate(zip(shapes, heatmaps.image_sizes, strict=True)):
@@ -108,15 +109,25 @@ class Histogram:
         return torch.tensor(rows, dtype=torch.float32, device=self.low.device)
 
 
-def _value_range(maps: Iterable[Tensor]) -> tuple[int, Tensor, Tensor]:
+def _in_bands(maps: Iterable[Tensor]) -> Iterator[Iterable[Tensor]]:
+    """The maps of each image of a set, some rows at a time."""
+    if isinstance(maps, HeatMaps):
+        for index in range(len(maps)):
+            yield (band for _, band in maps.bands(index))
+    else:
+        yield from ([image] for image in maps)
+
+
+def _value_range(maps: Iterable[Iterable[Tensor]]) -> tuple[int, Tensor, Tensor]:
     """The number of images and each factor's (k,) minimum and maximum over the set."""
     n, low, high = 0, None, None
     for image in maps:
-        # amin and amax: aminmax along a dimension is many times slower than the two together
-        pixels = image.float().flatten(1)
-        image_low, image_high = pixels.amin(1), pixels.amax(1)
-        low = image_low if low is None else torch.minimum(low, image_low)
-        high = image_high if high is None else torch.maximum(high, image_high)
+        for band in image:
+            # amin and amax: aminmax along a dimension is many times slower than the two together
+            pixels = band.float().flatten(1)
+            band_low, band_high = pixels.amin(1), pixels.amax(1)
+            low = band_low if low is None else torch.minimum(low, band_low)
+            high = band_high if high is None else torch.maximum(high, band_high)
         n += 1
     if low is None or high is None:
         raise InputError("there are no heat maps to find a threshold for")

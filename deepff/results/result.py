@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepff.options import Instances, RegionOptions, region_options
+from deepff.options import ExportOptions, RegionOptions, region_options
 from deepff.results.run import Run
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from deepff.export.boxes import RegionBox
+    from deepff.export.formats import ExportSummary
     from deepff.regions.find import Regions
 
 Parts = Mapping[int, str]
@@ -169,7 +170,7 @@ class Result(Run):
 
     def export(
         self,
-        format: str,
+        formats: str | Sequence[str],
         folder: str | Path,
         k: int | None = None,
         *,
@@ -177,34 +178,30 @@ class Result(Run):
         value: float | None = None,
         refine: str | None = None,
         parts: Parts | None = None,
-        instances: str = Instances.COMPONENTS,
-        min_area: int | None = None,
-        **options: Any,
-    ) -> int:
-        """Write the regions for a labelling tool or a training program; give the instances' number.
+        **settings: Any,
+    ) -> ExportSummary:
+        """Write the regions for labelling tools or training programs.
 
         Parameters
         ----------
-        format : str
-            One of :class:`deepff.options.ExportFormat`.
+        formats : str or sequence of str
+            Of :class:`deepff.options.ExportFormat`.
         folder : path
-            Where to write.
+            Where to write; each of several formats into a folder of its own name in it.
         k, threshold, value, refine, parts
             As for :meth:`regions`.
-        instances, min_area, **options
-            See :func:`deepff.export.formats.export`.
+        **settings
+            What :class:`deepff.options.ExportOptions` has: ``min_area=50``, ``images="copy"``.
         """
         from deepff.export.formats import export
 
         return export(
             self,
-            format,
+            formats,
             folder,
             k,
             self._region_options(threshold, value, refine, parts),
-            instances=instances,
-            min_area=min_area,
-            **options,
+            ExportOptions(**settings),
         )
 
     def save(self, folder: str | Path, progress: bool = False) -> None:

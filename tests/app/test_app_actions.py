@@ -11,6 +11,7 @@ from deepff.app.label_file import FILE, export_labelled
 from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.export.formats import CONTENTS, FORMATS
+from deepff.options import ExportOptions
 from deepff.results.result import Result
 
 
@@ -151,7 +152,9 @@ def test_the_count_and_the_preview_are_of_what_is_exported(
     act(workspace, view, {"act": "skip", "image": "2", "at": "0"})
     *_, (count, preview) = measure(workspace, format, "components", 10)
     labels = workspace.store.labels
-    n = export_labelled(workspace.result, labels, format, tmp_path / "out", min_area=10)
+    settings = ExportOptions(min_area=10, images="none")
+    written = export_labelled(workspace.result, labels, format, tmp_path / "out", settings)
+    n = written.n_instances
     assert n == 2  # factor 0 in two images; the others are 9 pixels large
     assert re.findall(r"<strong>(\d+)</strong> (\w+)", count) == [
         (str(n), what) for what in CONTENTS[format]

@@ -230,7 +230,8 @@ def test_names_drops_and_skipped_images_reach_the_export(tmp_path: Path) -> None
         "a.png": [("factor 0", 18), ("Ohr", 9)],
         "ä b/<script>.png": [("factor 0", 18), ("Ohr", 18)],
     }
-    assert export_labelled(result, store.labels, "coco", tmp_path / "python") == 4
+    written = export_labelled(result, store.labels, "coco", tmp_path / "python")
+    assert written.n_instances == 4
     assert annotated(tmp_path / "python") == expected
 
     arguments = ["export", str(tmp_path / "result"), "--format", "coco", "--labels"]

@@ -25,12 +25,14 @@ from deepff.export.folder import segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.instances import annotated_images, find_instances, run_lengths
 from deepff.export.polygons import instance_polygons, joined
-from deepff.options import RegionOptions
+from deepff.options import ExportOptions, RegionOptions
 from deepff.regions.components import component_boxes
 from deepff.regions.find import Regions
 from deepff.report.load import load
 from deepff.report.report import write_report_page
+from deepff.runtime.outputs import RECORD
 
+WITHOUT = ExportOptions(images="none")
 HALF = RegionOptions("max-fraction", 0.5)
 
 LABELS = np.array(
@@ -156,17 +158,17 @@ def planted(tmp_path: Path) -> Path:
 def test_the_command_writes_each_format_into_the_results_folder(tmp_path: Path) -> None:
     folder = planted(tmp_path)
     for format in FORMATS:
-        stale = folder / "export" / format / "stale.txt"
-        stale.parent.mkdir(parents=True)
-        stale.touch()
+        mine = folder / "export" / format / "mine.txt"
+        mine.parent.mkdir(parents=True)
+        mine.touch()
         arguments = ["export", str(folder), "--format", format, "--threshold", "max-fraction"]
-        outcome = CliRunner().invoke(app, arguments)
+        outcome = CliRunner().invoke(app, [*arguments, "--images", "none"])
         assert outcome.exit_code == 0, outcome.output
-        assert outcome.stdout.splitlines() == ["3 instances", str(stale.parent)]
-        assert not stale.exists()
-        assert list(stale.parent.iterdir())
+        assert outcome.stdout.splitlines() == ["3 instances", str(mine.parent)]
+        assert mine.exists()
         # what was made on the way to a whole file is gone
-        assert not [path for path in stale.parent.rglob("*") if path.name.startswith(".")]
+        hidden = [path for path in mine.parent.rglob("*") if path.name.startswith(".")]
+        assert hidden == [mine.parent / RECORD]
 
 
 def test_the_command_takes_names_instances_area_and_a_folder(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_the_command_takes_names_instances_area_and_a_folder(tmp_path: Path) -> 
         assert [annotation["area"] for annotation in content["annotations"]] == areas
         assert [category["name"] for category in content["categories"]] == ["Köpfe", "足"]
         assert [image["file_name"] for image in content["images"]] == ["ä/a.png", "ä/b.png"]
-    assert sorted(os.listdir(out)) == ["annotations.json", "mine.txt"]
+    assert sorted(os.listdir(out)) == [RECORD, "annotations.json", "mine.txt"]
 
 
 SPECKS = np.zeros((200, 300), np.uint8)  # 0.01 % of it are 6 pixels
@@ -228,7 +230,7 @@ def test_a_part_left_without_pixels_keeps_its_place_among_the_classes(tmp_path: 
     maps[0, 2, 0] = 0
     result = result_of(maps, ["a.png"], tmp_path)
     options = RegionOptions("max-fraction", 0.5, parts={2: "c", 0: "a", 1: "b"})
-    assert export(result, "coco", tmp_path / "coco", options=options) == 1
+    assert export(result, "coco", tmp_path / "coco", options=options).n_instances == 1
     content = json.loads((tmp_path / "coco" / "annotations.json").read_text())
     assert [category["name"] for category in content["categories"]] == ["a", "b", "c"]
     assert content["annotations"][0]["category_id"] == 3
@@ -256,18 +258,20 @@ import os, signal, sys
 import deepff
 from deepff.export.formats import FORMATS, export
 from deepff.export.instances import ImageEdits
+from deepff.options import ExportOptions
 
-class Deadly(frozenset):
-    def __contains__(self, image):
+class Deadly(dict):
+    def get(self, image, default):
         if image.endswith("b.png"):
             os.kill(os.getpid(), signal.SIGKILL)
-        return False
+        return default
 
 result = deepff.load(sys.argv[1])
 for place in sys.argv[2:]:
     for format in FORMATS:
         if os.fork() == 0:
-            export(result, format, os.path.join(place, format), edits=ImageEdits(Deadly()))
+            out, settings = os.path.join(place, format), ExportOptions(images="none")
+            export(result, format, out, settings=settings, edits=ImageEdits((), Deadly()))
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
 """
@@ -291,7 +295,7 @@ def test_an_export_that_is_killed_leaves_no_file_that_could_pass_for_one(
     result = load(saved)
     before = {}
     for format in FORMATS:
-        export(result, format, old / format)
+        export(result, format, old / format, settings=WITHOUT)
         (old / format / "images").mkdir()
         (old / format / "images" / "a.png").write_bytes(b"a photograph")
         before[format] = visible(old / format)
@@ -299,8 +303,8 @@ def test_an_export_that_is_killed_leaves_no_file_that_could_pass_for_one(
     assert visible(new) == {} and not any((new / format).exists() for format in FORMATS)
     assert {format: visible(old / format) for format in FORMATS} == before
     for format in FORMATS:
-        export(result, format, new / format)
-        export(result, format, old / format)
+        export(result, format, new / format, settings=WITHOUT)
+        export(result, format, old / format, settings=WITHOUT)
         again = visible(new / format)
         assert visible(old / format) == again | {"images/a.png": b"a photograph"}
         assert before[format].keys() == visible(old / format).keys()
@@ -316,12 +320,13 @@ def test_an_export_or_masks_that_fail_half_way_leave_nothing(tmp_path: Path) -> 
         export(result, "png", tmp_path / "out", options=crf)
     assert not (tmp_path / "out").exists()
     segment(result, saved, options=HALF)
+    before = {name: path for name, path in visible(saved).items() if name != "report.html"}
     with pytest.raises(InputError, match=r"the photograph ä/b\.png, which cannot be read"):
         segment(result, saved, options=crf)
-    assert list((saved / "masks").iterdir()) == []
+    assert {name: path for name, path in visible(saved).items() if name != "report.html"} == before
     # Nor does the next report show pictures of both.
     write_report_page(result, saved)
-    assert "Masks, k = " not in (saved / "report.html").read_text()
+    assert f"<small>{HALF}</small>" in (saved / "report.html").read_text()
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file is a file; name a folder"):
         export(result, "png", tmp_path / "file", options=HALF)

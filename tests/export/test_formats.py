@@ -24,6 +24,7 @@ from export_readers import (
     difficult_labels,
     many_labels,
     read_coco,
+    write,
 )
 from PIL import Image
 from pycocotools.coco import COCO
@@ -33,14 +34,10 @@ from torchvision.datasets import VOCDetection, VOCSegmentation
 
 import deepff
 from deepff.errors import InputError
-from deepff.export.coco import write_coco
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, annotated_images, find_instances
-from deepff.export.label_studio import brush_run_lengths, write_label_studio
-from deepff.export.labelme import write_labelme
+from deepff.export.label_studio import brush_run_lengths
 from deepff.export.polygons import instance_polygons
-from deepff.export.voc import write_voc
-from deepff.export.yolo import write_yolo
 from deepff.images.files import find_images
 
 
@@ -48,14 +45,14 @@ from deepff.images.files import find_images
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_read_back_is_what_was_exported(tmp_path: Path, format: str, kind: str) -> None:
     labels = difficult_labels()
-    FORMATS[format](annotate(labels, kind), NAMES, tmp_path)
+    write(format, annotate(labels, kind), tmp_path)
     check(format, tmp_path, list(annotate(labels, kind)))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_two_hundred_images_are_read_back(tmp_path: Path, format: str) -> None:
     labels = many_labels()
-    FORMATS[format](annotate(labels, "components"), NAMES, tmp_path)
+    write(format, annotate(labels, "components"), tmp_path)
     images = list(annotate(labels, "components"))
     assert sum(len(image.instances) for image in images) > 400
     check(format, tmp_path, images)
@@ -66,7 +63,7 @@ def test_a_set_without_instances_or_images_is_whole_files(tmp_path: Path) -> Non
     for labels in (empty, {}):
         for format in FORMATS:
             folder = tmp_path / f"{format}-{len(labels)}"
-            FORMATS[format](annotate(labels, "components"), NAMES, folder)
+            write(format, annotate(labels, "components"), folder)
             check(format, folder, list(annotate(labels, "components")))
 
 
@@ -80,7 +77,7 @@ def test_a_rotated_photograph_has_its_size_as_seen_upright(tmp_path: Path, data_
     assert images[0].size == photo.size[::-1]
     assert images[0].instances
     for format in FORMATS:
-        FORMATS[format](annotated_images(result), NAMES, tmp_path / format)
+        write(format, annotated_images(result), tmp_path / format)
         check(format, tmp_path / format, images)
 
 
@@ -90,7 +87,7 @@ def test_a_coco_file_evaluated_against_itself_is_perfect(
     tmp_path: Path, polygons: bool, kind: str
 ) -> None:
     labels = difficult_labels()
-    write_coco(annotate(labels, kind), NAMES, tmp_path, polygons)
+    write("coco-polygons" if polygons else "coco", annotate(labels, kind), tmp_path)
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(tmp_path / "annotations.json")
         entries = [{**entry, "score": 1.0} for entry in truth.dataset["annotations"]]
@@ -107,9 +104,11 @@ def test_a_coco_file_evaluated_against_itself_is_perfect(
 def test_coco_run_lengths_and_polygons_are_the_same_masks(tmp_path: Path) -> None:
     labels = many_labels()
     sizes = {name: values.shape for name, values in labels.items()}
-    for polygons in (False, True):
-        write_coco(annotate(labels, "parts"), NAMES, tmp_path / str(polygons), polygons)
-    run_lengths, outlines = (read_coco(tmp_path / name, sizes) for name in ("False", "True"))
+    for format in ("coco", "coco-polygons"):
+        write(format, annotate(labels, "parts"), tmp_path / format)
+    run_lengths, outlines = (
+        read_coco(tmp_path / format, sizes) for format in ("coco", "coco-polygons")
+    )
     for name, (_, found) in run_lengths.items():
         for (_, mask), (_, other) in zip(found, outlines[name][1], strict=True):
             assert (mask == other).all()
@@ -118,7 +117,7 @@ def test_coco_run_lengths_and_polygons_are_the_same_masks(tmp_path: Path) -> Non
 def test_voc_is_read_by_torchvision(tmp_path: Path) -> None:
     labels = {Path(name).name: values for name, values in difficult_labels().items()}
     folder = tmp_path / "VOCdevkit" / "VOC2007"
-    write_voc(annotate(labels, "components"), NAMES, folder)
+    write("voc", annotate(labels, "components"), folder)
     (folder / "JPEGImages").mkdir()
     for name, values in labels.items():
         Image.new("RGB", values.shape[::-1]).save(folder / "JPEGImages" / name)
@@ -146,7 +145,7 @@ def test_voc_is_read_by_torchvision(tmp_path: Path) -> None:
 
 
 def test_vocs_images_have_vocs_colours(tmp_path: Path) -> None:
-    write_voc(annotate(difficult_labels(), "components"), NAMES, tmp_path)
+    write("voc", annotate(difficult_labels(), "components"), tmp_path)
     palette = Image.open(tmp_path / "SegmentationClass" / "single.png").getpalette()
     colors = np.array(palette).reshape(-1, 3)
     # aeroplane, bicycle, boat, person, tv monitor and the border in the development kit's images
@@ -165,21 +164,21 @@ def test_voc_refuses_more_instances_than_its_pixels_tell_apart(tmp_path: Path) -
     specks = np.zeros((40, 40), np.uint8)
     specks[::2, ::2] = 1
     with pytest.raises(InputError, match=r"up to 254 instances, not 400 as in a\.jpg"):
-        write_voc(annotate({"a.jpg": specks}, "components"), NAMES, tmp_path)
-    write_voc(annotate({"a.jpg": specks}, "parts"), NAMES, tmp_path)
+        write("voc", annotate({"a.jpg": specks}, "components"), tmp_path)
+    write("voc", annotate({"a.jpg": specks}, "parts"), tmp_path)
 
 
 def test_yolo_refuses_images_that_would_share_their_labels(tmp_path: Path) -> None:
     labels = {name: np.ones((3, 3), np.uint8) for name in ("a.jpg", "a.png", "b.jpg")}
-    with pytest.raises(InputError, match=r"a\.jpg shares that with another image"):
-        write_yolo(annotate(labels, "components"), NAMES, tmp_path)
+    with pytest.raises(InputError, match=r"a\.png shares that with a\.jpg"):
+        write("yolo", annotate(labels, "components"), tmp_path)
 
 
 def test_names_that_xml_cannot_hold_are_escaped(tmp_path: Path) -> None:
     name = "a\x01\n<&'\".jpg"
     [image] = annotate({name: np.ones((2, 2), np.uint8)}, "components")
     for format in ("voc", "cvat"):
-        FORMATS[format]([image], NAMES, tmp_path / format)
+        write(format, [image], tmp_path / format)
     root = ET.parse(tmp_path / "cvat" / "annotations.xml").getroot()
     assert root.find("image").get("name") == "a%01%0A<&'\".jpg"
     [xml] = (tmp_path / "voc" / "Annotations").iterdir()
@@ -212,9 +211,9 @@ def test_supervision_reads_yolo_and_labelme(tmp_path: Path) -> None:
         path = tmp_path / "images" / name
         path.parent.mkdir(exist_ok=True)
         Image.new("RGB", image.size[::-1]).save(path)
-    for format, write in (("yolo", write_yolo), ("yolo-seg", FORMATS["yolo-seg"])):
-        write(images.values(), NAMES, tmp_path / format)
-    write_labelme(images.values(), NAMES, tmp_path / "labelme")
+    for format in ("yolo", "yolo-seg"):
+        write(format, images.values(), tmp_path / format)
+    write("labelme", images.values(), tmp_path / "labelme")
     (tmp_path / "labelme" / "labels.txt").unlink()
     folder = str(tmp_path / "images")
     datasets = {
@@ -261,7 +260,7 @@ def test_streams_are_written_as_they_come(tmp_path: Path) -> None:
 
     for format in FORMATS:
         references.clear()
-        FORMATS[format](images(), NAMES, tmp_path / format)
+        write(format, images(), tmp_path / format)
         assert len(references) == 200
 
 
@@ -275,7 +274,7 @@ def test_polygons_of_instances_lie_in_their_images() -> None:
 
 def test_label_studio_addresses_are_relative_and_quoted(tmp_path: Path) -> None:
     labels = {"ü/a b&c.jpg": np.ones((2, 2), np.uint8)}
-    write_label_studio(annotate(labels, "components"), NAMES, tmp_path)
+    write("label-studio", annotate(labels, "components"), tmp_path)
     [task] = json.loads((tmp_path / "tasks.json").read_text("utf-8"))
     assert task["data"]["image"] == "/data/local-files/?d=%C3%BC/a%20b%26c.jpg"
 

@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from deepff.evaluation.metrics import corloc, count_overlaps, iou
 from deepff.export.boxes import region_boxes
 from deepff.export.folder import localize, segment
 from deepff.export.formats import FORMATS, export
-from deepff.export.png import folder_name
+from deepff.export.png import folder_names
 from deepff.features.activations import ImageRecord
 from deepff.features.source import FeatureSource
 from deepff.images.files import find_images
@@ -35,6 +36,7 @@ from deepff.report.load import load
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.result import Result
+from deepff.runtime.outputs import RECORD
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_segment_writes_masks_label_maps_and_their_names(quadrants, tmp_path):
     assert "threshold: 0.5 of the maximum" in (folder / "report.html").read_text()
 
     segment(quadrants, folder, options=RegionOptions("max-fraction", 0.5, parts={1: "a/b"}))
-    assert sorted(path.name for path in out.iterdir()) == ["a%2Fb", "labels"]
+    assert sorted(path.name for path in out.iterdir()) == [RECORD, "a%2Fb", "labels"]
 
 
 def test_localize_writes_boxes_whose_convention_is_pixel_edges(quadrants, tmp_path):
@@ -146,11 +148,29 @@ def test_all_components_of_a_least_area_or_the_largest():
     assert region_boxes(regions, "a", ["x"], min_area=5) == []
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", 'x"<|>', "a%2Fb", "Kopf"])
-def test_region_names_are_one_folder_each(name):
-    folder = folder_name(name)
-    assert "/" not in folder and not folder.startswith(".")
-    assert len({folder_name(other) for other in (name, name + "x", "%" + name)}) == 3
+def test_region_names_are_one_folder_each_on_any_file_system() -> None:
+    names = ["a/b", "..", ".hidden", 'x"<|>', "a%2Fb", "Kopf", "kopf", "Ä", "ä", "con", "nul.x"]
+    names += ["end.", "end", "end ", "labels", "LABELS", "l" * 300, "l" * 301, ""]
+    folders = folder_names(names, taken=["labels"])
+    assert not any("/" in folder or folder.startswith(".") for folder in folders)
+    assert len({folder.casefold() for folder in [*folders, "labels"]}) == len(names) + 1
+    assert folders[names.index("Kopf")] == "Kopf"
+    assert not {folder.partition(".")[0].lower() for folder in folders} & {"con", "nul"}
+    assert not any(folder.endswith((".", " ")) for folder in folders)
+    assert max(len(folder.encode()) for folder in folders) <= 255
+
+
+@pytest.mark.parametrize("name", ["labels", "Labels", "labels.txt"])
+def test_a_part_keeps_its_masks_whatever_it_is_called(quadrants, tmp_path, name):
+    folder = tmp_path / "result"
+    quadrants.save(folder)
+    options = RegionOptions("max-fraction", 0.5, parts={0: name, 1: "x"})
+    out = segment(quadrants, folder, options=options)
+    [of_part] = [path for path in out.iterdir() if path.name not in ("labels", "x", RECORD)]
+    assert unquote(of_part.name) == name
+    mask = np.asarray(Image.open(of_part / "a.png"))
+    assert mask.dtype == bool and mask.sum() == 16 and mask[0, 0]
+    assert Image.open(out / "labels" / "a.png").mode == "P"
 
 
 @pytest.mark.parametrize("group", ["021", "036", "041"])
@@ -233,7 +253,8 @@ def test_one_factor_is_called_the_object(tmp_path):
         assert (segment(result, out, options=options) / name / "a.png").is_file()
         assert {box.region for box in localize(result, out, options=options)} == {name}
         for format in FORMATS:
-            assert export(result, format, out / "export" / format, options=options) == 2
+            written = export(result, format, out / "export" / format, options=options)
+            assert written.n_instances == 2
         categories = json.loads((out / "export/coco/annotations.json").read_text())["categories"]
         assert [category["name"] for category in categories] == [name]
         report = (out / "report.html").read_text()

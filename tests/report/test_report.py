@@ -335,7 +335,7 @@ def test_a_second_report_is_the_same_to_the_byte_and_leaves_no_other_files(tmp_p
 
     first = files(tmp_path / "first")
     assert first == files(tmp_path / "second")
-    expected = {"report.html", "figure.png"}
+    expected = {"report.html", "figure.png", "thumbnails/unreadable.json"}
     expected |= {f"thumbnails/{i:05d}.jpg" for i in range(12)}
     expected |= {f"overlays/k{k}/{i}.jpg" for i in range(12) for k in (1, 2, 3)}
     assert set(first) == expected
