@@ -3,7 +3,7 @@
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,7 +32,12 @@ _FIRST_PORT, _LAST_PORT = 7860, 7959
 
 
 def serve(
-    workspace: Workspace, host: str, port: int | None, on_start: Callable[[str], None]
+    workspace: Workspace,
+    host: str,
+    port: int | None,
+    on_start: Callable[[str], None],
+    allowed_hosts: Sequence[str] = (),
+    root_path: str = "",
 ) -> None:
     """Serve the page until it is interrupted.
 
@@ -45,6 +50,10 @@ def serve(
         By default the first free one from 7860.
     on_start : callable
         Is told the page's URL once it can be opened.
+    allowed_hosts : sequence of str
+        Names, without a port, that a loopback address is asked for by too: a proxy's or hub's.
+    root_path : str
+        The path that a proxy serves the page under.
 
     Raises
     ------
@@ -67,11 +76,17 @@ def serve(
             self.force_exit = True
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
-    Server(uvicorn.Config(web_app(workspace, host), log_level="warning")).run([listening])
+    app = web_app(workspace, host, allowed_hosts, root_path)
+    Server(uvicorn.Config(app, log_level="warning")).run([listening])
 
 
-def web_app(workspace: Workspace, host: str = "127.0.0.1") -> FastAPI:
-    """The page, and the downloads of exports, as one web application."""
+def web_app(
+    workspace: Workspace,
+    host: str = "127.0.0.1",
+    allowed_hosts: Sequence[str] = (),
+    root_path: str = "",
+) -> FastAPI:
+    """The page, and the downloads of exports, as one web application; see :func:`serve`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/download/{format}.zip")
@@ -89,6 +104,7 @@ def web_app(workspace: Workspace, host: str = "127.0.0.1") -> FastAPI:
         footer_links=[],
         run_history=False,
         ssr_mode=False,
+        root_path=root_path or None,
         enable_monitoring=False,
         pwa=False,
         mcp_server=False,
@@ -103,7 +119,7 @@ def web_app(workspace: Workspace, host: str = "127.0.0.1") -> FastAPI:
     app.add_middleware(_Guard)
     if is_loopback(host):
         # A foreign page whose name was made to stand for this machine does not get in.
-        hosts = ["localhost", "127.0.0.1", "[::1]", host]
+        hosts = ["localhost", "127.0.0.1", "[::1]", host, *allowed_hosts]
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
     return app
 

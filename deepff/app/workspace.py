@@ -9,6 +9,7 @@ from deepff.app.label_file import LabelStore
 from deepff.app.pictures import Pictures
 from deepff.errors import InputError
 from deepff.images.files import ImageFile, find_images
+from deepff.images.sources import Images
 from deepff.options import Device
 from deepff.report.load import load
 from deepff.report.save import check_output_folder
@@ -57,15 +58,15 @@ class Workspace:
         """The result; only when `ready`."""
         return self.pictures.result
 
-    def open(self) -> None:
-        """Open the folder's result.
+    def open(self, photos: Images | None = None) -> None:
+        """Open the folder's result, with its photographs where they are now.
 
         Raises
         ------
         InputError
             There is none, or its labels don't fit it.
         """
-        result = load(self.folder)
+        result = load(self.folder, photos)
         self._opened = LabelStore(self.folder, result), Pictures(result)
 
     def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
@@ -104,6 +105,7 @@ def open_workspace(
     out: Path | None,
     counts: Sequence[int] | None,
     device: str = Device.AUTO,
+    photos: Images | None = None,
 ) -> Workspace:
     """Open a result, or begin one of images.
 
@@ -118,6 +120,8 @@ def open_workspace(
         k of a new result, by default 1 to 6.
     device : str
         Where a new result is computed.
+    photos : optional
+        Where the photographs of a result are now, if they were moved.
 
     Raises
     ------
@@ -130,7 +134,7 @@ def open_workspace(
                 f"{sources[0]} holds a result already; -k and --out are for a new one of images"
             )
         workspace = Workspace(sources[0])
-        workspace.open()
+        workspace.open(photos)
         return workspace
     images = find_images(sources)
     workspace = Workspace(Path("result") if out is None else out)

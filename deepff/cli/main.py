@@ -28,6 +28,7 @@ from deepff.cli.options import (
     MixedPrecision,
     Model,
     NumClasses,
+    Photos,
     Size,
     Std,
     Weights,
@@ -404,7 +405,18 @@ def label(
         int | None,
         typer.Option(min=1, max=65535, help="By default the first free one from 7860."),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name that the page may be asked for by, such as a proxy's; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    root_path: Annotated[
+        str, typer.Option(help="The path that a proxy serves the page under, such as /label.")
+    ] = "",
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    photos: Photos = None,
     device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Name factors in the browser, look the images over, and export what they mark."""
@@ -415,7 +427,9 @@ def label(
     from deepff.app.server import is_loopback, serve
     from deepff.app.workspace import open_workspace
 
-    workspace = open_workspace(sources, out, None if k is None else factor_counts(k), device)
+    workspace = open_workspace(
+        sources, out, None if k is None else factor_counts(k), device, photos
+    )
     if not is_loopback(host):
         warn(f"whoever reaches {host} can see the images of {workspace.folder} and change labels")
 
@@ -425,7 +439,7 @@ def label(
             Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     try:
-        serve(workspace, host, port, announce)
+        serve(workspace, host, port, announce, allow_host or [], root_path)
     except KeyboardInterrupt:
         if (saved := workspace.folder / FILE).exists():
             typer.echo(f"saved in {saved}")

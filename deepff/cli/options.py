@@ -106,6 +106,15 @@ MixedPrecision = Annotated[
 ]
 
 ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
+Photos = Annotated[
+    Path | None,
+    typer.Option(
+        "--photos",
+        help="Where the result's photographs are now, if they were moved: a folder or a glob.",
+        show_default=False,
+        rich_help_panel=IMAGES,
+    ),
+]
 FactorCount = Annotated[
     int | None,
     typer.Option(

@@ -20,6 +20,7 @@ from deepff.cli.options import (
     Overwrite,
     Parts,
     PhotographsChoice,
+    Photos,
     RecipeChoice,
     RefineMethod,
     ResultFolder,
@@ -59,6 +60,7 @@ def segment(
     crf: Crf = False,
     parts: Parts = None,
     overwrite: Overwrite = False,
+    photos: Photos = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -67,11 +69,11 @@ def segment(
     from deepff.export.folder import compare_recipes, segment
     from deepff.report.load import load
 
-    result, where, k = _opened(folder, k, object, recipe, weights, num_classes, device)
+    result, where, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
     typer.echo(segment(result, where, k, options, overwrite, progress=True))
     if where != folder:
-        whole = load(folder)
+        whole = load(folder, photos)
         if 1 in whole.factorizations:
             compare_recipes(whole, folder, progress=True)
             typer.echo(folder / "report.html")
@@ -97,6 +99,7 @@ def localize(
     ] = False,
     min_area: MinArea = None,
     overwrite: Overwrite = False,
+    photos: Photos = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -104,7 +107,7 @@ def localize(
     """Write boxes of every image as JSON and CSV, into the result's folder."""
     from deepff.export.folder import localize
 
-    result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
+    result, folder, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
     boxes = localize(result, folder, k, options, all_components, min_area, overwrite, progress=True)
     typer.echo(f"{len(boxes)} boxes")
@@ -113,6 +116,7 @@ def localize(
 
 def _opened(
     folder: Path,
+    photos: Path | None,
     k: int | None,
     object: bool,
     recipe: Recipe | None,
@@ -125,7 +129,7 @@ def _opened(
     from deepff.report.load import load
     from deepff.report.save import OBJECT
 
-    result = load(folder)
+    result = load(folder, photos)
     if not object or (result.recipe == Recipe.CONTRAST and result.parts_of is None):
         return result, folder, k
     if k not in (None, 1):
@@ -195,6 +199,7 @@ def export(
         ),
     ] = None,
     overwrite: Overwrite = False,
+    photos: Photos = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -223,10 +228,10 @@ def export(
         from deepff.app.label_file import export_labelled, load_labels
         from deepff.report.load import load
 
-        result = load(folder)
+        result = load(folder, photos)
         write = partial(export_labelled, result, load_labels(folder, result))
     else:
-        result, folder, k = _opened(folder, k, object, recipe, weights, num_classes, device)
+        result, folder, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
         options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
         write = partial(export, result, k=k, options=options)
     settings = ExportOptions(

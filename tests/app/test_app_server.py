@@ -90,6 +90,17 @@ def test_a_foreign_name_for_this_machine_is_refused(client: testing.TestClient) 
     assert client.get("/", headers={"host": "localhost:7860"}).status_code == 200
 
 
+def test_a_proxys_name_and_path_get_in_when_they_are_allowed(folder: Path) -> None:
+    workspace = Workspace(folder)
+    workspace.open()
+    app = web_app(workspace, allowed_hosts=["hub.example"], root_path="/user/ann")
+    client = testing.TestClient(app, base_url="http://127.0.0.1:7860")
+    answer = client.get("/", headers={"host": "hub.example"})
+    assert answer.status_code == 200
+    assert "/user/ann" in answer.text
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+
+
 def run(*arguments: str | Path) -> tuple[int, str]:
     outcome = CliRunner().invoke(app, ["label", "--no-browser", *map(str, arguments)])
     return outcome.exit_code, outcome.stderr
