@@ -76,7 +76,7 @@ def test_small_instances_are_left_out_by_their_own_area() -> None:
 
 
 def test_an_unknown_kind_of_instance_is_refused() -> None:
-    with pytest.raises(InputError, match="instances are components or parts, not 'boxes'"):
+    with pytest.raises(InputError, match="no kind of instance 'boxes'; choose one of components, parts"):
         find_instances(LABELS, "boxes")
 
 
@@ -239,7 +239,7 @@ def test_a_part_left_without_pixels_keeps_its_place_among_the_classes(tmp_path: 
 @pytest.mark.parametrize(
     ("format", "options", "sentence"),
     [
-        ("pdf", HALF, "no format 'pdf'; the formats are: coco, coco-polygons, yolo, yolo-seg"),
+        ("pdf", HALF, "no format 'pdf'; choose one of coco, coco-polygons, yolo, yolo-seg"),
         ("png", RegionOptions(parts={0: "a\nb"}), "has a control character"),
         ("coco", RegionOptions(parts={7: "a"}), "there is no factor 7"),
     ],

@@ -218,8 +218,8 @@ def test_the_commands_segment_and_localize(quadrants, tmp_path):
         (["-k", "2"], "there is none with 2 factors"),
         (["--value", "101"], "a percentile of 101 is out of range"),
         (["--threshold", "max-fraction", "--value", "75"], "a fraction of 75 of the maximum"),
-        (["--threshold", "otsu", "--value", "75"], "leave it out for otsu"),
-        (["--recipe", "contrast", "--value", "75"], "leave it out for otsu-image"),
+        (["--threshold", "otsu", "--value", "75"], "threshold otsu takes no value"),
+        (["--recipe", "contrast", "--value", "75"], "threshold otsu-image takes no value"),
         (["--parts", "none.yaml"], "none.yaml can't be read"),
     ],
 )
