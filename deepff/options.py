@@ -17,6 +17,7 @@ N_COMPONENTS = 4
 N_PARTS = 3
 SIZE = 448  # pixels, the longer side of resized images
 BATCH_SIZE = 8
+LEAST_SHARE = 2e-4  # of an image's pixels: what is smaller is a speck
 SIMPLIFY = 2.0  # pixels
 SPLIT = (80.0, 20.0, 0.0)  # train, val, test
 SUBSETS = ("train", "val", "test")
@@ -261,6 +262,8 @@ class ExportOptions:
         Replace files that deepff did not write, or that were changed since; never photographs.
     anew : bool
         Remove what an earlier export left in the folder and this one does not write.
+    memory : int, optional
+        See :func:`deepff.regions.find.find_regions`.
 
     Raises
     ------
@@ -276,6 +279,7 @@ class ExportOptions:
     seed: int = 0
     overwrite: bool = False
     anew: bool = False
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         chosen(Instances, self.instances, "kind of instance")

@@ -12,7 +12,7 @@ from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
-from deepff.options import Instances, Refinement, Threshold
+from deepff.options import LEAST_SHARE, Instances, Refinement, Threshold
 
 # Gradio reads this when it is imported.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -183,7 +183,7 @@ def _export() -> tuple[list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
         )
         min_area = gr.Number(
             0,
-            label="Fewest pixels (0: 0.01 % of the image)",
+            label=f"Fewest pixels (0: {LEAST_SHARE:.2%} of the image)",
             minimum=0,
             precision=0,
             elem_id="min-area",

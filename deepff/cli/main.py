@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
-from deepff.cli.messages import report_skipped, summarize, warn
+from deepff.cli.messages import report_replaced, report_skipped, summarize, warn
 from deepff.cli.options import (
     FACTORIZATION,
     IMAGES,
@@ -226,6 +226,7 @@ def discover(
     distributed.join()
     if distributed.rank() == 0:
         check_output_folder(out)
+        report_replaced(out)
     # In natural order over all that was named: a shell puts img10 before img2.
     named = sorted(images or [], key=lambda path: natural_key(path.as_posix()))
     files = sample_images() if sample else find_images(named)
@@ -296,6 +297,7 @@ def apply(
 
     concepts = load_concepts(bank)
     check_output_folder(out)
+    report_replaced(out)
     backbone = None
     if weights is not None:
         backbone = concepts.sources[0].backbone(

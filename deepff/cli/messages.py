@@ -22,6 +22,15 @@ def report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
         warn(f"skipped {len(skipped)} of the files: {shown}{rest}")
 
 
+def report_replaced(out: Path) -> None:
+    """Say what goes with an earlier result that the folder of a new one holds."""
+    from deepff.report.save import earlier_outputs
+
+    outputs = earlier_outputs(out)
+    if outputs:
+        warn(f"{out} holds an earlier result, and {', '.join(outputs)} made of it, to be replaced")
+
+
 def summarize(result: "Result", out: Path) -> None:
     from deepff.discovery.choose_k import AGREED
     from deepff.discovery.contrast import separation_warning

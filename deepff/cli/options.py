@@ -8,6 +8,7 @@ import typer
 
 from deepff.errors import InputError
 from deepff.options import (
+    LEAST_SHARE,
     Device,
     ExportFormat,
     Instances,
@@ -93,6 +94,16 @@ Memory = Annotated[
         "--memory",
         help="What activations and coefficients may take in memory, such as 2GiB or 500MB; the "
         "rest is on disk. By default what is free.",
+        show_default=False,
+        rich_help_panel=RUNNING,
+    ),
+]
+MaskMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        help="What images in work may take together, such as 2GiB; by default 1.5GiB, and half of "
+        "what is free at most.",
         show_default=False,
         rich_help_panel=RUNNING,
     ),
@@ -199,7 +210,8 @@ MinArea = Annotated[
     typer.Option(
         "--min-area",
         min=1,
-        help="Leave out components of fewer pixels; by default of less than 0.01 % of the image.",
+        help=f"Leave out components of fewer pixels; by default of less than {LEAST_SHARE:.2%} of "
+        "the image.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),

@@ -14,6 +14,7 @@ from deepff.cli.options import (
     FactorCount,
     FormatChoice,
     InstancesChoice,
+    MaskMemory,
     MinArea,
     NumClasses,
     Object,
@@ -30,9 +31,11 @@ from deepff.cli.options import (
     ThresholdMethod,
     ThresholdValue,
     Weights,
+    byte_count,
 )
 from deepff.errors import InputError
 from deepff.options import (
+    LEAST_SHARE,
     SIMPLIFY,
     Device,
     ExportOptions,
@@ -61,6 +64,7 @@ def segment(
     parts: Parts = None,
     overwrite: Overwrite = False,
     photos: Photos = None,
+    memory: MaskMemory = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -71,7 +75,7 @@ def segment(
 
     result, where, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    typer.echo(segment(result, where, k, options, overwrite, progress=True))
+    typer.echo(segment(result, where, k, options, overwrite, byte_count(memory), progress=True))
     if where != folder:
         whole = load(folder, photos)
         if 1 in whole.factorizations:
@@ -100,6 +104,7 @@ def localize(
     min_area: MinArea = None,
     overwrite: Overwrite = False,
     photos: Photos = None,
+    memory: MaskMemory = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -109,7 +114,17 @@ def localize(
 
     result, folder, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    boxes = localize(result, folder, k, options, all_components, min_area, overwrite, progress=True)
+    boxes = localize(
+        result,
+        folder,
+        k,
+        options,
+        all_components,
+        min_area,
+        overwrite,
+        byte_count(memory),
+        progress=True,
+    )
     typer.echo(f"{len(boxes)} boxes")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
 
@@ -200,6 +215,7 @@ def export(
     ] = None,
     overwrite: Overwrite = False,
     photos: Photos = None,
+    memory: MaskMemory = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     device: DeviceChoice = Device.AUTO,
@@ -243,6 +259,7 @@ def export(
         seed,
         overwrite,
         anew=out is None,
+        memory=byte_count(memory),
     )
     if out is None:
         out = folder / "export" / ("" if len(set(format)) > 1 else format[0])
@@ -254,8 +271,6 @@ def export(
 
 
 def _least(min_area: int | None) -> str:
-    from deepff.regions.components import LEAST_SHARE
-
     if min_area is None:
-        return f"{100 * LEAST_SHARE:g} % of their image"
+        return f"{LEAST_SHARE:.2%} of their image"
     return f"{min_area} pixels"

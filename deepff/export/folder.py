@@ -11,10 +11,10 @@ from deepff.export.png import folder_names, write_label_map, write_label_names, 
 from deepff.images.files import output_names
 from deepff.options import RECIPE_OPTIONS, RegionOptions
 from deepff.regions.find import find_regions, region_names
-from deepff.report.report import RegionGallery, write_report_page
+from deepff.report.report import PAGE, RegionGallery, write_report_page
 from deepff.report.save import OBJECT
 from deepff.results.run import Run
-from deepff.runtime.outputs import Rules, check_outputs, output_folder
+from deepff.runtime.outputs import Rules, check_outputs, check_unchanged, output_folder
 from deepff.runtime.progress import track
 
 _LABELS = "labels"
@@ -26,6 +26,7 @@ def segment(
     k: int | None = None,
     options: RegionOptions | None = None,
     overwrite: bool = False,
+    memory: int | None = None,
     progress: bool = False,
 ) -> Path:
     """Write every image's masks and label map as PNG, and show them in the report.
@@ -40,6 +41,8 @@ def segment(
     options : RegionOptions, optional
     overwrite : bool
         Replace files of these names that deepff did not write, or that were changed since.
+    memory : int, optional
+        See :func:`deepff.regions.find.find_regions`.
     progress : bool
         Show progress on standard error.
 
@@ -64,6 +67,8 @@ def segment(
     of_regions = folder_names(names, taken=[_LABELS])
     planned = [f"{name}/{file}.png" for name in [*of_regions, _LABELS] for file in files]
     rules = Rules(overwrite, anew=True, sources=result.paths)
+    if not overwrite:
+        check_unchanged(Path(folder) / PAGE)
     check_outputs(out, [*planned, f"{_LABELS}/labels.txt"], rules)
     gallery = RegionGallery(folder, f"masks-k{heatmaps.n_factors}", str(options), names)
     with (
@@ -71,7 +76,7 @@ def segment(
         gallery,
         track("masks", len(files), enabled=progress) as advance,
     ):
-        for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
+        for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options, memory)):
             labels = regions.labels.cpu().numpy()
             write_masks(regions, [temporary / name for name in of_regions], files[index])
             write_label_map(labels, len(names), temporary / _LABELS, files[index])
@@ -127,13 +132,14 @@ def localize(
     all_components: bool = False,
     min_area: int | None = None,
     overwrite: bool = False,
+    memory: int | None = None,
     progress: bool = False,
 ) -> list[RegionBox]:
     """Write the boxes around every image's regions as JSON and CSV, and show them in the report.
 
     Parameters
     ----------
-    result, folder, k, options, overwrite, progress
+    result, folder, k, options, overwrite, memory, progress
         As for :func:`segment`.
     all_components, min_area
         See :func:`deepff.export.boxes.region_boxes`.
@@ -153,6 +159,8 @@ def localize(
     names = region_names(result, k, options)
     out, file = Path(folder) / "boxes", f"k{heatmaps.n_factors}"
     rules = Rules(overwrite, sources=result.paths)
+    if not overwrite:
+        check_unchanged(Path(folder) / PAGE)
     check_outputs(out, [f"{file}.json", f"{file}.csv"], rules)
     gallery = RegionGallery(folder, f"boxes-{file}", str(options), names)
     found: list[RegionBox] = []
@@ -161,7 +169,7 @@ def localize(
         gallery,
         track("boxes", len(result.names), enabled=progress) as advance,
     ):
-        for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options)):
+        for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options, memory)):
             boxes = region_boxes(regions, result.names[index], names, all_components, min_area)
             drawn = [(names.index(box.region), box.box) for box in boxes]
             gallery.add(result, index, [regions.labels.cpu().numpy()], drawn)

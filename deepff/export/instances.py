@@ -173,7 +173,7 @@ def annotated_images(
     edits = edits or ImageEdits()
     images = {image.name: image for image in plain_images(result, settings, edits)}
     # By factor, as a factor that is dropped cannot be told from others of its name in their part.
-    by_factor = find_regions(result, k, replace(options, parts=None))
+    by_factor = find_regions(result, k, replace(options, parts=None), settings.memory)
     with track("export", len(result.names), enabled=progress) as advance:
         for name, regions in zip(result.names, by_factor, strict=True):
             if name in images:

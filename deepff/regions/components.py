@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepff.options import LEAST_SHARE
+
 Box = tuple[int, int, int, int]
 
-LEAST_SHARE = 1e-4
 _EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 
 
@@ -60,11 +61,12 @@ def bounding_box(mask: Tensor | np.ndarray) -> Box | None:
 
 
 def least_area(size: tuple[int, int]) -> int:
-    """The pixels below which a component of an image (H, W) is taken for a speck: 0.01 % of it.
+    """The pixels below which a component of an image (H, W) is taken for a speck: 0.02 % of it.
 
-    On 60 images of twelve groups of iCoseg, by the recipe contrast, 219 of 361 components were
-    smaller, and none was an object (IoU > 0.5 with an annotated one); of those between 0.01 and
-    0.05 %, 3 of 36 were.
+    On 60 images of twelve groups of iCoseg, by the recipe contrast, 216 of 337 components were
+    smaller, and none was an object (IoU > 0.5 with an annotated one); the smallest that was had
+    0.023 %. Of 273 annotated pieces of objects in all of these groups one is smaller, the next has
+    0.027 %; of 179 segmented objects of VOC 2007 and 1,655 boxes not marked difficult, none.
     """
     height, width = size
     return math.ceil(LEAST_SHARE * height * width)

@@ -91,7 +91,7 @@ def find_regions(
         unrefined. Of a bank that was applied, thresholds over the set are over the bank's own set.
     memory : int, optional
         The bytes that images in work may take together, though there is always one; by default half
-        of what is free, and 2 GiB at most.
+        of what is free, and 1.5 GiB at most.
 
     Yields
     ------

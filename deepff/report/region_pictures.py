@@ -33,9 +33,9 @@ def region_picture(
     ndarray, uint8, shape (h, w, 3)
     """
     height, width = photo.shape[:2]
-    small = np.asarray(
-        Image.fromarray(labels.astype(np.int32)).resize((width, height), Image.Resampling.NEAREST)
-    )
+    values = labels if labels.dtype == np.uint8 else labels.astype(np.int32)
+    nearest = Image.Resampling.NEAREST
+    small = np.asarray(Image.fromarray(values).resize((width, height), nearest))
     n_regions = max([int(small.max()), *(region + 1 for region, _ in boxes)])
     colors = factor_colors(n_regions)
     palette = np.vstack([np.zeros((1, 3), np.uint8), colors])

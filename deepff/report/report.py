@@ -31,12 +31,13 @@ from deepff.report.region_pictures import region_picture
 from deepff.report.tree import agreement_svg, tree_svg
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
-from deepff.runtime.outputs import Rules, output_folder
+from deepff.runtime.outputs import Rules, output_folder, own_file
 from deepff.runtime.progress import track
 
 if TYPE_CHECKING:
     from deepff.results.heatmaps import HeatMaps
 
+PAGE = "report.html"
 GALLERIES = "regions"
 _GREY = "thumbnails/unreadable.json"
 STRIP_GAP = 4
@@ -111,7 +112,7 @@ def write_report_page(
     elif notes.exists():
         unreadable = {int(i): reason for i, reason in json.loads(notes.read_text()).items()}
     page = _page(result, output_names(result.names), unreadable or {}, _galleries(Path(folder)))
-    with atomic_path(Path(folder) / "report.html") as path:
+    with own_file(Path(folder) / PAGE) as path:
         # The command may hold bytes of a file's name that are not valid Unicode.
         path.write_bytes(page.encode("utf-8", "replace"))
 

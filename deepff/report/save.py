@@ -18,7 +18,7 @@ from deepff.report.report import write_report
 from deepff.results.concepts import FILE as BANK
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
-from deepff.runtime.outputs import RECORD, Rules, output_folder
+from deepff.runtime.outputs import RECORD, Rules, changed_files, output_folder
 
 SHARD_BYTES = 64 * 2**20
 OBJECT = "object"
@@ -124,8 +124,8 @@ def check_output_folder(folder: str | Path) -> Path:
     Raises
     ------
     InputError
-        If it is a file, may not be written, or holds files but no deepff result: those would be
-        mixed up or lost.
+        If it is a file, may not be written, or holds files but no deepff result, or a result with
+        files that were changed since: those would be mixed up or lost.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -135,6 +135,12 @@ def check_output_folder(folder: str | Path) -> Path:
         raise InputError(
             f"{folder} is not empty and holds no deepff result; name a new or empty folder"
         )
+    for name in changed_files(folder):
+        if name.partition("/")[0] not in MADE_OF_IT:
+            raise InputError(
+                f"{folder / name} was changed since deepff wrote it, and a new result would "
+                "replace it: move it away, or name another folder"
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

@@ -89,6 +89,32 @@ def output_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def own_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for one of deepff's own files, written anew and listed as before."""
+    with atomic_path(path) as temporary:
+        yield temporary
+    record = path.parent / RECORD
+    if record.exists():
+        _write_record(path.parent, {**_read_record(record), path.name: [_digest(path)]})
+
+
+def check_unchanged(path: Path) -> None:
+    """Refuse to write one of deepff's own files anew where it was changed.
+
+    Raises
+    ------
+    InputError
+        It was changed since deepff wrote it.
+    """
+    digests = _read_record(path.parent / RECORD).get(path.name)
+    if digests is not None and path.exists() and _digest(path) not in digests:
+        raise InputError(
+            f"{path} was changed since deepff wrote it: move it away, or replace it with "
+            "--overwrite"
+        )
+
+
 def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> None:
     """Refuse to write files, before anything is written.
 
@@ -158,6 +184,16 @@ def own_files(folder: str | Path, adopted: Collection[str] = ()) -> Digests:
         for name in names:
             found.setdefault(name, [_digest(folder / name)])
     return found
+
+
+def changed_files(folder: str | Path) -> list[str]:
+    """Files that deepff wrote in a folder and that were changed since, as POSIX paths in it."""
+    folder = Path(folder)
+    return [
+        name
+        for name, digests in own_files(folder).items()
+        if (folder / name).is_file() and _digest(folder / name) not in digests
+    ]
 
 
 def _check_folder(path: Path) -> None:

@@ -14,7 +14,7 @@ from deepff.runtime.memory import available_memory
 T = TypeVar("T")
 
 # What work in flight takes at most unless told otherwise, beside a single item that takes more.
-_MOST_MEMORY = 2**31
+_MOST_MEMORY = 3 * 2**29
 
 _starting = Lock()
 
@@ -33,7 +33,7 @@ def in_parallel(
         The bytes that each item takes.
     memory : int, optional
         The bytes that items in flight may take together; a single one may take more. By default
-        half of what is free, and 2 GiB at most.
+        half of what is free, and 1.5 GiB at most.
     """
     budget = min(available_memory() // 2, _MOST_MEMORY) if memory is None else memory
     n_threads = min(os.cpu_count() or 1, max(1, len(costs)))
@@ -56,13 +56,18 @@ def in_parallel(
         pool.shutdown(cancel_futures=True)
 
 
+def _alone() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # what a thread asks for first is what it keeps
+
+
 def _single_threads(n_threads: int) -> ThreadPoolExecutor:
     """A pool whose threads each work on one core, which is twice as fast as all on each item.
 
     PyTorch keeps the number of threads for each thread, but a new thread takes that which was set
     last anywhere: so all of the pool are started before it is set back.
     """
-    pool = ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(n_threads, initializer=_alone)
     with _starting:
         before = torch.get_num_threads()
         started = Barrier(n_threads)

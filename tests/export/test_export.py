@@ -194,7 +194,7 @@ def test_the_command_takes_names_instances_area_and_a_folder(tmp_path: Path) -> 
     assert sorted(os.listdir(out)) == [RECORD, "annotations.json", "mine.txt"]
 
 
-SPECKS = np.zeros((200, 300), np.uint8)  # 0.01 % of it are 6 pixels
+SPECKS = np.zeros((100, 300), np.uint8)  # 0.02 % of it are 6 pixels
 SPECKS[0, :6], SPECKS[2, :5], SPECKS[4, :1] = 1, 1, 1
 SPECKS[9, :5] = 2
 
