@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
-from deepff.cli.messages import report_skipped, summarize, warn
+from deepff.cli.messages import input_warnings_as_lines, report_skipped, summarize, warn
 from deepff.cli.options import (
     FACTORIZATION,
     IMAGES,
@@ -56,7 +56,8 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with input_warnings_as_lines():
+                return super().invoke(ctx)
         except InputError as error:
             warn(f"error: {error}")
             raise typer.Exit(2) from None

