@@ -31,6 +31,7 @@ from deepff.cli.options import (
     Photos,
     Size,
     Std,
+    Stretch,
     Weights,
     byte_count,
     factor_counts,
@@ -199,6 +200,7 @@ def discover(
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
     amp: MixedPrecision = False,
+    stretch: Stretch = False,
 ) -> None:
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
     if sample == bool(images):
@@ -248,6 +250,7 @@ def discover(
         "cache": cache,
         "memory": bound,
         "amp": amp,
+        "stretch": stretch,
         "progress": True,
     }
     if inside_object:

@@ -17,7 +17,7 @@ class Backbone:
     network : nn.Module
         In evaluation mode, on its device.
     mean, std : tuple of float
-        Per channel (red, green, blue), for pixel values in [0, 1].
+        Per channel (red, green, blue; or grey alone), for pixel values in [0, 1].
     interpolation : str
         How images are resized: ``bilinear`` or ``bicubic``.
     default_layer : str or None
@@ -33,8 +33,8 @@ class Backbone:
 
     name: str
     network: nn.Module
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     interpolation: str
     default_layer: str | None
     weights: str
@@ -46,3 +46,14 @@ class Backbone:
         """Where the network's parameters are."""
         parameter = next(self.network.parameters(), None)
         return torch.device("cpu") if parameter is None else parameter.device
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images that it takes: 3, or 1 for grey ones."""
+        return len(self.mean)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its input: that of its first floating-point parameter."""
+        floating = (p.dtype for p in self.network.parameters() if p.is_floating_point())
+        return next(floating, torch.float32)

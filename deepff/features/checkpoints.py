@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ StateDicts = dict[str, dict[str, Tensor]]
 _DEEPEST = 4  # mappings within each other, as {"state": {"ema": {"model": {...}}}}
 _NUMPY_DTYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "U", "S")
 _ADVICE = "save the network's weights by torch.save(network.state_dict(), FILE) or safetensors"
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save before version 1.6
 # What a file starts with that is taken for one of weights.
 _SIGNATURES = {
     b"version https://git-lfs": "a Git LFS pointer and not the file itself; run git lfs pull",
@@ -68,15 +70,17 @@ def read_state_dicts(path: Path) -> StateDicts:
         content = _safetensors(path) if _is_safetensors(path, head) else _unpickled(path)
     # Bytes that are no checkpoint make the readers fail in any way whatever.
     except Exception as error:
-        # PyTorch's own words advise to load unsafely.
+        # PyTorch's own words on pickles advise to load unsafely.
         unpickling = isinstance(error, pickle.UnpicklingError)
         reason = "damaged, or pickled objects of unknown kinds" if unpickling else first_line(error)
+        if "Unsupported operand" in str(error):
+            reason = "damaged, or pickled by another protocol than torch.save's own"
         raise InputError(
             f"{path} cannot be read as weights ({reason}); give a whole file "
             f"saved by torch.save(network.state_dict(), FILE) or by safetensors"
         ) from (None if unpickling else error)
 
-    found = dict(_tensor_mappings(content))
+    found = dict(_tensor_mappings(content, set()))
     if not found:
         holds = f"a {type(content).__name__}"
         if isinstance(content, Mapping) and content:
@@ -109,6 +113,8 @@ def _other_kind(path: Path, head: bytes) -> str | None:
         return f"an ONNX graph, whose weights have lost their names; {_ADVICE}"
     if head.startswith(b"PK"):
         return _kind_of_zip(path)
+    if head.startswith(b"\x80") and not head.startswith(_LEGACY):
+        return f"a pickle that torch.save did not write, which could run any code; {_ADVICE}"
     return None
 
 
@@ -142,6 +148,12 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _unpickled(path: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # on other protocols: these fail, or do not
+        return _without_unknown_classes(path)
+
+
+def _without_unknown_classes(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -185,17 +197,19 @@ def _numpy_globals() -> dict[str, Any]:
 
 
 def _tensor_mappings(
-    content: Any, where: tuple[str, ...] = ()
+    content: Any, seen: set[int], where: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Every mapping of names to tensors within what a file holds, an outer one first."""
+    """Every mapping of names to tensors within what a file holds, once, an outer one first."""
+    if id(content) in seen:
+        return
+    seen.add(id(content))
     attributes = getattr(content, "__dict__", {})
     if "_parameters" in attributes and "_modules" in attributes:  # a pickled nn.Module
         if state := dict(_module_tensors(attributes)):
             yield "/".join(where), state
         return
     if isinstance(content, list | tuple):
-        content = {str(index): value for index, value in enumerate(content[:8])}
-        content = {key: v for key, v in content.items() if not isinstance(v, Tensor)}
+        content = {str(i): v for i, v in enumerate(content[:8]) if not isinstance(v, Tensor)}
     if not isinstance(content, Mapping):
         return
     tensors = {str(key): tensor for key, v in content.items() if (tensor := _tensor(v)) is not None}
@@ -203,7 +217,7 @@ def _tensor_mappings(
         yield "/".join(where), tensors
     if len(where) < _DEEPEST:
         for key, value in content.items():
-            yield from _tensor_mappings(value, (*where, str(key)))
+            yield from _tensor_mappings(value, seen, (*where, str(key)))
 
 
 def _module_tensors(
@@ -222,6 +236,8 @@ def _module_tensors(
 
 def _tensor(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
-        return value.detach()
+        if value.is_meta:  # has no values
+            return None
+        return value.detach() if value.layout == torch.strided else value.detach().to_dense()
     is_numbers = isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "fiu"
     return torch.from_numpy(value) if is_numbers else None

@@ -104,7 +104,7 @@ def fit_state_dicts(
 
     fitting = {key: given[key] for key in own if _fits(own, given, key)}
     for key, tensor in fitting.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        if tensor.is_floating_point() and not tensor.float().isfinite().all():
             raise InputError(f"the weights in {file} hold NaN or infinity, first in '{key}'")
     absent = tuple(_absent(own, given))
     network.load_state_dict(fitting, strict=False)

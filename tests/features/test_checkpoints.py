@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import os
+import pickle
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -70,6 +71,12 @@ def stage_of(backbone: Backbone) -> Tensor:
     return forward_to_layers(backbone, [resolve_layer(backbone, "stage", 32)], batch)[0]
 
 
+def within_itself() -> dict[str, object]:
+    content: dict[str, object] = {"state_dict": STATE, "best": STATE}
+    content["self"] = content
+    return content
+
+
 OPTIMIZER = torch.optim.Adam(SOURCE.parameters()).state_dict()
 
 WHOLE = {
@@ -115,6 +122,8 @@ WHOLE = {
     "weights as NumPy's arrays": {"model": {k: t.numpy() for k, t in STATE.items()}},
     "parameters, not tensors": {k: nn.Parameter(t, False) for k, t in STATE.items()},
     "in half precision": {k: t.half() if t.is_floating_point() else t for k, t in STATE.items()},
+    "sparse": {k: t.to_sparse() if k == "fc.weight" else t for k, t in STATE.items()},
+    "within itself": within_itself(),
     "safetensors called .pth": save(STATE),
     "a pickled network": SOURCE,
     "a pickled network in a dict": {"model": nn.DataParallel(SOURCE), "ema": None},
@@ -291,6 +300,10 @@ OTHER_KINDS: dict[str, tuple[Callable[[], bytes], str]] = {
     "arrays": (lambda: zipped(["a.npy", "b.npy"]), "is an archive of NumPy arrays"),
     "zip": (lambda: zipped(["model/weights.pth", "model/README"]), "is a ZIP archive; unpack"),
     "torch.export": (lambda: zipped(["m/models/model.json"]), "is an archive of torch.export"),
+    "a plain pickle": (
+        lambda: pickle.dumps({"model": {k: t.numpy() for k, t in STATE.items()}}),
+        "is a pickle that torch.save did not write",
+    ),
     "gzip": (lambda: gzip.compress(b"x"), "is a gzip archive; unpack it first"),
 }
 
@@ -346,6 +359,41 @@ def test_a_message_never_advises_to_load_unsafely(tmp_path: Path) -> None:
             words = str(error.value)
             assert "weights_only" not in words and "safe_globals" not in words
             assert "\n" not in words and ". " not in words
+
+
+def test_weights_of_8_bits_are_taken(tmp_path: Path) -> None:
+    kind = torch.float8_e4m3fn
+    state = {k: t.to(kind) if t.is_floating_point() else t for k, t in STATE.items()}
+    backbone = loaded(state, tmp_path)
+    assert torch.equal(backbone.network.fc.weight, STATE["fc.weight"].to(kind).float())
+
+
+def test_other_protocols_and_tensors_without_values_are_named(tmp_path: Path) -> None:
+    torch.save(STATE, tmp_path / "a.pth", pickle_protocol=4)
+    with pytest.raises(InputError, match=r"pickled by another protocol than torch.save's own"):
+        load_backbone(small(), weights=tmp_path / "a.pth")
+    with pytest.raises(InputError, match="holds no state dict but the keys stem"):
+        loaded({key: tensor.to("meta") for key, tensor in STATE.items()}, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::deepff.errors.InputWarning")
+def test_a_layer_that_needs_what_is_missing_is_refused_by_name(tmp_path: Path) -> None:
+    backbone = loaded(headless() | {"fc.weight": torch.ones(3, 3)}, tmp_path, torch_head())
+    assert resolve_layer(backbone, None, 32).path == "stage"
+    with pytest.raises(InputError, match=r"layer fc of WithMap needs 'fc.weight', which the file"):
+        resolve_layer(backbone, "fc", 32)
+
+
+def torch_head() -> nn.Module:
+    class WithMap(Small):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Conv2d(6, 10, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.stage(self.stem(x)))
+
+    return WithMap()
 
 
 def test_a_file_in_shards_is_named(tmp_path: Path) -> None:

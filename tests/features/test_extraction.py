@@ -63,7 +63,7 @@ def test_rows_are_the_networks_own_output_in_the_sets_order(backbone, layer, mix
     assert len({image.grid for image in activations.images}) >= 3
     mean = torch.tensor(backbone.mean).view(3, 1, 1)
     std = torch.tensor(backbone.std).view(3, 1, 1)
-    for image, rows in zip(activations.images, activations.row_slices, strict=True):
+    for image, rows in zip(activations.images, activations.image_rows, strict=True):
         height, width = (32 * cells for cells in image.grid)
         pixels = np.asarray(Image.open(image.path).convert("RGB"))
         # antialiased bicubic resizing as Pillow does it, an independent implementation
@@ -72,16 +72,16 @@ def test_rows_are_the_networks_own_output_in_the_sets_order(backbone, layer, mix
         with torch.inference_mode():
             expected = backbone.network.forward_features((batch - mean) / std)[0]
         expected = expected.flatten(1).T
-        error = (activations.rows[rows] - expected).norm() / expected.norm()
+        error = (rows - expected).norm() / expected.norm()
         assert error < 0.02, image.name
 
 
 def test_images_mixed_in_one_set_give_the_same_rows_as_each_alone(backbone, layer, mixed_set):
     files = find_images(mixed_set)
     together, _ = extract(files, backbone, layer, size=SIZE, batch_size=4)
-    for file, rows in zip(files, together.row_slices, strict=True):
+    for file, rows in zip(files, together.image_rows, strict=True):
         alone, _ = extract([file], backbone, layer, size=SIZE)
-        torch.testing.assert_close(together.rows[rows], alone.rows, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(rows, alone.rows, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -95,7 +95,7 @@ def test_files_that_break_in_the_middle_leave_no_gap(backbone, layer, mixed_set,
     rest, skipped = extract(find_images(mixed_set), backbone, layer, size=SIZE, cache=cache)
     assert [file.name for file in skipped] == ["0.png", "4.png", "5.png", "8.png"]
     assert [image.name for image in rest.images] == [f"{n}.png" for n in (1, 2, 3, 6, 7)]
-    expected = torch.cat([whole.rows[whole.row_slices[n]] for n in (1, 2, 3, 6, 7)])
+    expected = torch.cat([whole.image_rows[n] for n in (1, 2, 3, 6, 7)])
     torch.testing.assert_close(rest.rows, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -140,13 +140,13 @@ def test_the_cache_runs_an_image_once_whatever_its_name(backbone, layer, mixed_s
         handle.remove()
     names = [image.name for image in first.images]
     originals = [names.index(f"{n}.png") for n in range(9)]
-    rows = torch.cat([first.rows[first.row_slices[n]] for n in originals])
+    rows = torch.cat([first.image_rows[n] for n in originals])
     assert torch.equal(rows, in_memory.rows)
-    copy, original = (first.row_slices[names.index(n)] for n in ("2 copy.png", "2.png"))
-    assert torch.equal(first.rows[copy], first.rows[original])
+    copy, original = (first.image_rows[names.index(n)] for n in ("2 copy.png", "2.png"))
+    assert torch.equal(copy, original)
     moved = [image.name for image in renamed.images].index("Ä <b>.png")
-    third = first.row_slices[names.index("3.png")]
-    assert torch.equal(renamed.rows[renamed.row_slices[moved]], first.rows[third])
+    third = first.image_rows[names.index("3.png")]
+    assert torch.equal(renamed.image_rows[moved], third)
 
 
 def test_another_layer_size_or_preprocessing_shares_no_rows(backbone, layer, mixed_set, tmp_path):
