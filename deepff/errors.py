@@ -1,8 +1,15 @@
-"""The one error that a user's input can raise."""
+"""The one error that a user's input can raise, and the one warning."""
 
 
 class InputError(ValueError):
     """Something the user gave is wrong; the message is one sentence saying what would be right.
 
     The command line prints it without a traceback and exits with status 2.
+    """
+
+
+class InputWarning(UserWarning):
+    """Something the user gave was taken otherwise than may be meant; the message is one sentence.
+
+    The command line prints it as one line.
     """

@@ -12,7 +12,13 @@ from typer.core import TyperGroup
 
 from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
-from deepff.cli.messages import report_replaced, report_skipped, summarize, warn
+from deepff.cli.messages import (
+    input_warnings_as_lines,
+    report_replaced,
+    report_skipped,
+    summarize,
+    warn,
+)
 from deepff.cli.options import (
     FACTORIZATION,
     IMAGES,
@@ -31,6 +37,7 @@ from deepff.cli.options import (
     Photos,
     Size,
     Std,
+    Stretch,
     Weights,
     byte_count,
     factor_counts,
@@ -56,7 +63,8 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with input_warnings_as_lines():
+                return super().invoke(ctx)
         except InputError as error:
             warn(f"error: {error}")
             raise typer.Exit(2) from None
@@ -198,6 +206,7 @@ def discover(
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
     amp: MixedPrecision = False,
+    stretch: Stretch = False,
 ) -> None:
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
     if sample == bool(images):
@@ -248,6 +257,7 @@ def discover(
         "cache": cache,
         "memory": bound,
         "amp": amp,
+        "stretch": stretch,
         "progress": True,
     }
     if inside_object:

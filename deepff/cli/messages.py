@@ -1,9 +1,14 @@
 """What commands say, on standard output and standard error."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from deepff.errors import InputWarning
 
 if TYPE_CHECKING:
     from deepff.images.reading import SkippedFile
@@ -12,6 +17,23 @@ if TYPE_CHECKING:
 
 def warn(message: str) -> None:
     typer.echo(f"deepff: {message}", err=True)
+
+
+@contextmanager
+def input_warnings_as_lines() -> Iterator[None]:
+    """Say each InputWarning once, in one line, without the place in the code it came from."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, InputWarning):
+                warn(f"warning: {message}")
+            else:
+                others(message, category, *place, **more)
+
+        warnings.showwarning = show
+        warnings.simplefilter("default", InputWarning)
+        yield
 
 
 def report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:

@@ -112,6 +112,14 @@ BatchSize = Annotated[
     int,
     typer.Option("--batch-size", min=1, help="Images per forward pass.", rich_help_panel=RUNNING),
 ]
+Stretch = Annotated[
+    bool,
+    typer.Option(
+        "--stretch",
+        help="Make the largest value of images of 10 to 16 bits white.",
+        rich_help_panel=IMAGES,
+    ),
+]
 MixedPrecision = Annotated[
     bool, typer.Option("--amp", help="Mixed precision on a CUDA device.", rich_help_panel=RUNNING)
 ]

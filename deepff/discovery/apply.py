@@ -89,7 +89,8 @@ def apply(
         layers,
         size=source.size,
         batch_size=batch_size,
-        amp=source.amp,
+        amp=source.runs_in_amp(backbone.device),
+        stretch=source.stretch,
         cache=cache,
         progress=progress,
     )

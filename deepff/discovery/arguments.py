@@ -129,6 +129,8 @@ def _shown(value: Any) -> str:
         return value.name
     if isinstance(value, int | float | bool | None):
         return repr(value)
+    if hasattr(value, "get_params"):  # an estimator
+        return f"deepff.{value!r}"
     path = getattr(value, "path", None)
     if isinstance(path, Path):
         return repr(str(path))

@@ -71,6 +71,7 @@ def discover(
     memory: int | None = None,
     device: str = Device.AUTO,
     amp: bool = False,
+    stretch: bool = False,
     progress: bool = False,
 ) -> Result:
     """Find what a network sees as alike in a set of images (Collins et al., ECCV 2018).
@@ -122,6 +123,9 @@ def discover(
         Where to compute; a Backbone stays where it is.
     amp : bool
         Run the network in automatic mixed precision; only on a CUDA device.
+    stretch : bool
+        Of images of more than 8 bits a channel, make the largest value white: for 10, 12 or 14
+        bits in files of 16, which are nearly black else.
     progress : bool
         Show progress on standard error.
 
@@ -166,6 +170,7 @@ def discover(
         size=size,
         batch_size=batch_size,
         amp=amp,
+        stretch=stretch,
         cache=own_cache(cache),
         memory=memory,
         progress=progress,
@@ -194,7 +199,7 @@ def discover(
         skipped=distributed.gather(skipped),
         factorizations=factorizations,
         method=plan.method,
-        sources=tuple(FeatureSource.of(backbone, x, size, amp, multiple) for x in layers),
+        sources=tuple(FeatureSource.of(backbone, x, size, amp, multiple, stretch) for x in layers),
         options={"random_state": random_state, **plan.options},
         command=command,
         seconds=watch.seconds,

@@ -55,6 +55,7 @@ def discover_parts(
     memory: int | None = None,
     device: str = Device.AUTO,
     amp: bool = False,
+    stretch: bool = False,
     progress: bool = False,
 ) -> Result:
     """Find the object of a set of images by the recipe contrast, and its parts on its cells.
@@ -71,7 +72,7 @@ def discover_parts(
         on which two halves of the images agree (:func:`deepff.discovery.choose_k.select_k`).
     layer : str, optional
         Where parts are told apart; by default :func:`deepff.discovery.object_parts.part_layer`.
-    model, size, random_state, batch_size, cache, memory, device, amp, progress
+    model, size, random_state, batch_size, cache, memory, device, amp, stretch, progress
         As for :func:`deepff.discover`.
 
     Returns
@@ -108,6 +109,7 @@ def discover_parts(
         size=size,
         batch_size=batch_size,
         amp=amp,
+        stretch=stretch,
         cache=cache,
         memory=memory,
         progress=progress,
@@ -128,7 +130,9 @@ def discover_parts(
     }
 
     def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
-        return tuple(FeatureSource.of(backbone, layer, size, amp, multiple) for layer in layers)
+        return tuple(
+            FeatureSource.of(backbone, layer, size, amp, multiple, stretch) for layer in layers
+        )
 
     whole = Result(
         images=of_object[0].images,

@@ -44,14 +44,16 @@ def find_object(
     if result.object is not None and not _has_come_back(result, result.object):
         return result.object
     source = result.sources[0]
+    backbone = source.backbone(model=model, device=device)
     return discover(
         [image.item for image in result.images],
         recipe=Recipe.CONTRAST,
-        model=source.backbone(model=model, device=device),
+        model=backbone,
         size=source.size,
         batch_size=batch_size,
         cache=result.cache,
-        amp=source.amp,
+        amp=source.runs_in_amp(backbone.device),
+        stretch=source.stretch,
         progress=progress,
     )
 

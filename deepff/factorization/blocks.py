@@ -15,6 +15,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.factorization.sparse import SparseBlock
 from deepff.runtime.distributed import is_distributed, rows_before
+from deepff.runtime.files import reserve_space
 from deepff.runtime.memory import available_memory
 
 Matrix = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray]
@@ -203,6 +204,7 @@ class RowBlocks:
             return torch.full((self.n_rows, k), value, device=self.device)
         # The map outlives the name of its file, and leaves nothing behind.
         with tempfile.NamedTemporaryFile(prefix="deepff-") as file:
+            reserve_space(file, 4 * self.n_rows * k)
             H = torch.from_file(file.name, shared=True, size=self.n_rows * k)
         return H.fill_(value).view(self.n_rows, k)
 

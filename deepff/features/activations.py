@@ -28,6 +28,9 @@ class ImageRecord:
         The layer's grid on it, in cells.
     digest : str or None
         SHA-256 of the file, known when activations are cached.
+    stretch : bool
+        Whether its largest value is read as white, as for
+        :func:`deepff.images.reading.read_picture`.
     """
 
     name: str
@@ -35,6 +38,7 @@ class ImageRecord:
     size: tuple[int, int]
     grid: tuple[int, int]
     digest: str | None = None
+    stretch: bool = False
 
     @property
     def path(self) -> Path | None:
@@ -61,7 +65,7 @@ class ImageRecord:
 
     def read(self, min_longest_side: int | None = None) -> np.ndarray:
         """The image's pixels: :func:`deepff.images.sources.read_source`."""
-        return read_source(self.source, min_longest_side)
+        return read_source(self.source, min_longest_side, self.stretch)
 
     @property
     def n_cells(self) -> int:

@@ -17,7 +17,7 @@ class Backbone:
     network : nn.Module
         In evaluation mode, on its device.
     mean, std : tuple of float
-        Per channel (red, green, blue), for pixel values in [0, 1].
+        Per channel (red, green, blue; or grey alone), for pixel values in [0, 1].
     interpolation : str
         How images are resized: ``bilinear`` or ``bicubic``.
     default_layer : str or None
@@ -26,19 +26,34 @@ class Backbone:
         Where the weights came from, for people.
     weights_digest : str
         `weights_digest` of the network.
+    missing : tuple of str
+        Parameters and buffers that a file of weights did not fill, such as those of the head; they
+        are NaN.
     """
 
     name: str
     network: nn.Module
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     interpolation: str
     default_layer: str | None
     weights: str
     weights_digest: str
+    missing: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:
         """Where the network's parameters are."""
         parameter = next(self.network.parameters(), None)
         return torch.device("cpu") if parameter is None else parameter.device
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images that it takes: 3, or 1 for grey ones."""
+        return len(self.mean)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its input: that of its first floating-point parameter."""
+        floating = (p.dtype for p in self.network.parameters() if p.is_floating_point())
+        return next(floating, torch.float32)

@@ -1,36 +1,35 @@
 """Run a network over an image set and collect one layer's activations."""
 
-import os
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.features.activations import Activations, ImageRecord
 from deepff.features.backbone import Backbone
+from deepff.features.batches import (
+    Decoded,
+    PlannedImage,
+    cut_into_batches,
+    decode_ahead,
+    is_held,
+    plan,
+)
 from deepff.features.cache import ActivationCache
 from deepff.features.layers import Layer, forward_to_layers
 from deepff.features.source import FeatureSource
-from deepff.images.reading import (
-    SkippedFile,
-    UnreadableImageError,
-    resize,
-    resized_shape,
-)
-from deepff.images.sources import SetImage, source_digest, source_size
+from deepff.images.reading import SkippedFile, UnreadableImageError
+from deepff.images.sources import SetImage
 from deepff.runtime.distributed import all_reduce_sum
 from deepff.runtime.memory import available_memory
 from deepff.runtime.progress import track
 
-BATCHES_AHEAD = 3
+LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
 def extract(
@@ -41,6 +40,7 @@ def extract(
     size: int = 448,
     batch_size: int = 8,
     amp: bool = False,
+    stretch: bool = False,
     cache: str | Path | None = None,
     memory: int | None = None,
     progress: bool = False,
@@ -63,6 +63,9 @@ def extract(
         Images a forward pass.
     amp : bool
         Run the network in automatic mixed precision; only on a CUDA device.
+    stretch : bool
+        As for :func:`deepff.images.reading.read_picture`. Without it, an `InputWarning` tells of
+        images that are nearly black.
     cache : path, optional
         A folder in which activations are kept, so that no image goes through the network twice
         and an interrupted run resumes. Without it A is in the memory of the network's device, or
@@ -90,6 +93,7 @@ def extract(
         size=size,
         batch_size=batch_size,
         amp=amp,
+        stretch=stretch,
         cache=cache,
         memory=memory,
         progress=progress,
@@ -105,6 +109,7 @@ def extract_layers(
     size: int = 448,
     batch_size: int = 8,
     amp: bool = False,
+    stretch: bool = False,
     cache: str | Path | None = None,
     memory: int | None = None,
     progress: bool = False,
@@ -118,7 +123,7 @@ def extract_layers(
     ----------
     layers : sequence of Layer
         Each once.
-    files, backbone, size, batch_size, amp, cache, memory, progress
+    files, backbone, size, batch_size, amp, stretch, cache, memory, progress
         As for :func:`extract`.
 
     Returns
@@ -139,8 +144,8 @@ def extract_layers(
     if len({layer.path for layer in layers}) < len(layers):
         raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
     multiple = max(layer.stride for layer in layers)
-    planned, reasons = _plan(
-        files, backbone, layers, size, multiple, with_digests=cache is not None
+    planned, reasons = plan(
+        files, backbone, layers, size, multiple, with_digests=cache is not None, stretch=stretch
     )
     n_bytes = 4 * sum(
         record.n_cells * layer.channels
@@ -152,19 +157,38 @@ def extract_layers(
     # What is mapped into memory outlives the names of a temporary folder's files.
     temporary = TemporaryDirectory(prefix="deepff-") if cache is None and not fits else None
     with temporary or nullcontext(cache) as folder:
-        sources = [FeatureSource.of(backbone, layer, size, amp, multiple) for layer in layers]
+        sources = [
+            FeatureSource.of(backbone, layer, size, amp, multiple, stretch) for layer in layers
+        ]
         stores: list[_Memory | ActivationCache] = [
             _Memory(source.channels, backbone.device)
             if in_memory
             else ActivationCache(str(folder), source)
             for source in sources
         ]
-        _fill(stores, planned, backbone, layers, batch_size, amp, reasons, progress)
-        kept = [image for image in planned if _is_held(image, stores)]
+        for index, store in enumerate(stores):
+            store.reserve([image.records[index] for image in planned])
+        batches = cut_into_batches(planned, batch_size, stores)
+        dark: list[str] = []
+        unreadable: dict[str, str] = {}
+        with track("network", sum(map(len, batches)), enabled=progress) as advance:
+            for batch, decoded in decode_ahead(batches, backbone.interpolation):
+                _run_batch(stores, backbone, layers, amp, batch, decoded)
+                for image, found in zip(batch, decoded, strict=True):
+                    if isinstance(found, UnreadableImageError):
+                        unreadable[image.content] = str(found)
+                    elif found.darkness is not None:
+                        dark.append(f"in {image.name} is {found.darkness}")
+                advance(len(batch))
+        # Of files of equal content only one was tried.
+        reasons |= {i.name: unreadable[i.content] for i in planned if i.content in unreadable}
+        kept = [image for image in planned if is_held(image, stores)]
         activations = []
         for index, store in enumerate(stores):
             records = [image.records[index] for image in kept]
             activations.append(Activations(records, store.blocks(records)))
+    if dark:
+        warnings.warn(_nearly_black(dark), InputWarning, stacklevel=2)
     skipped = [SkippedFile(file.name, reasons[file.name]) for file in files if file.name in reasons]
     # Another rank may have images where this one has none.
     if int(all_reduce_sum(torch.tensor(len(kept), device=backbone.device))) == 0:
@@ -181,171 +205,52 @@ def _nothing_readable(skipped: Sequence[SkippedFile]) -> str:
     )
 
 
-def _fill(
+def _nearly_black(dark: Sequence[str]) -> str:
+    n = f"{len(dark)} images are" if len(dark) > 1 else "1 image is"
+    return (
+        f"{n} nearly black: the largest value {dark[0]}; where that is meant as white, use "
+        f"stretch=True (--stretch)"
+    )
+
+
+def _run_batch(
     stores: "Sequence[_Memory | ActivationCache]",
-    planned: "Sequence[_PlannedImage]",
     backbone: Backbone,
     layers: Sequence[Layer],
-    batch_size: int,
     amp: bool,
-    reasons: dict[str, str],
-    progress: bool,
+    batch: Sequence[PlannedImage],
+    decoded: Sequence[Decoded | UnreadableImageError],
 ) -> None:
-    """Run the network over what the stores lack; note in `reasons` what cannot be decoded."""
-    for index, store in enumerate(stores):
-        store.reserve([image.records[index] for image in planned])
-    batches = _batches(planned, batch_size, stores)
-    with track("network", sum(map(len, batches)), enabled=progress) as advance:
-        for batch, decoded in _decode_ahead(batches, backbone.interpolation):
-            readable = [(i, p) for i, p in zip(batch, decoded, strict=True) if torch.is_tensor(p)]
-            if readable:
-                images, pixels = zip(*readable, strict=True)
-                features = _forward(backbone, layers, torch.stack(pixels), images, amp)
-                for index, (store, rows) in enumerate(zip(stores, features, strict=True)):
-                    records = [image.records[index] for image in images]
-                    missing = [i for i, record in enumerate(records) if not store.holds(record)]
-                    store.write([records[i] for i in missing], rows[missing])
-            for image, error in zip(batch, decoded, strict=True):
-                if isinstance(error, UnreadableImageError):
-                    reasons[image.name] = str(error)
-            advance(len(batch))
+    """Run the network over those of a batch that were read, and store what the stores lack."""
+    read = [
+        (image, found.pixels)
+        for image, found in zip(batch, decoded, strict=True)
+        if isinstance(found, Decoded)
+    ]
+    if not read:
+        return
+    images, pixels = zip(*read, strict=True)
+    features = _forward(backbone, layers, torch.stack(pixels), images, amp)
+    for index, (store, rows) in enumerate(zip(stores, features, strict=True)):
+        records = [image.records[index] for image in images]
+        missing = [i for i, record in enumerate(records) if not store.holds(record)]
+        store.write([records[i] for i in missing], rows[missing])
 
 
 def _free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
-@dataclass(frozen=True)
-class _PlannedImage:
-    records: tuple[ImageRecord, ...]  # one a layer
-    shape: tuple[int, int]
-
-    @property
-    def name(self) -> str:
-        return self.records[0].name
-
-    @property
-    def content(self) -> str:
-        """Equal for files of equal content, as far as that is known."""
-        return self.records[0].digest or self.name
-
-
-def _plan(
-    files: Sequence[SetImage],
-    backbone: Backbone,
-    layers: Sequence[Layer],
-    size: int,
-    multiple: int,
-    with_digests: bool,
-) -> tuple[list[_PlannedImage], dict[str, str]]:
-    """Read the headers: each image's resized shape and grids, or why it is skipped."""
-
-    def inspect(file: SetImage) -> tuple[tuple[int, int], str | None] | UnreadableImageError:
-        try:
-            return source_size(file.source), source_digest(file.source) if with_digests else None
-        except UnreadableImageError as error:
-            return error
-
-    planned: list[_PlannedImage] = []
-    reasons: dict[str, str] = {}
-    grids: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    with ThreadPoolExecutor(_n_workers()) as pool:
-        for file, header in zip(files, pool.map(inspect, files), strict=True):
-            if isinstance(header, UnreadableImageError):
-                reasons[file.name] = str(header)
-                continue
-            own_size, digest = header
-            shape = resized_shape(*own_size, size, multiple)
-            if shape not in grids:
-                grids[shape] = _grids(backbone, layers, shape)
-            records = tuple(
-                ImageRecord(file.name, file.source, own_size, grid, digest) for grid in grids[shape]
-            )
-            planned.append(_PlannedImage(records, shape))
-    return planned, reasons
-
-
-def _grids(
-    backbone: Backbone, layers: Sequence[Layer], shape: tuple[int, int]
-) -> list[tuple[int, int]]:
-    """The layers' grids on an input of ``shape``."""
-    height, width = shape
-    # A stride that is no power of two comes from padding that does not halve sides exactly, as in
-    # AlexNet; then only a forward pass tells.
-    if all(layer.stride & (layer.stride - 1) == 0 for layer in layers):
-        return [(height // layer.stride, width // layer.stride) for layer in layers]
-    blank = torch.zeros(1, 3, height, width, device=backbone.device)
-    with torch.inference_mode():
-        features = forward_to_layers(backbone, layers, blank)
-    return [(layer.shape[2], layer.shape[3]) for layer in features]
-
-
-def _batches(
-    planned: Sequence[_PlannedImage],
-    batch_size: int,
-    stores: "Sequence[_Memory | ActivationCache]",
-) -> list[list[_PlannedImage]]:
-    """Batches of one shape, cut over the whole set so that a resumed run has the same ones."""
-    by_shape: dict[tuple[int, int], dict[str, _PlannedImage]] = defaultdict(dict)
-    for image in planned:
-        by_shape[image.shape].setdefault(image.content, image)
-    batches = [
-        [image for image in images[first : first + batch_size] if not _is_held(image, stores)]
-        for images in (list(unique.values()) for unique in by_shape.values())
-        for first in range(0, len(images), batch_size)
-    ]
-    return [batch for batch in batches if batch]
-
-
-def _is_held(image: _PlannedImage, stores: "Sequence[_Memory | ActivationCache]") -> bool:
-    return all(store.holds(record) for store, record in zip(stores, image.records, strict=True))
-
-
-def _decode_ahead(
-    batches: Sequence[list[_PlannedImage]], interpolation: str
-) -> Iterator[tuple[list[_PlannedImage], list[Tensor | UnreadableImageError]]]:
-    """Decode batches in threads, a few ahead of the one that is yielded."""
-
-    def decode(image: _PlannedImage) -> Tensor | UnreadableImageError:
-        try:
-            pixels = image.records[0].read(min_longest_side=max(image.shape))
-        except UnreadableImageError as error:
-            return error
-        return resize(pixels, image.shape, interpolation)
-
-    pool = ThreadPoolExecutor(_n_workers())
-    pending: deque[tuple[list[_PlannedImage], list[Future]]] = deque()
-    upcoming = iter(batches)
-    try:
-        while True:
-            for batch in islice(upcoming, BATCHES_AHEAD - len(pending)):
-                pending.append((batch, [pool.submit(decode, image) for image in batch]))
-            if not pending:
-                return
-            batch, futures = pending.popleft()
-            yield batch, [future.result() for future in futures]
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _n_workers() -> int:
-    return min(8, os.cpu_count() or 1)
-
-
 def _forward(
     backbone: Backbone,
     layers: Sequence[Layer],
     pixels: Tensor,
-    images: Sequence[_PlannedImage],
+    images: Sequence[PlannedImage],
     amp: bool,
 ) -> list[Tensor]:
     """The rows of each layer for a batch of uint8 images (b, 3, H, W): float32 (b, cells, c)."""
+    batch = _normalised(backbone, pixels).to(memory_format=torch.channels_last)
     device = backbone.device
-    mean, std = (
-        torch.tensor(values, device=device).view(3, 1, 1)
-        for values in (backbone.mean, backbone.std)
-    )
-    batch = ((pixels.to(device).float() / 255 - mean) / std).to(memory_format=torch.channels_last)
     try:
         with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
             outputs = forward_to_layers(backbone, layers, batch)
@@ -358,6 +263,17 @@ def _forward(
         _rows(layer, output.float(), [image.records[index] for image in images])
         for index, (layer, output) in enumerate(zip(layers, outputs, strict=True))
     ]
+
+
+def _normalised(backbone: Backbone, pixels: Tensor) -> Tensor:
+    """Images of uint8 (b, 3, H, W) as the network takes them: grey where that is what it takes."""
+    batch = pixels.to(backbone.device).float() / 255
+    if backbone.channels == 1:
+        batch = (batch * batch.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+    mean, std = (
+        batch.new_tensor(values).view(-1, 1, 1) for values in (backbone.mean, backbone.std)
+    )
+    return ((batch - mean) / std).to(backbone.dtype)
 
 
 def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tensor:

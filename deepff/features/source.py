@@ -34,12 +34,14 @@ class FeatureSource:
     multiple : int
         Each side of the resized images is a multiple of this many pixels: the stride, or with
         several layers the largest.
-    mean, std : three floats
-        Per-channel normalisation of RGB values in [0, 1].
+    mean, std : three floats, or one
+        Per-channel normalisation of RGB values in [0, 1]; one where the network takes grey images.
     interpolation : str
         How images are resized: "bilinear" or "bicubic".
     amp : bool
         Whether the network ran in automatic mixed precision.
+    stretch : bool
+        Whether the largest value of images of more than 8 bits was made white.
     """
 
     model: str
@@ -50,10 +52,11 @@ class FeatureSource:
     stride: int
     size: int
     multiple: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     interpolation: str
     amp: bool
+    stretch: bool = False
 
     @classmethod
     def of(
@@ -63,6 +66,7 @@ class FeatureSource:
         size: int,
         amp: bool = False,
         multiple: int | None = None,
+        stretch: bool = False,
     ) -> "FeatureSource":
         """The source of activations taken from ``backbone`` at ``layer``.
 
@@ -81,6 +85,7 @@ class FeatureSource:
             std=backbone.std,
             interpolation=backbone.interpolation,
             amp=amp,
+            stretch=stretch,
         )
 
     @classmethod
@@ -88,6 +93,10 @@ class FeatureSource:
         """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
         triples = {name: tuple(fields[name]) for name in ("mean", "std")}
         return cls(**{**fields, **triples})
+
+    def runs_in_amp(self, device: torch.device) -> bool:
+        """Whether to run in mixed precision there: where it was used, and the device has it."""
+        return self.amp and device.type == "cuda"
 
     def backbone(
         self,
@@ -121,6 +130,7 @@ class FeatureSource:
                     self.model if model is None else model,
                     weights=weights,
                     num_classes=num_classes,
+                    channels=len(self.mean),
                     device=device,
                 )
             )

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from deepff.errors import InputError
-from deepff.images.reading import unreadable_reason
+from deepff.images.decoding import unreadable_reason
 
 SAMPLES = (
     "motorcycle_left.png",

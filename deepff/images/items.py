@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from deepff.images.reading import UnreadableImageError, read_image, to_rgb
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.reading import read_image
+from deepff.images.rgb import to_rgb
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +80,8 @@ def as_pixels(item: Any) -> np.ndarray:
     if isinstance(item, str | Path):
         return read_image(item)
     if isinstance(item, Image.Image):
-        return np.array(to_rgb(ImageOps.exif_transpose(item)))
+        rgb, _, _ = to_rgb(ImageOps.exif_transpose(item))
+        return np.array(rgb)
     if isinstance(item, torch.Tensor):
         return _from_tensor(item)
     if not isinstance(item, np.ndarray):

@@ -1,17 +1,6 @@
-"""Images as a viewer shows them, sized for a network.
-
-Pillow alone decodes. torchvision's JPEG decoder gives the same pixels to the bit; it is a little
-quicker on a small photograph, but Pillow's reduced-scale decoding is far quicker on a large one.
-"""
+"""Images as a viewer shows them, sized for a network."""
 
 import hashlib
-import logging
-import os
-import re
-import stat
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +9,10 @@ import torch
 from PIL import Image
 
 from deepff.errors import InputError
-
-MAX_PIXELS = 178_956_970  # where Pillow, too, stops believing that a file is a picture
-
-# What a viewer opens. Pillow's full list would also run Ghostscript on PostScript files.
-# An older Pillow lacks AVIF.
-Image.init()
-FORMATS = tuple(
-    name
-    for name in ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "JPEG2000", "AVIF")
-    if name in Image.OPEN
-)
+from deepff.images.decoding import MAX_PIXELS as MAX_PIXELS
+from deepff.images.decoding import UnreadableImageError as UnreadableImageError
+from deepff.images.decoding import with_image
+from deepff.images.rgb import DARK, to_rgb
 
 # EXIF orientation: what turns the stored pixels upright.
 ORIENTATION_TAG = 274
@@ -45,9 +27,6 @@ UPRIGHT = {
 }
 
 SIDEWAYS = (5, 6, 7, 8)
-SIGNATURES = [accept for accept in (Image.OPEN[name][1] for name in FORMATS) if accept]
-PILLOW = re.compile(r"PIL\.")
-NULL_HANDLER = logging.NullHandler()
 
 
 @dataclass(frozen=True)
@@ -58,8 +37,28 @@ class SkippedFile:
     reason: str
 
 
-class UnreadableImageError(Exception):
-    """An image cannot be read; ``str(error)`` is the reason in a few words."""
+@dataclass(frozen=True)
+class Picture:
+    """An image as read, and how much of its range of values it uses.
+
+    Attributes
+    ----------
+    pixels : ndarray, uint8, shape (height, width, 3)
+        RGB.
+    largest : int or None
+        The file's largest value, where it has more than 8 bits a channel.
+    white : int
+        The largest possible value.
+    """
+
+    pixels: np.ndarray
+    largest: int | None
+    white: int
+
+    @property
+    def is_nearly_black(self) -> bool:
+        """Whether the file uses so little of its range that 10, 12 or 14 bits may be meant."""
+        return self.largest is not None and 0 < self.largest <= DARK * (self.white + 1) // 256
 
 
 def image_size(path: str | Path) -> tuple[int, int]:
@@ -70,13 +69,31 @@ def image_size(path: str | Path) -> tuple[int, int]:
     UnreadableImageError
         The file cannot be opened, is no image, or has more than `MAX_PIXELS` pixels.
     """
-    with _opened(path) as image:
-        width, height = image.size
-        return (width, height) if _orientation(image) in SIDEWAYS else (height, width)
+    return with_image(path, _upright_size)
 
 
-def read_image(path: str | Path, min_longest_side: int | None = None) -> np.ndarray:
-    """Read an image as a viewer shows it.
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    width, height = image.size
+    return (width, height) if _orientation(image) in SIDEWAYS else (height, width)
+
+
+def read_image(
+    path: str | Path, min_longest_side: int | None = None, stretch: bool = False
+) -> np.ndarray:
+    """Read an image as a viewer shows it: the pixels of `read_picture`.
+
+    Returns
+    -------
+    ndarray, uint8, shape (height, width, 3)
+        RGB.
+    """
+    return read_picture(path, min_longest_side, stretch).pixels
+
+
+def read_picture(
+    path: str | Path, min_longest_side: int | None = None, stretch: bool = False
+) -> Picture:
+    """Read an image as a viewer shows it, and what range of values it has.
 
     Upright (EXIF), transparency on white, 16 bits scaled to 8 (65535 becomes 255), the first
     frame or page, CMYK without a colour profile. Floating-point values are taken to lie in [0, 1].
@@ -85,29 +102,30 @@ def read_image(path: str | Path, min_longest_side: int | None = None) -> np.ndar
     Parameters
     ----------
     path : path
-        JPEG, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000 or AVIF.
+        JPEG, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000, AVIF; HEIC where pillow-heif is installed.
     min_longest_side : int, optional
         How many pixels of the longer side will be used. A JPEG may then be decoded at 1/2, 1/4 or
         1/8 of its scale, as long as that leaves at least twice as many.
-
-    Returns
-    -------
-    ndarray, uint8, shape (height, width, 3)
-        RGB.
+    stretch : bool
+        Of more than 8 bits a channel, the file's largest value becomes 255 instead of the largest
+        possible one: for 10, 12 or 14 bits in a file of 16.
 
     Raises
     ------
     UnreadableImageError
         See `image_size`; also a truncated or damaged file, which is never half-read.
     """
-    with _opened(path) as image:
+
+    def decode(image: Image.Image) -> Picture:
         orientation = _orientation(image)
         if min_longest_side:
             image.draft(None, _reduced_size(image.size, min_longest_side))
-        rgb = to_rgb(image)
+        rgb, largest, white = to_rgb(image, stretch)
         if orientation in UPRIGHT:
             rgb = rgb.transpose(UPRIGHT[orientation])
-        return np.array(rgb)
+        return Picture(np.array(rgb), largest, white)
+
+    return with_image(path, decode)
 
 
 def _reduced_size(size: tuple[int, int], min_longest_side: int) -> tuple[int, int]:
@@ -121,57 +139,6 @@ def _reduced_size(size: tuple[int, int], min_longest_side: int) -> tuple[int, in
     return size
 
 
-@contextmanager
-def _opened(path: str | Path) -> Iterator[Image.Image]:
-    """Open an image without decoding it; any failure in here is an UnreadableImageError."""
-    _silence_pillow()
-    try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            os.scandir(path).close()  # find_images hands on folders that may not be listed
-        if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
-            raise UnreadableImageError("not a regular file")
-        with open(path, "rb") as stream:
-            prefix = stream.read(16)
-            if not prefix:
-                raise UnreadableImageError("empty file")
-            if not any(accept(prefix) for accept in SIGNATURES):
-                heic = prefix[4:8] == b"ftyp"
-                raise UnreadableImageError("unsupported format" if heic else "not an image")
-            stream.seek(0)
-            with Image.open(stream, formats=FORMATS) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise Image.DecompressionBombError
-                yield image
-    except UnreadableImageError:
-        raise
-    except Exception as error:  # on garbage, decoders raise nearly everything there is
-        raise UnreadableImageError(unreadable_reason(error)) from error
-
-
-def _silence_pillow() -> None:
-    """Keep Pillow's warnings about odd files off the screen; a file is read or it is not.
-
-    warnings.catch_warnings would also undo what other threads set meanwhile.
-    """
-    logging.getLogger("PIL").addHandler(NULL_HANDLER)
-    if not any(f[:2] == ("ignore", None) and f[3] == PILLOW for f in warnings.filters[:1]):
-        warnings.filterwarnings("ignore", module=PILLOW.pattern)
-
-
-def unreadable_reason(error: Exception) -> str:
-    """A few words for people on why a file or folder cannot be read."""
-    if isinstance(error, Image.DecompressionBombError):
-        return f"more than {round(MAX_PIXELS / 1e6)} million pixels"
-    if isinstance(error, MemoryError):
-        return "too large for the memory"
-    if isinstance(error, FileNotFoundError):
-        return "file not found"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return "truncated" if "truncated" in str(error).lower() else "damaged or unsupported"
-
-
 def _orientation(image: Image.Image) -> int:
     """EXIF orientation, 1 to 8, of the pixels that Pillow will return."""
     if image.format == "TIFF":  # Pillow turns these itself
@@ -181,38 +148,6 @@ def _orientation(image: Image.Image) -> int:
         return int(Image.Image.getexif(image).get(ORIENTATION_TAG, 1))
     except Exception:  # EXIF data may be garbage in an image that is not
         return 1
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """An opened image as a viewer shows it, but for its orientation: mode RGB."""
-    if image.mode.startswith(("I", "F")):
-        return Image.fromarray(_to_8_bits(image)).convert("RGB")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-    return image.convert("RGB")
-
-
-def _to_8_bits(image: Image.Image) -> np.ndarray:
-    """Scale the pixels of a deep grey image, for which Pillow's convert would clip."""
-    is_tiff = image.format == "TIFF"
-    tags = getattr(image, "tag_v2", {})
-    bits, photometric = tags.get(258), tags.get(262)
-    values = np.asarray(image)
-    if image.mode == "F":
-        if not (values.min() >= 0 and values.max() <= 1):
-            raise UnreadableImageError("floating-point values outside 0 to 1")
-        grey = np.rint(values * 255).astype(np.uint8)
-    elif image.mode == "I" and is_tiff:
-        raise UnreadableImageError("signed or 32-bit values")
-    else:
-        white = 4095 if bits == (12,) else 65535
-        grey = ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)
-    if photometric == 0:  # white is zero, which Pillow undoes for 8 bits only
-        grey = 255 - grey
-    if "transparency" in image.info:
-        grey[values == image.info["transparency"]] = 255
-    return grey
 
 
 def resized_shape(height: int, width: int, size: int, stride: int) -> tuple[int, int]:

@@ -9,9 +9,10 @@ import torch
 from PIL import Image
 
 from deepff.errors import InputError
+from deepff.images.decoding import UnreadableImageError
 from deepff.images.files import ImageFile, find_images
 from deepff.images.items import ImageItem
-from deepff.images.reading import UnreadableImageError, content_digest, image_size, read_image
+from deepff.images.reading import Picture, content_digest, image_size, read_picture
 
 # What the pixels of an image are read from; None where that is gone.
 Source = Path | ImageItem | None
@@ -58,23 +59,34 @@ def given_images(images: Images) -> list[SetImage]:
     return _by_place(images)
 
 
-def read_source(source: Source, min_longest_side: int | None = None) -> np.ndarray:
+def read_source(
+    source: Source, min_longest_side: int | None = None, stretch: bool = False
+) -> np.ndarray:
     """The pixels of an image, RGB: uint8 (height, width, 3).
 
     Parameters
     ----------
     source : Path, ImageItem or None
-    min_longest_side : int, optional
-        As for :func:`deepff.images.reading.read_image`.
+    min_longest_side, stretch
+        As for :func:`deepff.images.reading.read_picture`; for files.
 
     Raises
     ------
     UnreadableImageError
         It cannot be read, or not any more.
     """
+    return source_picture(source, min_longest_side, stretch).pixels
+
+
+def source_picture(
+    source: Source, min_longest_side: int | None = None, stretch: bool = False
+) -> Picture:
+    """As :func:`read_source`, and what range of values a file has."""
     if source is None:
         raise UnreadableImageError(_GONE)
-    return source.read() if isinstance(source, ImageItem) else read_image(source, min_longest_side)
+    if isinstance(source, ImageItem):
+        return Picture(source.read(), None, 255)
+    return read_picture(source, min_longest_side, stretch)
 
 
 def source_size(source: Source) -> tuple[int, int]:

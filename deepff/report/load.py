@@ -45,10 +45,12 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         raise InputError(f"{folder} holds no deepff result (it has no manifest.json of one)")
     if manifest.get("status") != "complete":
         raise InputError(f"the run in {folder} was not finished; run its command again")
-    records = [_image_record(entry) for entry in manifest["images"] if entry["status"] == "used"]
+    bank = load_concepts(folder / BANK)
+    stretch = bank.sources[0].stretch
+    used = [entry for entry in manifest["images"] if entry["status"] == "used"]
+    records = [_image_record(entry, stretch) for entry in used]
     if images is not None:
         records = _found_again(records, given_images(images))
-    bank = load_concepts(folder / BANK)
     shards = [load_file(path) for path in sorted((folder / "heatmaps").glob("*.safetensors"))]
     factorizations = {}
     for k, components in bank.components.items():
@@ -124,9 +126,8 @@ def _cached_activations(
 ) -> Activations | None:
     if cache is None or not Path(cache).is_dir() or len(sources) > 1:
         return None
-    store = ActivationCache(cache, sources[0])
-    store.reserve(images)
-    return Activations(images, store.blocks(images)) if all(map(store.holds, images)) else None
+    blocks = ActivationCache(cache, sources[0]).find(images)
+    return None if blocks is None else Activations(images, blocks)
 
 
 def _agreements(manifest: dict[str, Any]) -> dict[int, float] | None:
@@ -134,11 +135,12 @@ def _agreements(manifest: dict[str, Any]) -> dict[int, float] | None:
     return None if agreements is None else {int(k): value for k, value in agreements.items()}
 
 
-def _image_record(entry: dict[str, Any]) -> ImageRecord:
+def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
     return ImageRecord(
         name=entry["name"],
         source=None if entry["path"] is None else Path(entry["path"]),
         size=tuple(entry["size"]),
         grid=tuple(entry["grid"]),
         digest=entry["digest"],
+        stretch=stretch,
     )

@@ -10,14 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from safetensors.torch import save_file
-
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
 from deepff.report.report import write_report
 from deepff.results.concepts import FILE as BANK
 from deepff.results.run import Run
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import atomic_path, save_tensors
 from deepff.runtime.outputs import RECORD, Rules, changed_files, output_folder
 
 SHARD_BYTES = 64 * 2**20
@@ -72,8 +70,7 @@ def _save_heatmaps(run: Run, folder: Path) -> None:
             f"k{k}": found.coefficients[rows].cpu().contiguous()
             for k, found in run.factorizations.items()
         }
-        with atomic_path(folder / f"{number:05d}.safetensors") as temporary:
-            save_file(coefficients, temporary)
+        save_tensors(coefficients, folder / f"{number:05d}.safetensors")
 
 
 def _shards(run: Run) -> Iterator[slice]:

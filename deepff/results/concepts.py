@@ -5,13 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import safetensors
-from safetensors.torch import save_file
 from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.features.source import FeatureSource
 from deepff.results.histogram import Histogram
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import save_tensors
 
 FILE = "concepts.safetensors"
 FORMAT = "deepff concept bank 2"
@@ -66,9 +65,8 @@ class ConceptBank:
                 {k: histogram.n_images for k, histogram in self.histograms.items()}
             ),
         }
-        with atomic_path(path) as temporary:
-            contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-            save_file(contiguous, temporary, metadata)
+        contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+        save_tensors(contiguous, path, metadata)
 
 
 def load_concepts(path: str | Path) -> ConceptBank:

@@ -1,9 +1,18 @@
-"""Writes that leave either a whole file, or none."""
+"""Writes that leave either a whole file, or none; and space on the disk for them."""
 
+import errno
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 from uuid import uuid4
+
+from deepff.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -21,3 +30,72 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def save_tensors(
+    tensors: "dict[str, Tensor]", path: str | Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write a file of safetensors, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        The disk is full, or the file cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    with atomic_path(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:
+            reason = str(error).rpartition("I/O error: ")[2].partition(" (os error")[0]
+            raise InputError(
+                f"{path} cannot be written ({reason.lower()}); make room, or name a folder on "
+                f"another disk"
+            ) from error
+
+
+def reserve_space(file: IO[bytes], n_bytes: int) -> None:
+    """Make a file that is open for writing ``n_bytes`` long, with room for them on the disk.
+
+    A file that is mapped into memory must have it: where the disk is full, writing to a map kills
+    the process. What the file holds stays; what is new reads as zeros.
+
+    Raises
+    ------
+    InputError
+        The disk, or a quota, has not so much room; the file is as long as it was.
+    """
+    before = os.fstat(file.fileno()).st_size
+    if n_bytes <= before:
+        return
+    folder = os.path.dirname(os.path.abspath(file.name))
+    try:
+        _allocate(file.fileno(), folder, before, n_bytes)
+    except OSError as error:
+        os.ftruncate(file.fileno(), before)
+        free = shutil.disk_usage(folder).free
+        raise InputError(
+            f"{_size(n_bytes - before)} are needed in {folder}, where {_size(free)} are free "
+            f"({str(error.strerror).lower()}); make room, or use a folder on another disk"
+        ) from error
+
+
+def _allocate(descriptor: int, folder: str, before: int, n_bytes: int) -> None:
+    if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+        try:
+            os.posix_fallocate(descriptor, before, n_bytes - before)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # of the file system
+                raise
+    if shutil.disk_usage(folder).free < n_bytes - before:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(descriptor, n_bytes)
+
+
+def _size(n_bytes: int) -> str:
+    if n_bytes >= 10**9:
+        return f"{n_bytes / 10**9:.1f} GB"
+    return f"{n_bytes / 10**6:.1f} MB"

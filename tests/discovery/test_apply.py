@@ -15,6 +15,7 @@ import deepff
 from deepff.app.label_file import LabelStore, load_labels
 from deepff.app.labels import name_factor
 from deepff.cli.main import app
+from deepff.discovery.find_object import find_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
@@ -51,6 +52,20 @@ def test_a_bank_gives_its_own_set_the_maps_it_came_from(group, tmp_path):
             assert difference.max() < 1e-3
             assert applied.relative_error == pytest.approx(found.relative_error, abs=1e-4)
             torch.testing.assert_close(applied.heatmaps.scale, scale, rtol=1e-4, atol=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_a_bank_made_in_mixed_precision_is_applied_where_there_is_none(group):
+    files = [item.image for item in group.images[:2]]
+    result = deepff.discover(files, 2, size=128)
+    result.sources = tuple(replace(source, amp=True) for source in result.sources)
+    assert result.bank.sources[0].amp
+    again = deepff.apply(result.bank, files)
+    found, applied = result.factorizations[2], again.factorizations[2]
+    difference = (applied.coefficients - found.coefficients).abs() / found.heatmaps.scale
+    assert difference.max() < 1e-3
+    # Also for the object, which a result's own network is run for once more.
+    assert find_object(result).n_components == 1
 
 
 @pytest.mark.parametrize("recipe", ["paper", "contrast"])

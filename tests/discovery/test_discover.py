@@ -160,7 +160,12 @@ def test_what_a_run_leaves_can_be_read_by_all_that_the_umask_lets(gymnastics, tm
 def test_the_recorded_command_makes_the_result_again(gymnastics, tmp_path):
     paths = gymnastics.paths[:2]
     result = deepff.discover(
-        paths, (1, 2), size=64, layer="blocks.5.0.bn1", random_state=3, method_options={"n_init": 2}
+        paths,
+        (1, 2),
+        size=64,
+        layer="blocks.5.0.bn1",
+        random_state=3,
+        method=deepff.NMF(2, n_init=2),
     )
     again = eval(result.command, {"deepff": deepff})
     assert again.command == result.command
@@ -277,15 +282,17 @@ def test_a_signed_layer_is_refused_with_layers_that_would_do(gymnastics):
 
 @pytest.mark.parametrize("k", [0, -1, [], [0, 2]])
 def test_k_must_be_positive(gymnastics, k):
-    with pytest.raises(InputError, match="the number of factors must be 1 or more"):
+    with pytest.raises(InputError, match="the number of factors must be a whole number, 1 or more"):
         deepff.discover(gymnastics.paths, k)
 
 
 def test_unknown_method_and_option(gymnastics):
     with pytest.raises(InputError, match="no method 'ica'; choose one of nmf, pca, kmeans"):
         deepff.discover(gymnastics.paths, 2, method="ica")
-    with pytest.raises(InputError, match=r"nmf does not take these options: .*sparsity"):
-        deepff.discover(gymnastics.paths, 2, method_options={"sparsity": 1})
+    with pytest.raises(
+        InputError, match=r"no channel weighting 'centre'; choose one of none, border"
+    ):
+        deepff.discover(gymnastics.paths, 2, channel_weights="centre")
 
 
 def test_loading_what_is_no_result(tmp_path):

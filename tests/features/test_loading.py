@@ -216,7 +216,7 @@ def drop(state: dict[str, Tensor]) -> None:
 
 
 def add(state: dict[str, Tensor]) -> None:
-    state["extra.weight"] = torch.zeros(2, 3)
+    state["features.3.extra"] = torch.zeros(2, 3)
 
 
 def reshape(state: dict[str, Tensor]) -> None:
@@ -225,7 +225,7 @@ def reshape(state: dict[str, Tensor]) -> None:
 
 def rename(state: dict[str, Tensor]) -> None:
     for key in list(state):
-        state[f"trunk.{key}"] = state.pop(key)
+        state[key.replace("features.", "trunk.layer")] = state.pop(key)
 
 
 GIVE = f"give a file saved from {SMALL}, or choose the network that this file was saved from"
@@ -237,16 +237,11 @@ HEAD = "'classifier.1.weight' is (10, 512, 1, 1) in the file and"
     [
         (
             lambda state: None,
-            None,
-            f"{HEAD} (1000, 512, 1, 1) in the network; build it with 10 classes (--num-classes 10)",
-        ),
-        (
-            lambda state: None,
             7,
             f"{HEAD} (7, 512, 1, 1) in the network; build it with 10 classes (--num-classes 10)",
         ),
         (drop, 10, f"the file lacks 'features.3.squeeze.weight' (16, 64, 1, 1); {GIVE}"),
-        (add, 10, f"the network has no 'extra.weight' (2, 3); {GIVE}"),
+        (add, 10, f"the network has no 'features.3.extra' (2, 3); {GIVE}"),
         (
             reshape,
             10,
@@ -257,7 +252,7 @@ HEAD = "'classifier.1.weight' is (10, 512, 1, 1) in the file and"
             rename,
             10,
             "the file lacks 'features.0.weight' (64, 3, 3, 3) and has "
-            f"'trunk.features.0.weight' (64, 3, 3, 3) instead; {GIVE}",
+            f"'trunk.layer0.weight' (64, 3, 3, 3) instead; {GIVE}",
         ),
     ],
 )
@@ -298,7 +293,7 @@ def test_damaged_file_of_weights(
     whole = file.read_bytes()
     content = {
         "empty": b"",
-        "text": b"<html>404. Not found</html>\n",
+        "text": b"404. Not found\n",
         "zeros": bytes(1000),
         "cut": whole[: len(whole) // 2],
         "cut early": whole[:100],
@@ -309,17 +304,6 @@ def test_damaged_file_of_weights(
     assert message(error).startswith(f"{file} cannot be read as weights (")
     assert message(error).endswith(
         "); give a whole file saved by torch.save(network.state_dict(), FILE) or by safetensors"
-    )
-
-
-def test_pickled_network_is_refused(small_network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "network.pth"
-    torch.save(small_network, file)
-    with pytest.raises(InputError) as error:
-        load_backbone(SMALL, weights=file)
-    assert message(error) == (
-        f"{file} holds a pickled Python object, which could run any code when loaded; "
-        "save the tensors alone with torch.save(network.state_dict(), FILE)"
     )
 
 
@@ -363,7 +347,7 @@ def test_file_of_weights_that_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        ({"epoch": 3, "net": {"weight": torch.zeros(2)}}, "the keys epoch, net"),
+        ({"epoch": 3, "net": {"weight": 2.0}}, "the keys epoch, net"),
         ([torch.zeros(2)], "a list"),
         ({}, "a dict"),
     ],
@@ -374,8 +358,7 @@ def test_file_without_a_state_dict(tmp_path: Path, content: object, found: str) 
     with pytest.raises(InputError) as error:
         load_backbone(SMALL, weights=file)
     assert message(error) == (
-        f"{file} holds no state dict but {found}; give one with the tensors by name, "
-        "at its top or under state_dict, model, model_state_dict"
+        f"{file} holds no state dict but {found}; give one with tensors by name"
     )
 
 

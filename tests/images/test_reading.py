@@ -396,7 +396,7 @@ BAD_FILES = {
     "zeros": (bytes(5000), "not an image"),
     "a page": (b"<!DOCTYPE html><html><body>404</body></html>", "not an image"),
     "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
-    "iPhone": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unsupported format"),
+    "iPhone, cut": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "damaged or unsupported"),
     "jpeg signature": (b"\xff\xd8\xff\xe0", "damaged or unsupported"),
     "jpeg cut in the header": (encoded("JPEG")[:100], "truncated"),
     "jpeg cut in the middle": (encoded("JPEG")[:1500], "truncated"),
@@ -545,7 +545,9 @@ def unprivileged() -> Iterator[None]:
 
 def test_permission_denied(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for folder in (tmp_path, *tmp_path.parents[:3]):
-        if folder.owner() == tmp_path.owner() and folder.name.startswith(("pytest", "test")):
+        if folder.owner() == tmp_path.owner() and folder.name.startswith(
+            ("pytest", "test", "popen")
+        ):
             folder.chmod(0o755)
     closed = save(photograph(), tmp_path / "closed.jpg")
     locked = tmp_path / "lost+found"

@@ -1,0 +1,163 @@
+"""From a set of files to batches of decoded images of one shape."""
+
+import os
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from deepff.features.activations import ImageRecord
+from deepff.features.backbone import Backbone
+from deepff.features.layers import Layer, forward_to_layers
+from deepff.images.reading import UnreadableImageError, resize, resized_shape
+from deepff.images.sources import SetImage, source_digest, source_picture, source_size
+
+BATCHES_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class PlannedImage:
+    """An image of the set, the shape at which it goes through the network, and the grids then."""
+
+    records: tuple[ImageRecord, ...]  # one a layer
+    shape: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        return self.records[0].name
+
+    @property
+    def content(self) -> str:
+        """Equal for files of equal content, as far as that is known."""
+        return self.records[0].digest or self.name
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An image as the network gets it, and, where it is nearly black, its largest value."""
+
+    pixels: Tensor  # uint8, (3, H, W)
+    darkness: str | None
+
+
+class Store(Protocol):
+    """Where rows of images are kept: in memory or in a cache."""
+
+    def holds(self, image: ImageRecord) -> bool:
+        """Whether the image's rows are there."""
+
+
+def plan(
+    files: Sequence[SetImage],
+    backbone: Backbone,
+    layers: Sequence[Layer],
+    size: int,
+    multiple: int,
+    with_digests: bool,
+    stretch: bool,
+) -> tuple[list[PlannedImage], dict[str, str]]:
+    """Read the headers: each image's resized shape and grids, or why it is skipped."""
+
+    def inspect(file: SetImage) -> tuple[tuple[int, int], str | None] | UnreadableImageError:
+        try:
+            return source_size(file.source), source_digest(file.source) if with_digests else None
+        except UnreadableImageError as error:
+            return error
+
+    planned: list[PlannedImage] = []
+    reasons: dict[str, str] = {}
+    grids: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    with ThreadPoolExecutor(_n_workers()) as pool:
+        for file, header in zip(files, pool.map(inspect, files), strict=True):
+            if isinstance(header, UnreadableImageError):
+                reasons[file.name] = str(header)
+                continue
+            own_size, digest = header
+            shape = resized_shape(*own_size, size, multiple)
+            if shape not in grids:
+                grids[shape] = _grids(backbone, layers, shape)
+            records = tuple(
+                ImageRecord(file.name, file.source, own_size, grid, digest, stretch)
+                for grid in grids[shape]
+            )
+            planned.append(PlannedImage(records, shape))
+    return planned, reasons
+
+
+def _grids(
+    backbone: Backbone, layers: Sequence[Layer], shape: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """The layers' grids on an input of ``shape``."""
+    height, width = shape
+    # A stride that is no power of two comes from padding that does not halve sides exactly, as in
+    # AlexNet; then only a forward pass tells.
+    if all(layer.stride & (layer.stride - 1) == 0 for layer in layers):
+        return [(height // layer.stride, width // layer.stride) for layer in layers]
+    blank = torch.zeros(
+        1, backbone.channels, height, width, device=backbone.device, dtype=backbone.dtype
+    )
+    with torch.inference_mode():
+        features = forward_to_layers(backbone, layers, blank)
+    return [(layer.shape[2], layer.shape[3]) for layer in features]
+
+
+def cut_into_batches(
+    planned: Sequence[PlannedImage],
+    batch_size: int,
+    stores: Sequence[Store],
+) -> list[list[PlannedImage]]:
+    """Batches of one shape, cut over the whole set so that a resumed run has the same ones."""
+    by_shape: dict[tuple[int, int], dict[str, PlannedImage]] = defaultdict(dict)
+    for image in planned:
+        by_shape[image.shape].setdefault(image.content, image)
+    batches = [
+        [image for image in images[first : first + batch_size] if not is_held(image, stores)]
+        for images in (list(unique.values()) for unique in by_shape.values())
+        for first in range(0, len(images), batch_size)
+    ]
+    return [batch for batch in batches if batch]
+
+
+def is_held(image: PlannedImage, stores: Sequence[Store]) -> bool:
+    return all(store.holds(record) for store, record in zip(stores, image.records, strict=True))
+
+
+def decode_ahead(
+    batches: Sequence[list[PlannedImage]], interpolation: str
+) -> Iterator[tuple[list[PlannedImage], list[Decoded | UnreadableImageError]]]:
+    """Decode batches in threads, a few ahead of the one that is yielded."""
+
+    def decode(image: PlannedImage) -> Decoded | UnreadableImageError:
+        record = image.records[0]
+        try:
+            picture = source_picture(record.source, max(image.shape), record.stretch)
+        except UnreadableImageError as error:
+            return error
+        is_dark = picture.is_nearly_black and not record.stretch
+        darkness = f"{picture.largest} of {picture.white}" if is_dark else None
+        return Decoded(resize(picture.pixels, image.shape, interpolation), darkness)
+
+    pool = ThreadPoolExecutor(_n_workers())
+    pending: deque[tuple[list[PlannedImage], list[Future[Decoded | UnreadableImageError]]]] = (
+        deque()
+    )
+    upcoming = iter(batches)
+    try:
+        while True:
+            for batch in islice(upcoming, BATCHES_AHEAD - len(pending)):
+                pending.append((batch, [pool.submit(decode, image) for image in batch]))
+            if not pending:
+                return
+            batch, futures = pending.popleft()
+            yield batch, [future.result() for future in futures]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _n_workers() -> int:
+    return min(8, os.cpu_count() or 1)

@@ -1,0 +1,499 @@
+"""Images that people have and that Pillow alone refuses, or reads as something else."""
+
+import io
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image, PngImagePlugin
+
+from deepff.images.reading import UnreadableImageError, image_size, read_image, read_picture
+
+HEIGHT, WIDTH = 48, 64
+
+
+def gradient() -> np.ndarray:
+    """Red rises to the right, green falls, blue rises downwards: (48, 64, 3) in [0, 1]."""
+    x, y = np.linspace(0, 1, WIDTH), np.linspace(0, 1, HEIGHT)
+    red, blue = np.tile(x, (HEIGHT, 1)), np.tile(y[:, None], (1, WIDTH))
+    return np.stack([red, 1 - red, blue], -1)
+
+
+def deep(largest: int = 65535) -> np.ndarray:
+    return np.rint(gradient() * largest).astype(np.uint16)
+
+
+EIGHT = np.rint(gradient() * 255).astype(np.uint8)
+
+
+def error(path: Path, expected: np.ndarray = EIGHT, **options: bool) -> int:
+    """The largest difference of a pixel from what it should be."""
+    image = read_image(path, **options)
+    assert image.shape == expected.shape and image_size(path) == expected.shape[:2]
+    return int(np.abs(image.astype(int) - expected).max())
+
+
+# --- PNG
+
+
+def png_text(kind: str, size: int) -> PngImagePlugin.PngInfo:
+    info = PngImagePlugin.PngInfo()
+    if kind == "iTXt":
+        info.add_itxt("workflow", "é" * (size // 2), zip=True)
+    else:
+        info.add_text("workflow", "x" * size, zip=kind == "zTXt")
+    return info
+
+
+@pytest.mark.parametrize(
+    ("kind", "megabytes"), [("zTXt", 3), ("iTXt", 3), ("tEXt", 3), ("tEXt", 70)]
+)
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_png_with_a_workflow_in_it(tmp_path: Path, kind: str, megabytes: int, place: str) -> None:
+    stream = io.BytesIO()
+    Image.fromarray(EIGHT).save(stream, "PNG", pnginfo=png_text(kind, megabytes * 10**6))
+    data = stream.getvalue()
+    if place == "after":  # the pixels
+        start = data.index(kind.encode()) - 4
+        length = 12 + int.from_bytes(data[start : start + 4])
+        text, end = data[start : start + length], data[-12:]
+        data = data[:start] + data[start + length : -12] + text + end
+    path = tmp_path / "a.png"
+    path.write_bytes(data)
+    assert error(path) == 0
+    if place == "before":
+        path.write_bytes(data[:-200])
+        with pytest.raises(UnreadableImageError):
+            read_image(path)
+
+
+def test_png_with_a_large_profile_keeps_orientation_and_transparency(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[274] = 3
+    rgba = np.dstack([EIGHT, np.full((HEIGHT, WIDTH), 255, np.uint8)])
+    rgba[:, : WIDTH // 2, 3] = 0
+    path = tmp_path / "a.png"
+    Image.fromarray(rgba).save(path, icc_profile=bytes(3_000_000), exif=exif)
+    expected = EIGHT.copy()
+    expected[:, : WIDTH // 2] = 255
+    assert error(path, expected[::-1, ::-1]) == 0
+
+
+def test_a_bomb_in_the_text_of_a_png_costs_no_memory(tmp_path: Path) -> None:
+    """100 MB of zeros in 100 kB: the chunk is left out."""
+    chunk = b"zTXta\0\0" + zlib.compress(bytes(10**8))
+    data = io.BytesIO()
+    Image.fromarray(EIGHT).save(data, "PNG")
+    whole = data.getvalue()
+    text = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    path = tmp_path / "a.png"
+    path.write_bytes(whole[:33] + text + whole[33:])
+    assert error(path) == 0
+
+
+# --- JPEG
+
+
+def jpegs() -> dict[str, tuple[bytes, np.ndarray]]:
+    small = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    photo = Image.fromarray(small).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
+    kinds = {
+        "baseline": (photo, {}),
+        "progressive": (photo, {"progressive": True}),
+        "grey": (photo.convert("L"), {}),
+        "cmyk": (photo.convert("CMYK"), {}),
+        "best": (photo, {"quality": 100, "subsampling": 0}),
+        "restarts": (photo, {"restart_marker_rows": 1}),
+        "flat": (Image.new("RGB", (WIDTH, HEIGHT), "white"), {}),
+    }
+    files = {}
+    for kind, (image, options) in kinds.items():
+        stream = io.BytesIO()
+        image.save(stream, "JPEG", **options)
+        whole = np.asarray(Image.open(stream).convert("RGB"))
+        files[kind] = stream.getvalue(), whole
+    return files
+
+
+JPEGS = jpegs()
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_jpeg_that_lacks_only_its_end_is_whole(tmp_path: Path, kind: str) -> None:
+    data, whole = JPEGS[kind]
+    path = tmp_path / "a.jpg"
+    for cut in (1, 2):
+        path.write_bytes(data[:-cut])
+        assert error(path, whole) == 0
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_jpeg_that_lacks_more_is_refused_or_right_to_the_bit(tmp_path: Path, kind: str) -> None:
+    """The last byte may hold nothing but padding."""
+    data, whole = JPEGS[kind]
+    path = tmp_path / "a.jpg"
+    refused = 0
+    for cut in [*range(3, 30), len(data) // 4, len(data) // 2]:
+        path.write_bytes(data[:-cut])
+        try:
+            assert error(path, whole) == 0
+        except UnreadableImageError:
+            refused += 1
+    assert refused >= 27
+
+
+def test_a_progressive_jpeg_without_its_last_scan_is_refused(tmp_path: Path) -> None:
+    data, _ = JPEGS["progressive"]
+    path = tmp_path / "a.jpg"
+    scans = [i for i in range(len(data)) if data[i : i + 2] == b"\xff\xda"]
+    assert len(scans) > 5
+    tables = data.rindex(b"\xff\xc4", 0, scans[-1])
+    for end in (scans[-1], tables):
+        path.write_bytes(data[:end])
+        with pytest.raises(UnreadableImageError, match="truncated"):
+            read_image(path)
+
+
+# --- TIFF and BMP
+
+
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("planes", ["separate", "contig"])
+@pytest.mark.parametrize("depth", [8, 16])
+def test_tiff_of_colours_in_planes_or_pixels(
+    tmp_path: Path, depth: int, planes: str, compression: str | None, byteorder: str
+) -> None:
+    pixels = deep() if depth == 16 else EIGHT
+    data = pixels.transpose(2, 0, 1) if planes == "separate" else pixels
+    path = tmp_path / "a.tif"
+    options = {"photometric": "rgb", "planarconfig": planes, "rowsperstrip": 16}
+    tifffile.imwrite(path, data, compression=compression, byteorder=byteorder, **options)
+    assert error(path) <= (1 if depth == 16 else 0)
+
+
+def test_tiff_of_planes_with_alpha_is_right_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    planes = np.dstack([deep(), np.full((HEIGHT, WIDTH), 65535, np.uint16)]).transpose(2, 0, 1)
+    tifffile.imwrite(
+        path, planes, photometric="rgb", planarconfig="separate", extrasamples=["unassalpha"]
+    )
+    assert error(path) <= 1
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.float64, np.complex64])
+@pytest.mark.parametrize("colours", [1, 3])
+def test_tiff_of_values_without_black_and_white_is_refused(
+    tmp_path: Path, kind: type, colours: int
+) -> None:
+    path = tmp_path / "a.tif"
+    pixels = (gradient()[..., 0] if colours == 1 else gradient()) * 100 - 50
+    photometric = "minisblack" if colours == 1 else "rgb"
+    tifffile.imwrite(path, pixels.astype(kind), photometric=photometric)
+    with pytest.raises(UnreadableImageError):
+        read_image(path)
+
+
+def bmp(alpha: np.ndarray, header: int) -> bytes:
+    """A BMP of 32 bits whose header (40, 108 or 124 bytes) says where alpha is, or does not."""
+    pixels = np.dstack([EIGHT[..., ::-1], alpha])[::-1].tobytes()
+    compression = 3 if header > 40 else 0
+    head = struct.pack(
+        "<IiiHHIIiiII", header, WIDTH, HEIGHT, 1, 32, compression, len(pixels), 0, 0, 0, 0
+    )
+    if header > 40:
+        head += struct.pack("<IIII", 0xFF0000, 0xFF00, 0xFF, 0xFF000000) + bytes(header - 56)
+    start = 14 + len(head)
+    return struct.pack("<2sIHHI", b"BM", start + len(pixels), 0, 0, start) + head + pixels
+
+
+@pytest.mark.parametrize("header", [40, 108, 124])
+def test_bmp_whose_alpha_nobody_wrote(tmp_path: Path, header: int) -> None:
+    path = tmp_path / "a.bmp"
+    for value in (0, 255):
+        path.write_bytes(bmp(np.full((HEIGHT, WIDTH), value, np.uint8), header))
+        assert error(path) == 0
+    if header > 40:  # one that somebody wrote
+        alpha = np.zeros((HEIGHT, WIDTH), np.uint8)
+        alpha[: HEIGHT // 2] = 255
+        path.write_bytes(bmp(alpha, header))
+        expected = EIGHT.copy()
+        expected[HEIGHT // 2 :] = 255
+        assert error(path, expected) == 0
+
+
+# --- 10, 12 and 14 bits in files of 16
+
+
+def sixteen_bit_png(pixels: np.ndarray) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + checksum
+
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, 2, 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def write_deep(path: Path, kind: str, largest: int) -> np.ndarray:
+    """Write an image of 16 bits; the one that is expected where `largest` is white."""
+    colours = deep(largest)
+    if kind == "png of colours":
+        path.write_bytes(sixteen_bit_png(colours))
+    elif kind.startswith("tiff of colours"):
+        compression = "zlib" if "packed" in kind else None
+        order = ">" if "big" in kind else "<"
+        tifffile.imwrite(path, colours, photometric="rgb", compression=compression, byteorder=order)
+    elif kind == "tiff of planes":
+        planes = colours.transpose(2, 0, 1)
+        tifffile.imwrite(path, planes, photometric="rgb", planarconfig="separate")
+    else:
+        Image.fromarray(colours[..., 0]).save(path, kind.split()[0])
+        return np.dstack([EIGHT[..., 0]] * 3)
+    return EIGHT
+
+
+DEEP_KINDS = [
+    "png grey",
+    "tiff grey",
+    "ppm grey",
+    "png of colours",
+    "tiff of colours",
+    "tiff of colours, packed",
+    "tiff of colours, big end first",
+    "tiff of planes",
+]
+
+
+@pytest.mark.parametrize("bits", [9, 10, 12, 14])
+@pytest.mark.parametrize("kind", DEEP_KINDS)
+def test_few_bits_in_a_file_of_16_are_nearly_black_until_stretched(
+    tmp_path: Path, kind: str, bits: int
+) -> None:
+    path = tmp_path / "a.png"
+    largest = 2**bits - 1
+    expected = write_deep(path, kind, largest)
+    picture = read_picture(path)
+    assert picture.is_nearly_black and (picture.largest, picture.white) == (largest, 65535)
+    assert picture.pixels.max() <= 2 ** (bits - 8)
+    assert error(path, expected, stretch=True) <= 1
+
+
+@pytest.mark.parametrize("kind", DEEP_KINDS)
+def test_what_uses_its_range_is_not_called_black_and_stretches_to_itself(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "a.png"
+    expected = write_deep(path, kind, 65535)
+    assert not read_picture(path).is_nearly_black
+    assert error(path, expected) <= 1
+    assert error(path, expected, stretch=True) <= 1
+
+
+def test_a_dark_image_of_8_bits_and_a_black_one_are_as_they_are(tmp_path: Path) -> None:
+    dark = EIGHT // 16
+    Image.fromarray(dark).save(tmp_path / "a.png")
+    Image.fromarray(np.zeros((HEIGHT, WIDTH), np.uint16)).save(tmp_path / "b.png")
+    for stretch in (False, True):
+        picture = read_picture(tmp_path / "a.png", stretch=stretch)
+        assert not picture.is_nearly_black and np.array_equal(picture.pixels, dark)
+        picture = read_picture(tmp_path / "b.png", stretch=stretch)
+        assert not picture.is_nearly_black and picture.pixels.max() == 0
+
+
+# --- HEIC, AVIF, and what is not read
+
+
+@pytest.mark.parametrize(("format", "suffix"), [("HEIF", "heic"), ("AVIF", "avif")])
+def test_heic_and_avif(tmp_path: Path, format: str, suffix: str) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    heif.register_heif_opener()
+    if format not in Image.SAVE:
+        pytest.skip("this Pillow is built without AVIF")
+    path = tmp_path / f"a.{suffix}"
+    Image.fromarray(EIGHT).save(path, format, quality=95)
+    assert error(path) <= 16
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.fromarray(EIGHT).save(path, format, quality=95, exif=exif)
+    with Image.open(path) as image:
+        turned = image.getexif().get(274, 1) == 6
+    assert error(path, np.rot90(EIGHT, -1) if turned else EIGHT) <= 16
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(UnreadableImageError, match=r"damaged or unsupported|truncated"):
+        read_image(path)
+
+
+def test_without_its_extra_a_heic_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # makes the import fail
+    path = tmp_path / "a.heic"
+    path.write_bytes(b"\0\0\0\x1cftypheic\0\0\0\0mif1heic" + bytes(99))
+    with pytest.raises(UnreadableImageError, match=r"HEIC, which needs pip install 'deepff\[heif"):
+        image_size(path)
+
+
+RAW = {
+    "dng with a thumbnail": {
+        "subfiletype": 1,
+        "subifds": 1,
+        "extratags": [(50706, 1, 4, (1, 4, 0, 0), True)],
+    },
+    "dng of a telephone": {"extratags": [(50706, 1, 4, (1, 4, 0, 0), True)]},
+    "nef": {"subfiletype": 1, "subifds": 1},
+}
+
+
+@pytest.mark.parametrize("case", RAW)
+def test_a_raw_file_is_called_raw_and_not_read_as_its_thumbnail(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "a.nef"
+    with tifffile.TiffWriter(path) as writer:
+        options = RAW[case]
+        small = np.zeros((12, 16, 3), np.uint8)
+        writer.write(small, photometric="rgb", metadata=None, **options)
+        if "subifds" in options:
+            writer.write(np.zeros((48, 64), np.uint16), photometric="cfa", metadata=None)
+    for read in (image_size, read_image):
+        with pytest.raises(UnreadableImageError, match="a camera's raw file; export it as JPEG"):
+            read(path)
+
+
+SIGNED_SO = {
+    "cr2": (b"II*\0\x10\0\0\0CR\x02\0", "a camera's raw file"),
+    "cr3": (b"\0\0\0\x18ftypcrx \0\0\0\x01", "a camera's raw file"),
+    "raf": (b"FUJIFILMCCD-RAW 0201", "a camera's raw file"),
+    "rw2": (b"IIU\0\x18\0\0\0", "a camera's raw file"),
+    "orf": (b"IIRO\x08\0\0\0", "a camera's raw file"),
+    "psd": (b"8BPS\0\x01", "a Photoshop file, which is not read; export it as PNG or JPEG"),
+    "pdf": (b"%PDF-1.7\n", "a PDF, which is not read"),
+    "jxl": (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL file, which is not read"),
+    "jxl codestream": (b"\xff\x0a\xfa\x1f", "a JPEG XL file, which is not read"),
+    "exr": (b"v/1\x01\x02\0\0\0", "an OpenEXR file, which is not read"),
+    "hdr": (b"#?RADIANCE\nFORMAT=", "a Radiance HDR file, which is not read"),
+    "ico": (b"\0\0\x01\0\x01\0", "an icon, which is not read"),
+    "mp4": (b"\0\0\0\x20ftypisom\0\0\x02\0", "a video, which is not read; export frames"),
+    "mov": (b"\0\0\0\x14ftypqt  \0\0\0\0", "a video, which is not read; export frames"),
+    "webm": (b"\x1aE\xdf\xa3\x9fB\x86\x81", "a video, which is not read"),
+    "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "an SVG drawing, which is not read"),
+}
+
+
+@pytest.mark.parametrize("case", SIGNED_SO)
+def test_what_is_not_read_is_called_what_it_is(tmp_path: Path, case: str) -> None:
+    data, reason = SIGNED_SO[case]
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data + bytes(99))
+    for read in (image_size, read_image):
+        with pytest.raises(UnreadableImageError) as caught:
+            read(path)
+        assert str(caught.value).startswith(reason)
+
+
+def test_a_png_whose_text_alone_is_damaged_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(EIGHT).save(path, pnginfo=png_text("tEXt", 50))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"tEXt") + 20] ^= 1  # its checksum is wrong now
+    path.write_bytes(data)
+    assert error(path) == 0
+    data[data.index(b"IDAT") + 20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UnreadableImageError):
+        read_image(path)
+
+
+@pytest.mark.parametrize("size", [b"P5", b"P6"])
+@pytest.mark.parametrize("largest", [1, 255, 1023, 4095, 65535])
+def test_a_ppm_that_says_its_largest_value_uses_its_range(
+    tmp_path: Path, size: bytes, largest: int
+) -> None:
+    pixels = np.rint(gradient() * largest)
+    pixels = pixels[..., 0] if size == b"P5" else pixels
+    path = tmp_path / "a.ppm"
+    header = size + f" {WIDTH} {HEIGHT} {largest}\n".encode()
+    path.write_bytes(header + pixels.astype(">u2" if largest > 255 else "u1").tobytes())
+    expected = np.rint(np.rint(gradient() * largest) * 255 / largest).astype(np.uint8)
+    assert error(path, expected if size == b"P6" else np.dstack([expected[..., 0]] * 3)) <= 1
+    assert not read_picture(path).is_nearly_black
+
+
+def test_tiff_of_planes_of_16_bits_in_tiles(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    planes = deep().transpose(2, 0, 1)
+    tifffile.imwrite(path, planes, photometric="rgb", planarconfig="separate", tile=(16, 16))
+    assert error(path) <= 1
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_tiff_that_starts_with_its_thumbnail_is_read_at_full_size(tmp_path: Path, n: int) -> None:
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as writer:
+        for step in (8, 4)[:n]:
+            small = EIGHT[::step, ::step]
+            writer.write(small, photometric="rgb", subfiletype=1, metadata=None)
+        writer.write(EIGHT, photometric="rgb", metadata=None)
+        writer.write(255 - EIGHT, photometric="rgb", metadata=None)
+    assert error(path) == 0
+    tifffile.imwrite(path, EIGHT, photometric="rgb", subfiletype=1, metadata=None)
+    assert error(path) == 0  # there is nothing larger
+
+
+def test_a_git_lfs_pointer_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 9\n")
+    with pytest.raises(UnreadableImageError, match=r"a Git LFS pointer .* run git lfs pull"):
+        image_size(path)
+
+
+def test_jpeg_2000_of_few_bits_is_nearly_black_until_stretched(tmp_path: Path) -> None:
+    path = tmp_path / "a.jp2"
+    Image.fromarray(deep(4095)[..., 0]).save(path)
+    assert read_picture(path).is_nearly_black and read_picture(path).largest == 4095
+    assert error(path, np.dstack([EIGHT[..., 0]] * 3), stretch=True) <= 1
+
+
+NAMES = [
+    "café.png".encode(),
+    b"caf\xe9.png",
+    "日本.png".encode("shift_jis"),
+    "日本.png".encode("euc_jp"),
+    b"a\nb.png",
+    b"-k.png",
+    b"a#b?c%20d.png",
+    b"a\\b.png",
+    "\u202egnp.exe.png".encode(),
+    b"x" * 250 + b".png",
+]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_of_any_encoding_are_read_and_written(tmp_path: Path, encoding: str) -> None:
+    stream = io.BytesIO()
+    Image.fromarray(EIGHT).save(stream, "PNG")
+    folder, out = tmp_path / "photos", tmp_path / "out"
+    folder.mkdir()
+    out.mkdir()
+    for name in NAMES:
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(stream.getvalue())
+    code = (
+        "import json, sys; from pathlib import Path\n"
+        "from deepff.images.files import find_images, output_names\n"
+        "from deepff.images.reading import read_image\n"
+        "assert sys.getfilesystemencoding() == sys.argv[3], sys.getfilesystemencoding()\n"
+        "images = find_images(sys.argv[1])\n"
+        "for image, name in zip(images, output_names([i.name for i in images])):\n"
+        "    shape = json.dumps(read_image(image.path).shape)\n"
+        "    Path(sys.argv[2], name + '.json').write_text(shape)\n"
+    )
+    environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment["LC_ALL"] = "C.UTF-8" if encoding == "utf-8" else "C"
+    command = [sys.executable, "-c", code, str(folder), str(out), encoding]
+    subprocess.run(command, check=True, env=environment)
+    written = [path.read_text() for path in out.iterdir()]
+    assert written == [f"[{HEIGHT}, {WIDTH}, 3]"] * len(NAMES)
