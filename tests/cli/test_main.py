@@ -164,7 +164,7 @@ BAD_INPUTS = {
     "an output that is a file": (["{photos}", "--out", "{photos}/a.png"], "is a file"),
     "a solver for a method without": (
         ["{photos}", "--method", "pca", "--solver", "mu"],
-        "method pca does not take these options",
+        "--solver is for the method nmf; leave it out for pca",
     ),
 }
 

@@ -185,19 +185,6 @@ def test_results_and_activations_have_a_short_repr(gymnastics):
     assert repr(gymnastics.activations) == "<Activations of 6 images, 924 × 1280>"
 
 
-@pytest.mark.parametrize(
-    ("images", "sentence"),
-    [
-        ([], "no images were named"),
-        ([Image.new("RGB", (8, 8))], "images are given as paths or globs, not as Image"),
-        ([np.zeros((8, 8, 3))], "images are given as paths or globs, not as ndarray"),
-    ],
-)
-def test_images_must_be_files(images, sentence):
-    with pytest.raises(InputError, match=sentence):
-        deepff.discover(images, 2)
-
-
 def test_networks_that_give_nan_are_named(gymnastics):
     network = Checkerboard()
     with torch.no_grad():
@@ -264,9 +251,8 @@ def test_ones_own_module_and_a_planted_pattern(tmp_path):
     pattern = np.random.default_rng(0).random((6, 10)) > 0.5
     pixels = np.kron(pattern, np.ones((8, 8))).astype(np.uint8) * 255
     Image.fromarray(pixels).save(tmp_path / "board.png")
-    result = deepff.discover(
-        tmp_path, 2, model=Checkerboard(), layer="positive", size=80, mean=(0, 0, 0), std=(1, 1, 1)
-    )
+    board = deepff.load_backbone(Checkerboard(), mean=(0, 0, 0), std=(1, 1, 1))
+    result = deepff.discover(tmp_path, 2, model=board, layer="positive", size=80)
     maps = result.heatmaps.normalized(0).numpy()
     bright = int(maps[:, pattern].mean(1).argmax())
     np.testing.assert_allclose(maps[bright], pattern, atol=1e-3)
@@ -282,7 +268,7 @@ def test_a_signed_layer_is_refused_with_layers_that_would_do(gymnastics):
 
 @pytest.mark.parametrize("k", [0, -1, [], [0, 2]])
 def test_k_must_be_positive(gymnastics, k):
-    with pytest.raises(InputError, match="the number of factors must be a whole number, 1 or more"):
+    with pytest.raises(InputError, match="number of factors must be a whole number, 1 or more"):
         deepff.discover(gymnastics.paths, k)
 
 
