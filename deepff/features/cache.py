@@ -35,7 +35,7 @@ ADD_CHECKSUM = "ALTER TABLE images ADD COLUMN checksum INTEGER"  # which older c
 ENTRIES = "SELECT digest, first_row, n_cells, done, checksum FROM images"
 
 # What is read when a result is opened, to tell whether its cache is still whole.
-SAMPLED_BYTES = 2**30
+SAMPLED_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class ActivationCache:
     def find(self, images: Sequence[ImageRecord]) -> list[Tensor] | None:
         """As `blocks`, of a cache that is only read; None where it does not hold all of them.
 
-        Lengths are checked, and the checksums of about a GiB of the rows.
+        Lengths are checked, and the checksums of about 256 MiB of the rows, spread over the set.
         """
         index = self.folder / "index.sqlite"
         try:

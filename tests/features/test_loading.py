@@ -535,7 +535,7 @@ def test_std_is_above_zero(values: list[float]) -> None:
 def test_interpolation_is_one_of_two() -> None:
     with pytest.raises(InputError) as error:
         load_backbone(nn.Conv2d(3, 2, 1), interpolation="nearest")
-    assert message(error) == "interpolation is 'nearest'; choose one of bilinear, bicubic"
+    assert message(error) == "there is no interpolation 'nearest'; choose one of bilinear, bicubic"
 
 
 def test_num_classes_needs_a_network_by_name_and_a_file(tmp_path: Path) -> None:
