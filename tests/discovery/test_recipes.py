@@ -87,7 +87,10 @@ def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephant
         ({"layer": ["bn1", "bn2"], "method": NMF(1, tol=1e-3)}, "without a solver"),
         ({"layer": ["bn2", "bn2"]}, "named twice"),
         ({"recipe": "colour"}, "no recipe 'colour'; choose one of paper, contrast"),
-        ({"channel_weights": "centre"}, "no channel weighting 'centre'; choose one of none, border"),
+        (
+            {"channel_weights": "centre"},
+            "no channel weighting 'centre'; choose one of none, border",
+        ),
         ({"layer": ["bn2", "nothing"]}, "has no layer 'nothing'"),
         ({"memory": 1000}, "1000 bytes are too little memory; give 256 MiB or more"),
     ],

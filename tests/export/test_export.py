@@ -76,7 +76,9 @@ def test_small_instances_are_left_out_by_their_own_area() -> None:
 
 
 def test_an_unknown_kind_of_instance_is_refused() -> None:
-    with pytest.raises(InputError, match="no kind of instance 'boxes'; choose one of components, parts"):
+    with pytest.raises(
+        InputError, match="no kind of instance 'boxes'; choose one of components, parts"
+    ):
         find_instances(LABELS, "boxes")
 
 
