@@ -38,6 +38,8 @@ def subsets(names: Sequence[str], split: Sequence[float], seed: int = 0) -> dict
     for i, share in enumerate(split[1:], 1):
         if share > 0 and counts[i] == 0 and n > sum(other > 0 for other in split[:i]):
             counts[i] = 1
+    while sum(counts[1:]) >= max(n, 1):  # one to train on at the least
+        counts[counts.index(max(counts[1:]), 1)] -= 1
     counts[0] = n - sum(counts[1:])
     order = [subset for subset, count in zip(SUBSETS, counts, strict=True) for _ in range(count)]
     return dict(zip(drawn, order, strict=True))

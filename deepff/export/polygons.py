@@ -13,10 +13,10 @@ from deepff.export.instances import Instance
 
 Point = tuple[int, int]
 
-# Simplified polygons change at most this share of a mask's area.
-_MAX_CHANGE = 0.01
+# What simplified polygons change of a mask's area at most; filled pixel by pixel, 1 % may differ.
+_MAX_CHANGE = 0.009
 _LEAST_TOLERANCE = 0.36  # pixels; the middles of a right angle lie 0.35 beside a line
-_SMALLER = 0.8
+_SMALLER, _SMALLEST = 0.8, 0.5
 
 _STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (y, x) to the right, down, left, up
 
@@ -148,10 +148,11 @@ def _simplified(
     while tolerance >= _LEAST_TOLERANCE:
         kept = [_kept(closed[a : b + 1], tolerance) + a for a, b in pairwise(ends)]
         indices = np.unique(np.concatenate(kept))
-        if _change(closed, indices) <= max_change:
+        change = _change(closed, indices)
+        if change <= max_change:
             found = _corners(closed[indices[:-1]])
             return found if 3 <= len(found) < len(corners) else corners
-        tolerance *= _SMALLER
+        tolerance *= min(_SMALLER, max(max_change / change, _SMALLEST))
     return corners
 
 

@@ -1,0 +1,221 @@
+"""Where exports put photographs, labels and lists, and how far polygons are simplified."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from export_readers import annotate, difficult_labels, filled, many_labels, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from PIL import Image
+from planted import result_of
+
+from deepff.errors import InputError
+from deepff.export.formats import export
+from deepff.export.instances import find_instances
+from deepff.export.photographs import subsets
+from deepff.export.polygons import enclosed_area, instance_polygons
+from deepff.export.yolo import labels_of
+from deepff.options import ExportOptions, RegionOptions, parsed_split
+from deepff.results.result import Result
+
+HALF = RegionOptions("max-fraction", 0.5)
+
+
+def photographed(folder: Path, names: list[str]) -> Result:
+    maps = torch.zeros(len(names), 1, 6, 8)
+    maps[:, 0, :3, :4] = 1
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 6)).save(folder / name)
+    return result_of(maps, names, folder)
+
+
+def places(folder: Path) -> set[str]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(folder).as_posix() for path in files}
+
+
+@pytest.mark.parametrize(
+    ("place", "labels"),
+    [
+        ("images/a.jpg", "labels/a.txt"),
+        ("images/train/b c/a.x.jpg", "labels/train/b c/a.x.txt"),
+        ("train/images/a.jpg", "train/labels/a.txt"),
+        ("images/train/images/a.jpg", "images/train/labels/a.txt"),
+    ],
+)
+def test_labels_lie_where_ultralytics_looks_for_them(place: str, labels: str) -> None:
+    assert labels_of(place) == labels
+
+
+@pytest.mark.parametrize("images", ["copy", "link", None])
+def test_yolo_has_each_photograph_in_its_subset_and_no_path(
+    tmp_path: Path, images: str | None
+) -> None:
+    names = [f"train/images/{i}.jpg" for i in range(4)] + ["a.jpg", "a.png"]
+    result = photographed(tmp_path / "photos", names)
+    out = tmp_path / "out"
+    export(
+        result, "yolo", out, options=HALF, settings=ExportOptions(images=images, split=(4, 1, 1))
+    )
+    content = yaml.safe_load((out / "data.yaml").read_text("utf-8"))
+    assert content == {
+        **{subset: f"images/{subset}" for subset in ("train", "val", "test")},
+        "names": {0: "object"},
+    }
+    found = places(out) - {"data.yaml"}
+    photos = {place for place in found if place.startswith("images/")}
+    assert len(photos) == 6 and found - photos == {labels_of(place) for place in photos}
+    assert len({place for place in photos if place.startswith("images/train/")}) == 4
+    for place in photos:
+        assert (out / place).is_symlink() == (images != "copy")
+        assert Image.open(out / place).size == (8, 6)
+
+
+def test_yolo_without_photographs_fits_those_that_are_there(tmp_path: Path) -> None:
+    result = photographed(tmp_path, [f"{i}/images/x.jpg" for i in range(5)])
+    export(result, "yolo", tmp_path, options=HALF, settings=ExportOptions(images="none"))
+    assert {f"{i}/labels/x.txt" for i in range(5)} <= places(tmp_path)
+    listed = {
+        line.removeprefix("./")
+        for subset in ("train", "val")
+        for line in (tmp_path / f"{subset}.txt").read_text().splitlines()
+    }
+    assert listed == {f"{i}/images/x.jpg" for i in range(5)}
+
+
+def test_photographs_that_are_gone_are_named_before_anything_is_written(tmp_path: Path) -> None:
+    result = photographed(tmp_path / "photos", ["a.jpg", "b.jpg"])
+    (tmp_path / "photos" / "b.jpg").unlink()
+    with pytest.raises(InputError, match=r"photograph b\.jpg is not at .*--images none"):
+        export(result, "yolo", tmp_path / "out", options=HALF)
+    assert not (tmp_path / "out").exists()
+    export(result, "yolo", tmp_path / "out", options=HALF, settings=ExportOptions(images="none"))
+
+
+def test_voc_lists_its_subsets_and_maps_its_labels(tmp_path: Path) -> None:
+    result = photographed(tmp_path / "photos", [f"{i}.jpg" for i in range(10)])
+    settings = ExportOptions(split=(80, 10, 10), images="copy")
+    options = RegionOptions("max-fraction", 0.5, parts={0: "a:b"})
+    export(result, "voc", tmp_path / "out", options=options, settings=settings)
+    for kind in ("Main", "Segmentation"):
+        lists = {
+            path.stem: path.read_text().split()
+            for path in (tmp_path / "out" / "ImageSets" / kind).iterdir()
+        }
+        assert {name: len(files) for name, files in lists.items()} == {
+            **{"train": 8, "val": 1, "trainval": 9, "test": 1}
+        }
+        assert sorted(lists["train"] + lists["val"]) == sorted(lists["trainval"])
+        assert {*lists["trainval"], *lists["test"]} == {str(i) for i in range(10)}
+    assert (tmp_path / "out" / "labelmap.txt").read_text("utf-8").splitlines() == [
+        "# label:color_rgb:parts:actions",
+        "background:0,0,0::",
+        "a_b:128,0,0::",
+    ]
+    assert {f"JPEGImages/{i}.jpg" for i in range(10)} <= places(tmp_path / "out")
+
+
+def test_labelme_has_the_name_that_it_looks_for(tmp_path: Path) -> None:
+    names = ["a.jpg", "b.jpg", "b.png", "B.tif", f"{'x' * 220}.jpg"]
+    result = photographed(tmp_path / "photos", names)
+    export(result, "labelme", tmp_path / "none", options=HALF)
+    found = places(tmp_path / "none") - {"labels.txt"}
+    assert found == {"a.json", "b.json", "b.png.json", "B.tif.json", f"{'x' * 220}.json"}
+    named = {
+        json.loads((tmp_path / "none" / name).read_text("utf-8"))["imagePath"] for name in found
+    }
+    assert named == set(names)
+    export(result, "labelme", tmp_path / "out", options=HALF, settings=ExportOptions(images="link"))
+    found = places(tmp_path / "out")
+    for place in found:
+        if place.endswith(".json"):
+            content = json.loads((tmp_path / "out" / place).read_text("utf-8"))
+            assert Path(content["imagePath"]).with_suffix(".json").name == place
+            assert content["imagePath"] in found
+
+
+def test_label_studio_addresses_begin_with_the_sets_folder(tmp_path: Path) -> None:
+    result = photographed(tmp_path / "my photos", ["ü/a&b.jpg", "c.jpg"])
+    export(result, "label-studio", tmp_path / "out", options=HALF)
+    tasks = json.loads((tmp_path / "out" / "tasks.json").read_text("utf-8"))
+    assert [task["data"]["image"] for task in tasks] == [
+        "/data/local-files/?d=my%20photos/%C3%BC/a%26b.jpg",
+        "/data/local-files/?d=my%20photos/c.jpg",
+    ]
+
+
+def test_cvat_has_its_photographs_on_request(tmp_path: Path) -> None:
+    result = photographed(tmp_path / "photos", ["a/b.jpg"])
+    export(result, "cvat", tmp_path / "out", options=HALF, settings=ExportOptions(images="link"))
+    assert places(tmp_path / "out") == {"annotations.xml", "labels.json", "images/a/b.jpg"}
+
+
+SPLITS = ["80/10/10", "1/1/1", "80/20", "1/0"]
+
+
+@given(st.integers(1, 60), st.integers(0, 5), st.sampled_from(SPLITS))
+def test_a_split_has_its_shares_by_seed_alone(n: int, seed: int, text: str) -> None:
+    names = [f"{i}.jpg" for i in range(n)]
+    split = parsed_split(text)
+    drawn = subsets(names, split, seed)
+    assert drawn == subsets(names[::-1], split, seed)
+    counts = [list(drawn.values()).count(subset) for subset in ("train", "val", "test")]
+    assert sum(counts) == n and counts[0] > 0
+    for count, share in zip(counts, split, strict=True):
+        assert abs(count - n * share / sum(split)) <= 1.5
+        assert count == 0 or share > 0
+        assert count > 0 or share == 0 or n < 3
+    assert n < 8 or len({repr(sorted(subsets(names, (1, 1, 1), s).items())) for s in range(9)}) > 1
+
+
+@pytest.mark.parametrize("text", ["", "80", "80/10/5/5", "a/b", "-80/20", "80/", "0/100", "nan/1"])
+def test_a_split_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="split"):
+        ExportOptions(split=parsed_split(text))
+
+
+masks = arrays(bool, array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=24))
+
+
+@settings(deadline=None)
+@given(masks, st.sampled_from([0.5, 1, 2, 8]))
+def test_simplified_polygons_change_at_most_a_hundredth(mask: np.ndarray, tolerance: float) -> None:
+    for instance in find_instances(mask.astype(np.uint8), min_area=1):
+        [exact], [polygon] = (instance_polygons(instance, simplify) for simplify in (0, tolerance))
+        assert enclosed_area(exact) == instance.area
+        assert 3 <= len(polygon) <= len(exact)
+        assert abs(enclosed_area(polygon) - instance.area) <= 0.01 * instance.area + 1e-9
+        low, high = polygon.min(0), polygon.max(0)
+        assert (low >= exact.min(0)).all() and (high <= exact.max(0)).all()
+
+
+def test_real_masks_have_few_corners_and_change_at_most_a_hundredth(data_root: Path) -> None:
+    counts = []
+    for file in sorted((data_root / "icoseg" / "ground_truth").glob("*/*.png"))[::20]:
+        mask = np.asarray(Image.open(file)) > 0
+        for instance in find_instances(mask.astype(np.uint8)):
+            exact, polygons = (instance_polygons(instance, simplify) for simplify in (0, 2))
+            changed = filled(polygons, mask.shape) != instance.full_mask(mask.shape)
+            assert changed.sum() <= 0.01 * instance.area
+            counts.append((sum(map(len, exact)), sum(map(len, polygons))))
+    before, after = np.median(counts, axis=0)
+    assert after < before / 3
+
+
+def test_simplified_coco_polygons_have_boxes_and_areas_of_their_own(tmp_path: Path) -> None:
+    labels = {**difficult_labels(), **many_labels()}
+    write("coco-polygons", annotate(labels, "parts"), tmp_path, simplify=2)
+    content = json.loads((tmp_path / "annotations.json").read_text("utf-8"))
+    for annotation in content["annotations"]:
+        polygons = [np.array(ring).reshape(-1, 2) for ring in annotation["segmentation"]]
+        corners = np.concatenate(polygons)
+        x, y, width, height = annotation["bbox"]
+        assert [x, y] == corners.min(0).tolist()
+        assert [x + width, y + height] == corners.max(0).tolist()
+        assert annotation["area"] == pytest.approx(sum(map(enclosed_area, polygons)))
