@@ -81,11 +81,12 @@ class Threshold(StrEnum):
 
 
 class Refinement(StrEnum):
-    """How regions follow the edges of the image."""
+    """How regions follow the edges of the image; ``classifier`` is what the set taught itself."""
 
     NONE = "none"
     GUIDED_CRF = "guided-crf"
     DENSE_CRF = "dense-crf"
+    CLASSIFIER = "classifier"
 
 
 class ExportFormat(StrEnum):
@@ -200,7 +201,9 @@ class RegionOptions:
         What goes with it, by default :func:`threshold_value`.
     refine : Refinement
         Refine along the edges of the image, see :func:`deepff.regions.guided_crf.guided_crf`
-        (DFF-CRF) and :func:`deepff.regions.dense_crf.dense_crf`, after which holes are filled.
+        (DFF-CRF) and :func:`deepff.regions.dense_crf.dense_crf`, after which holes are filled; or
+        take the pixel classifier's probabilities in place of the heat maps, and the dense CRF of
+        these (:mod:`deepff.regions.pixel_classifier`). The threshold is then at 1/2.
     parts : mapping of int to str, optional
         Names of factors. Factors of one name make one region, those without a name none. Without
         it every factor is a region.
@@ -223,6 +226,8 @@ class RegionOptions:
         object.__setattr__(self, "refine", chosen(Refinement, self.refine, "refinement"))
 
     def __str__(self) -> str:
+        if self.refine == Refinement.CLASSIFIER:
+            return "the set's pixel classifier, refined by dense CRF"
         value = "" if self.value is None else f"{self.value:g}"
         rules = {
             Threshold.PERCENTILE: f"threshold: percentile {value} over the set",
@@ -308,7 +313,7 @@ def parsed_split(text: str) -> tuple[float, float, float]:
 # What each recipe does from the maps on.
 RECIPE_OPTIONS: dict[str, RegionOptions] = {
     Recipe.PAPER: RegionOptions(),
-    Recipe.CONTRAST: RegionOptions(Threshold.OTSU_IMAGE, refine=Refinement.DENSE_CRF),
+    Recipe.CONTRAST: RegionOptions(Threshold.OTSU_IMAGE, refine=Refinement.CLASSIFIER),
 }
 
 
@@ -318,6 +323,8 @@ def region_options(
     value: float | None = None,
     refine: str | None = None,
     parts: Mapping[int, str] | None = None,
+    *,
+    for_boxes: bool = False,
 ) -> RegionOptions:
     """A recipe's way to make regions, but for what is chosen otherwise.
 
@@ -327,14 +334,25 @@ def region_options(
         One of :class:`Recipe`.
     threshold, value, refine, parts : optional
         See :class:`RegionOptions`.
+    for_boxes : bool
+        Whether boxes are wanted, not masks. The classifier makes masks better and boxes worse
+        (docs/objects.md), so these are from the dense CRF unless asked for otherwise.
 
     Raises
     ------
     InputError
-        As :class:`RegionOptions`, or there is no such recipe.
+        As :class:`RegionOptions`, or there is no such recipe; or a threshold beside the classifier,
+        which has none.
     """
     defaults = RECIPE_OPTIONS[chosen(Recipe, recipe, "recipe")]
+    if threshold is not None and refine == Refinement.CLASSIFIER:
+        raise InputError(
+            "the classifier's regions are where its probability is 1/2 or more; leave out the "
+            "threshold, or refine by dense-crf"
+        )
     by_default = defaults.value if threshold is None and value is None else value
-    return RegionOptions(
-        threshold or defaults.threshold, by_default, refine or defaults.refine, parts
-    )
+    if refine is None:
+        refine = defaults.refine
+        if refine == Refinement.CLASSIFIER and (for_boxes or threshold is not None):
+            refine = Refinement.DENSE_CRF
+    return RegionOptions(threshold or defaults.threshold, by_default, refine, parts)

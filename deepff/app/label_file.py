@@ -3,7 +3,7 @@
 import json
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -90,8 +90,8 @@ class LabelStore:
         if (self._folder / FILE).exists():
             return load_labels(self._folder, self._result)
         options = RECIPE_OPTIONS[self._result.recipe]
-        settings = Settings(self._result.n_components, refine=options.refine)
-        return Labels(run_digest(self._result), settings.with_threshold(options.threshold))
+        settings = Settings(self._result.n_components).with_threshold(options.threshold)
+        return Labels(run_digest(self._result), replace(settings, refine=options.refine))
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
@@ -274,7 +274,7 @@ def _check_settings(settings: Settings, result: Result) -> None:
     chosen(Threshold, settings.threshold, "threshold")
     chosen(Refinement, settings.refine, "refinement")
     if result.parts_of is not None and settings.refine == Refinement.GUIDED_CRF:
-        raise InputError("parts of the object are refined by dense-crf, or by none")
+        raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
     low, high = (0.01, 1) if settings.threshold == Threshold.MAX_FRACTION else (0, 100)
     if not isinstance(settings.value, int | float) or not low <= settings.value <= high:
         raise InputError(f"the value {settings.value!r} is not between {low} and {high}")

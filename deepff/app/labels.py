@@ -39,9 +39,18 @@ class Settings:
         return RegionOptions(self.threshold, value, self.refine)
 
     def with_threshold(self, threshold: str) -> "Settings":
-        """These settings with another threshold, at its default value where it takes one."""
+        """These settings with another threshold, at its default value where it takes one.
+
+        The classifier has none, so the dense CRF takes its place.
+        """
         value = threshold_value(threshold)
-        return replace(self, threshold=threshold, value=self.value if value is None else value)
+        by_classifier = self.refine == Refinement.CLASSIFIER
+        return replace(
+            self,
+            threshold=threshold,
+            value=self.value if value is None else value,
+            refine=Refinement.DENSE_CRF if by_classifier else self.refine,
+        )
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from deepff.export.instances import Instance
 from deepff.images.reading import UnreadableImageError
 from deepff.options import Refinement, Threshold
 from deepff.regions.dense_crf import dense_crf
-from deepff.regions.find import refined
-from deepff.regions.guided_crf import refined_labels, unary_probabilities
+from deepff.regions.find import available, refined
+from deepff.regions.guided_crf import refined_labels, unary_probabilities, without_holes
 from deepff.regions.parts import part_probabilities, refined_parts
+from deepff.regions.pixel_classifier import refined_classes
 from deepff.regions.thresholds import label_map, masks, thresholds
 from deepff.report.colors import factor_colors
 from deepff.report.overlays import overlay
@@ -133,10 +134,16 @@ class Pictures:
 
     def _factor_labels(self, settings: Settings, index: int) -> np.ndarray:
         """One factor per pixel of the picture: 0 is the background, factor j is j + 1."""
+        of = self.result.factorization(settings.k)
+        refine = available(settings.region_options, of).refine
         if self.photo(index)[1] is not None:  # without it there is nothing to refine along
-            settings = replace(settings, refine="none")
+            refine = Refinement.NONE
+        settings = replace(settings, refine=refine)
         heatmaps = self._heatmaps(settings.k)
-        if self.result.parts_of is not None:
+        if of.classified is not None and settings.refine == Refinement.CLASSIFIER:
+            maps = of.classified.grid(index)
+            found = without_holes(refined_classes(self._small(index), maps, _CRF_SIDE))
+        elif self.result.parts_of is not None:
             found = self._part_probabilities(heatmaps, settings, index)
         elif settings.refine != Refinement.NONE:
             found = self._refined(heatmaps, settings, index)

@@ -272,6 +272,7 @@ def _network(
     from deepff.evaluation.predictions import Network
     from deepff.features.layers import map_layers
     from deepff.features.loading import load_backbone
+    from deepff.features.pixel_layers import pixel_layers
 
     backbone = load_backbone(model, weights=weights, num_classes=num_classes, device=device)
     layer_map = map_layers(backbone, size)
@@ -281,6 +282,7 @@ def _network(
         size,
         cache,
         object_layers=contrast_layers(layer_map) if contrast else (),
+        cell_layers=pixel_layers(layer_map) if contrast else (),
     )
 
 

@@ -57,9 +57,6 @@ def summarize(result: "Result", out: Path) -> None:
     from deepff.discovery.choose_k import AGREED
     from deepff.discovery.contrast import separation_warning
 
-    errors = ", ".join(
-        f"k={k}: {found.relative_error:.3f}" for k, found in result.factorizations.items()
-    )
     n = len(result.images)
     typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.model} {result.layer}")
     for k, found in result.factorizations.items():
@@ -71,7 +68,8 @@ def summarize(result: "Result", out: Path) -> None:
         typer.echo(f"agreement of halves of the images {agreed}")
         if max(result.agreements.values(), default=0) < AGREED:
             warn(f"at no k do halves of the images agree by {AGREED}, so k is 1; give a number")
-    typer.echo(f"relative error {errors}")
+    if result.relative_errors:
+        typer.echo(f"relative error {result.relative_errors}")
     if result.separation is not None:
         typer.echo(f"inside of the images against their border {result.separation:.2f}")
         warning = separation_warning(result.separation)

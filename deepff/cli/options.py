@@ -156,8 +156,9 @@ RecipeChoice = Annotated[
     Recipe | None,
     typer.Option(
         "--recipe",
-        help="What threshold and refinement are by default: percentile and none (paper), or "
-        "otsu-image and dense-crf (contrast). Without it, as the result was made.",
+        help="What threshold and refinement are by default: percentile and none (paper), or the "
+        "set's pixel classifier, for boxes otsu-image and dense-crf (contrast). Without it, as "
+        "the result was made.",
         show_default=False,
         rich_help_panel=REGIONS,
     ),

@@ -113,7 +113,7 @@ def localize(
     from deepff.export.folder import localize
 
     result, folder, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
-    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
+    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts, True)
     boxes = localize(
         result,
         folder,
@@ -173,18 +173,23 @@ def _region_options(
     refine: Refinement | None,
     crf: bool,
     parts: Path | None,
+    for_boxes: bool = False,
 ) -> RegionOptions:
+    from deepff.regions.find import check_classifier
     from deepff.regions.part_names import read_parts
 
     if crf and refine not in (None, Refinement.GUIDED_CRF):
         raise InputError(f"--crf means --refine guided-crf; leave it out for {refine}")
-    n_factors = result.factorization(k).heatmaps.n_factors
+    found = result.factorization(k)
+    check_classifier(refine, found)
+    n_factors = found.heatmaps.n_factors
     return region_options(
         recipe or result.recipe,
         threshold,
         value,
         Refinement.GUIDED_CRF if crf else refine,
         None if parts is None else read_parts(parts, n_factors),
+        for_boxes=for_boxes,
     )
 
 

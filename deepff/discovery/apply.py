@@ -1,6 +1,7 @@
 """A concept bank applied to new images: W fixed, H found."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,15 @@ def apply(
     Result
         With the bank's components, H of the new images for them, and the relative error that they
         leave there. Full strength and thresholds over the set are those of the bank's own set, so
-        that the same factor is on at the same coefficient; Otsu per image is of the image.
+        that the same factor is on at the same coefficient; Otsu per image is of the image. Parts
+        of the object are what their classifier finds: its probabilities stand for H, and there is
+        no relative error.
 
     Raises
     ------
     InputError
         The bank, its network with the same weights, or the images cannot be had; or the bank's
-        factors are parts inside an object, which it does not hold.
+        factors are parts that have no classifier.
 
     Examples
     --------
@@ -71,19 +74,23 @@ def apply(
             f"this bank was made by {bank.method}, which deepff cannot apply to other images; "
             f"apply one made by {', '.join(METHODS)}"
         )
-    if bank.parts_of is not None:
+    if bank.parts_of is not None and set(bank.classifiers) != set(bank.components):
         raise InputError(
-            "parts inside the object cannot be applied to other images; run discover with "
-            "--inside-object on them, or apply a bank made without it"
+            "the parts of this bank have no classifier that finds them in other images; run "
+            "discover with --inside-object again, on more images"
         )
     files = given_images(images)
     watch = Stopwatch()
     source = bank.sources[0]
     backbone = source.backbone(model=model, device=device)
     layer_map = map_layers(backbone, source.size)
-    layers = [layer_map.resolve(source.layer) for source in bank.sources]
+    of_cells = next((found.sources for found in bank.classifiers.values()), ())
+    # Parts are found by their classifier alone.
+    of_factors = () if bank.parts_of is not None else bank.sources
+    paths = list(dict.fromkeys(source.layer for source in (*of_factors, *of_cells)))
+    layers = [layer_map.resolve(path) for path in paths]
     watch.lap("loading the network")
-    activations, skipped = extract_layers(
+    extracted, skipped = extract_layers(
         files,
         backbone,
         layers,
@@ -95,9 +102,21 @@ def apply(
         progress=progress,
     )
     watch.lap("network")
-    factorizations = {k: _coefficients(bank, k, activations) for k in bank.components}
+    by_path = dict(zip(paths, extracted, strict=True))
+    activations = [by_path[source.layer] for source in of_factors]
+    cells = [by_path[source.layer] for source in of_cells]
+    factorizations = {
+        k: _coefficients(bank, k, activations) for k in bank.components if activations
+    }
     watch.lap("coefficients")
-    finest = max(activations, key=lambda a: sum(image.n_cells for image in a.images))
+    for k, classifier in bank.classifiers.items():
+        maps = classifier.heatmaps(cells)
+        found = factorizations.get(k) or Factorization(
+            bank.components[k], _rescaled(maps, bank.histograms[k].high), math.nan, 0
+        )
+        factorizations[k] = replace(found, classifier=classifier, classified=maps)
+    watch.lap("classifier")
+    finest = max(activations or cells, key=lambda a: sum(image.n_cells for image in a.images))
     return Result(
         images=finest.images,
         skipped=skipped,
@@ -133,10 +152,13 @@ def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> 
         errors.append(_relative_error(rows, H, estimator.components_))
         maps.append(HeatMaps.of_images(H, own.images))
     found = maps[0] if len(maps) == 1 else fuse(maps)
-    scale = bank.histograms[k].high
-    heatmaps = HeatMaps(found.coefficients, found.grids, found.image_sizes, scale)
+    heatmaps = _rescaled(found, bank.histograms[k].high)
     relative_error = math.sqrt(sum(error**2 for error in errors) / len(errors))
     return Factorization(components, heatmaps, relative_error, 0)
+
+
+def _rescaled(maps: HeatMaps, scale: Tensor) -> HeatMaps:
+    return HeatMaps(maps.coefficients, maps.grids, maps.image_sizes, scale)
 
 
 def _scaled_by(weights: Tensor | None) -> Any:

@@ -20,6 +20,7 @@ from deepff.discovery.arguments import (
     whole_number,
 )
 from deepff.discovery.choose_k import select_k
+from deepff.discovery.classify import classify_object
 from deepff.discovery.contrast import (
     BorderWeights,
     border_weights,
@@ -32,6 +33,7 @@ from deepff.factorization.blocks import RowBlocks
 from deepff.features.activations import Activations
 from deepff.features.extraction import extract_layers
 from deepff.features.layers import Layer, LayerMap, map_layers
+from deepff.features.pixel_layers import pixel_layers
 from deepff.features.shares import own_share
 from deepff.features.source import FeatureSource
 from deepff.images.sources import Images, given_images
@@ -102,7 +104,8 @@ def discover(
         "contrast" stands for ``layer`` = the two of
         :func:`deepff.discovery.contrast.contrast_layers` and ``channel_weights="border"``, one map
         of the object; either can be overridden. It assumes that the background touches the
-        images' border more than the object does.
+        images' border more than the object does. With its own layers it also fits the pixel
+        classifier that the object's masks teach (:mod:`deepff.regions.pixel_classifier`).
     channel_weights : "none" or "border", optional
         What the channels of A are multiplied with before it is factorised: "border" by how much
         more they fire inside the images than on their border
@@ -162,11 +165,14 @@ def discover(
     backbone = opened_backbone(model, device)
     layer_map = map_layers(backbone, size)
     layers = _layers(layer_map, layer, plan)
+    classified = pixel_layers(layer_map) if plan.is_classified else []
+    every = list({x.path: x for x in (*layers, *classified)}.values())
+    multiple = max(x.stride for x in every)
     watch.lap("loading the network")
-    activations, skipped = extract_layers(
+    extracted, skipped = extract_layers(
         own_share(files, size),
         backbone,
-        layers,
+        every,
         size=size,
         batch_size=batch_size,
         amp=amp,
@@ -175,6 +181,12 @@ def discover(
         memory=memory,
         progress=progress,
     )
+    by_path = {x.path: found for x, found in zip(every, extracted, strict=True)}
+    activations = [by_path[x.path] for x in layers]
+
+    def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
+        return tuple(FeatureSource.of(backbone, x, size, amp, multiple, stretch) for x in layers)
+
     watch.lap("network")
     border = border_weights(activations) if plan.weighting == ChannelWeights.BORDER else None
     counts, agreements = plan.factor_counts, None
@@ -191,15 +203,20 @@ def discover(
     watch.lap("choosing k")
     factorizations = _factorizations(activations, border, counts, plan, backbone.device, progress)
     watch.lap("factorization")
+    if classified:
+        of_cells = [by_path[x.path] for x in classified]
+        factorizations[1] = classify_object(
+            factorizations[1], of_cells, sources(classified), progress
+        )
+        watch.lap("classifier")
     finest = min(range(len(layers)), key=lambda index: layers[index].stride)
-    multiple = max(layer.stride for layer in layers)
     is_shared = distributed.n_ranks() > 1
     return Result(
         images=distributed.gather(activations[finest].images),
         skipped=distributed.gather(skipped),
         factorizations=factorizations,
         method=plan.method,
-        sources=tuple(FeatureSource.of(backbone, x, size, amp, multiple, stretch) for x in layers),
+        sources=sources(layers),
         options={"random_state": random_state, **plan.options},
         command=command,
         seconds=watch.seconds,
@@ -246,6 +263,7 @@ class _Plan:
     recipe: str
     weighting: ChannelWeights
     is_fused: bool
+    is_classified: bool
 
 
 def _plan(
@@ -280,7 +298,8 @@ def _plan(
             "several processes can share a run with given numbers of factors; run -k auto in one "
             "process"
         )
-    return _Plan(counts, name, options, estimator, recipe, weighting, is_fused)
+    is_classified = recipe == Recipe.CONTRAST and layer is None
+    return _Plan(counts, name, options, estimator, recipe, weighting, is_fused, is_classified)
 
 
 def _estimator(

@@ -18,6 +18,7 @@ from deepff.discovery.arguments import (
     whole_number,
 )
 from deepff.discovery.choose_k import Selection, select_k
+from deepff.discovery.classify import classify_object, classify_parts
 from deepff.discovery.contrast import BorderWeights, contrast_layers, contrast_object
 from deepff.discovery.object_parts import (
     factorize_filled,
@@ -30,9 +31,21 @@ from deepff.factorization import KMeans
 from deepff.features.activations import Activations
 from deepff.features.extraction import extract_layers
 from deepff.features.layers import Layer, map_layers
+from deepff.features.pixel_layers import pixel_layers
 from deepff.features.source import FeatureSource
 from deepff.images.sources import Images, given_images
-from deepff.options import BATCH_SIZE, MODEL, N_PARTS, RECIPE_OPTIONS, SIZE, Device, Method, Recipe
+from deepff.options import (
+    BATCH_SIZE,
+    MODEL,
+    N_PARTS,
+    SIZE,
+    Device,
+    Method,
+    Recipe,
+    Refinement,
+    RegionOptions,
+    Threshold,
+)
 from deepff.regions.find import object_probabilities
 from deepff.regions.parts import object_shares
 from deepff.results.factorization import Factorization
@@ -40,6 +53,10 @@ from deepff.results.result import Result
 from deepff.runtime import distributed
 from deepff.runtime.progress import track
 from deepff.runtime.stopwatch import Stopwatch
+
+# Which cells are clustered: on Car Parts (every other image, k = 2, 4) the classifier's object
+# gives a factor quality that is 0.01 lower.
+_CELLS = RegionOptions(Threshold.OTSU_IMAGE, refine=Refinement.DENSE_CRF)
 
 
 def discover_parts(
@@ -100,7 +117,10 @@ def discover_parts(
     object_layers = contrast_layers(layer_map)
     own_layer = layer_map.resolve(layer) if layer else part_layer(layer_map)
     check_activations(layer_map, [own_layer, *object_layers], "finding parts")
-    layers = list({layer.path: layer for layer in (own_layer, *object_layers)}.values())
+    classified = pixel_layers(layer_map)
+    layers = list(
+        {layer.path: layer for layer in (own_layer, *object_layers, *classified)}.values()
+    )
     watch.lap("loading the network")
     extracted, skipped = extract_layers(
         files,
@@ -117,8 +137,16 @@ def discover_parts(
     watch.lap("network")
     by_path = {layer.path: found for layer, found in zip(layers, extracted, strict=True)}
     multiple = max(layer.stride for layer in layers)
+
+    def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
+        return tuple(
+            FeatureSource.of(backbone, layer, size, amp, multiple, stretch) for layer in layers
+        )
+
     of_object = [by_path[layer.path] for layer in object_layers]
     found_object, border = contrast_object(of_object)
+    of_cells = [by_path[layer.path] for layer in classified]
+    found_object = classify_object(found_object, of_cells, sources(classified), progress)
     common: dict[str, Any] = {
         "skipped": skipped,
         "recipe": Recipe.CONTRAST,
@@ -128,11 +156,6 @@ def discover_parts(
         "cache": None if cache is None else str(Path(cache).resolve()),
         "separation": border.separation,
     }
-
-    def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
-        return tuple(
-            FeatureSource.of(backbone, layer, size, amp, multiple, stretch) for layer in layers
-        )
 
     whole = Result(
         images=of_object[0].images,
@@ -150,6 +173,10 @@ def discover_parts(
         counts, agreements = [selection.k], selection.agreements
     factorizations = _parts(activations, cells, counts, random_state, progress)
     watch.lap("object and parts")
+    for k, found in factorizations.items():
+        of_which = None if cells is None else found_object
+        factorizations[k] = classify_parts(found, of_which, of_cells, sources(classified), progress)
+    watch.lap("classifier")
     return Result(
         images=activations.images,
         factorizations=factorizations,
@@ -171,7 +198,7 @@ def _object_cells(
         return None
     shares = []
     with track("object", len(activations.images), enabled=progress) as advance:
-        found = object_probabilities(whole, RECIPE_OPTIONS[Recipe.CONTRAST])
+        found = object_probabilities(whole, _CELLS)
         for image, probability in zip(activations.images, found, strict=True):
             shares.append(object_shares(probability, image.grid))
             advance(1)

@@ -4,7 +4,7 @@ The same evaluation is the bottom of Table 1.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -433,4 +433,13 @@ def _evaluate(
     crf: bool,
     seeds: int,
 ) -> PartScores:
-    return part_scores(collect(load(), network), ks, crf, seeds, network)
+    truth = load()
+    scores = part_scores(collect(truth, network), ks, crf, seeds, network)
+    if not truth.missing:
+        return scores
+    n_missing = len(truth.missing)
+    remark = (
+        f"{n_missing} of {n_missing + len(truth)} annotated images, such as {truth.missing[0]}, "
+        "are not there and left out"
+    )
+    return replace(scores, remarks=[*scores.remarks, remark])

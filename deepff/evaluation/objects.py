@@ -15,6 +15,8 @@ from deepff.evaluation.metrics import BoxCoordinates, box_iou, corloc, iou, jacc
 from deepff.evaluation.poorest import Poorest
 from deepff.evaluation.predictions import (
     CONTRAST,
+    CONTRAST_CLASSIFIER,
+    CONTRAST_CRF,
     CONTRAST_UNREFINED,
     DFF,
     DFF_CRF,
@@ -134,12 +136,14 @@ def object_scores(features: Features, crf: bool, seeds: int) -> Scores:
     return Scores(len(features), by_method, {}, poorest)
 
 
-def _all_masks(features: Features, crf: bool, seed: int) -> Iterator[dict[Variant, Tensor]]:
+def _all_masks(
+    features: Features, crf: bool, seed: int, for_boxes: bool = False
+) -> Iterator[dict[Variant, Tensor]]:
     """Masks of every method; the recipe contrast has no seed, so it comes with the first."""
     found = image_masks(features, object_coefficients(features.activations, seed), crf)
     if seed > 0:
         return found
-    pairs = zip(found, contrast_masks(features, crf), strict=True)
+    pairs = zip(found, contrast_masks(features, crf, for_boxes), strict=True)
     return (own | contrast for own, contrast in pairs)
 
 
@@ -155,7 +159,7 @@ def object_table(
     """One column a class or group, their mean, and a row a method."""
     columns = [*scores, "mean"]
     done = [score for score in scores.values() if score is not None]
-    first = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST)
+    first = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST, CONTRAST_CLASSIFIER)
     methods = sorted(done[0].by_method, key=lambda m: first.index(m) if m in first else len(first))
     rows = [_method_row(scores, method) for method in methods]
     if not count_rows:
@@ -208,7 +212,7 @@ def _corloc(
     by_method: dict[str, list[float]] = {}
     for seed in range(seeds):
         predicted: dict[str, list] = {}
-        for index, found in enumerate(_all_masks(features, crf, seed)):
+        for index, found in enumerate(_all_masks(features, crf, seed, for_boxes=True)):
             for variant, own in found.items():
                 # the largest component comes first
                 first = [*component_boxes(own[0]), None][0]

@@ -5,19 +5,26 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from deepff.evaluation.predictions import CONTRAST, CONTRAST_UNREFINED, DFF, DFF_CRF
+from deepff.evaluation.predictions import (
+    CONTRAST,
+    CONTRAST_CLASSIFIER,
+    CONTRAST_CRF,
+    CONTRAST_UNREFINED,
+    DFF,
+    DFF_CRF,
+)
 from deepff.features.activations import ImageRecord
 from deepff.report.figures import read_photo
 from deepff.report.region_pictures import region_picture
 
 N_SHOWN = 3
-_COLUMNS = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST)
+_COLUMNS = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST_CLASSIFIER, CONTRAST)
 
 
 class Poorest:
     """The images of a set with the lowest scores of its last column's method.
 
-    The columns are those of DFF, DFF-CRF, contrast unrefined and contrast that there are.
+    The columns are the paper's and the recipe contrast's of the methods that there are.
     """
 
     def __init__(self) -> None:

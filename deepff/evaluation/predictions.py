@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepff.discovery.classify import classify_object
 from deepff.discovery.contrast import contrast_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthImage, GroundTruthSet
@@ -20,17 +21,22 @@ from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract_layers
 from deepff.features.layers import Layer
 from deepff.features.source import FeatureSource
-from deepff.options import RECIPE_OPTIONS
+from deepff.options import Refinement, Threshold
 from deepff.regions.find import refined
-from deepff.regions.guided_crf import guided_crf, refined_masks
+from deepff.regions.guided_crf import guided_crf, refined_masks, without_holes
+from deepff.regions.pixel_classifier import refined_classes
 from deepff.regions.thresholds import masks, thresholds
+from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 DFF, DFF_CRF = "DFF", "DFF-CRF"
-CONTRAST, CONTRAST_UNREFINED = "contrast", "contrast, unrefined"
+# The recipe as it is by default: for masks by its classifier, for boxes by the dense CRF.
+CONTRAST = "contrast"
+CONTRAST_UNREFINED, CONTRAST_CRF = "contrast, unrefined", "contrast, dense CRF"
+CONTRAST_CLASSIFIER = "contrast, classifier"
 
 
 class Variant(NamedTuple):
@@ -51,6 +57,8 @@ class Network:
         What `load_backbone` and `resolve_layer` give. The layer must not be negative anywhere.
     object_layers : sequence of Layer
         Those that the recipe contrast fuses; none where it is left out.
+    cell_layers : sequence of Layer
+        Those of its pixel classifier; none where it is left out.
     size : int
         The longer side of the resized images, in pixels.
     cache : path or None
@@ -65,6 +73,7 @@ class Network:
     cache: Path | None = None
     progress: bool = False
     object_layers: Sequence[Layer] = ()
+    cell_layers: Sequence[Layer] = ()
 
     def __post_init__(self) -> None:
         if not self.layer.non_negative:
@@ -88,14 +97,14 @@ class Network:
 class Features:
     """Activations of a set and the ground truth of the same images, in the same order.
 
-    With ``object_maps``, the recipe contrast's, where the network has layers for it.
+    With ``object``, the recipe contrast's, where the network has layers for it.
     """
 
     name: str
     activations: Activations
     truth: tuple[GroundTruthImage, ...]
     part_names: tuple[str, ...]
-    object_maps: HeatMaps | None = None
+    object: Factorization | None = None
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -111,7 +120,8 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     """
     if not truth.images:
         raise InputError(f"{truth.name} has no images")
-    layers = list({one.path: one for one in (network.layer, *network.object_layers)}.values())
+    every = (network.layer, *network.object_layers, *network.cell_layers)
+    layers = list({one.path: one for one in every}.values())
     extracted, skipped = extract_layers(
         [item.image for item in truth.images],
         network.backbone,
@@ -125,11 +135,18 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     by_name = {item.image.name: item for item in truth.images}
     kept = tuple(by_name[image.name] for image in extracted[0].images)
     by_path = {x.path: found for x, found in zip(layers, extracted, strict=True)}
-    object_maps = None
+    found = None
     if network.object_layers:
-        of_object = [by_path[x.path] for x in network.object_layers]
-        object_maps = contrast_object(of_object)[0].heatmaps
-    return Features(truth.name, extracted[0], kept, truth.part_names, object_maps)
+        found, _ = contrast_object([by_path[x.path] for x in network.object_layers])
+    if found is not None and network.cell_layers:
+        multiple = max(layer.stride for layer in layers)
+        sources = [
+            FeatureSource.of(network.backbone, x, network.size, False, multiple)
+            for x in network.cell_layers
+        ]
+        of_cells = [by_path[x.path] for x in network.cell_layers]
+        found = classify_object(found, of_cells, sources, network.progress)
+    return Features(truth.name, extracted[0], kept, truth.part_names, found)
 
 
 def image_masks(
@@ -170,26 +187,31 @@ def image_masks(
         yield found
 
 
-def contrast_masks(features: Features, crf: bool) -> Iterator[dict[Variant, Tensor]]:
+def contrast_masks(
+    features: Features, crf: bool, for_boxes: bool = False
+) -> Iterator[dict[Variant, Tensor]]:
     """The object's mask by the recipe contrast, image by image: bool (1, H, W) each.
 
-    With ``crf`` refined, too; nothing where the features have no object maps.
+    With ``crf`` also refined by dense CRF and by the classifier; which of the two is the recipe's
+    own way depends on ``for_boxes``. Nothing where the features have no object.
     """
-    maps, options = features.object_maps, RECIPE_OPTIONS["contrast"]
-    if maps is None:
+    if features.object is None:
         yield from ({} for _ in features.truth)
         return
-    limits = thresholds(maps, options.threshold, options.value)
+    maps, classified = features.object.heatmaps, features.object.classified
+    limits = thresholds(maps, Threshold.OTSU_IMAGE)
+    by_default = for_boxes or classified is None
+    by_crf = Variant(CONTRAST if by_default else CONTRAST_CRF, 1)
+    by_classifier = Variant(CONTRAST_CLASSIFIER if by_default else CONTRAST, 1)
     for index, image in enumerate(features.activations.images):
         found = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
         if crf:
-            probabilities = refined(
-                image.read(),
-                maps.normalized(index),
-                limits[index] / maps.scale,
-                options.refine,
-            )
-            found[Variant(CONTRAST, 1)] = refined_masks(probabilities)
+            photo, limit = image.read(), limits[index] / maps.scale
+            probabilities = refined(photo, maps.normalized(index), limit, Refinement.DENSE_CRF)
+            found[by_crf] = refined_masks(probabilities)
+            if classified is not None:
+                probabilities = without_holes(refined_classes(photo, classified.grid(index)))
+                found[by_classifier] = refined_masks(probabilities)
         yield found
 
 

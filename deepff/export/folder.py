@@ -9,8 +9,8 @@ from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import folder_names, write_label_map, write_label_names, write_masks
 from deepff.images.files import output_names
-from deepff.options import RECIPE_OPTIONS, RegionOptions
-from deepff.regions.find import find_regions, region_names
+from deepff.options import RECIPE_OPTIONS, RegionOptions, region_options
+from deepff.regions.find import available, find_regions, region_names
 from deepff.report.report import PAGE, RegionGallery, write_report_page
 from deepff.report.save import OBJECT
 from deepff.results.run import Run
@@ -59,8 +59,9 @@ def segment(
         See :func:`deepff.regions.find.find_regions` and
         :func:`deepff.runtime.outputs.check_outputs`.
     """
-    options = options or RECIPE_OPTIONS[result.recipe]
-    heatmaps = result.factorization(k).heatmaps
+    found = result.factorization(k)
+    options = available(options or RECIPE_OPTIONS[result.recipe], found)
+    heatmaps = found.heatmaps
     names = region_names(result, k, options)
     out = Path(folder) / "masks" / f"k{heatmaps.n_factors}"
     files = output_names(result.names)
@@ -154,8 +155,9 @@ def localize(
     InputError
         See :func:`deepff.regions.find.find_regions`.
     """
-    options = options or RECIPE_OPTIONS[result.recipe]
-    heatmaps = result.factorization(k).heatmaps
+    factorization = result.factorization(k)
+    options = available(options or region_options(result.recipe, for_boxes=True), factorization)
+    heatmaps = factorization.heatmaps
     names = region_names(result, k, options)
     out, file = Path(folder) / "boxes", f"k{heatmaps.n_factors}"
     rules = Rules(overwrite, sources=result.paths)

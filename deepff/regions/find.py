@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
+from deepff.features.activations import ImageRecord
 from deepff.images.reading import UnreadableImageError
 from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
@@ -24,8 +25,10 @@ from deepff.regions.guided_crf import (
 )
 from deepff.regions.part_names import check_parts, factor_names, part_map
 from deepff.regions.parts import part_probabilities
+from deepff.regions.pixel_classifier import refined_classes
 from deepff.regions.thresholds import label_map, masks, thresholds
 from deepff.results.bands import BAND_BYTES, Band, bands
+from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.runtime.parallel import in_parallel
@@ -37,6 +40,9 @@ Bands = Callable[[], Iterator[Band]]
 _LABEL_BYTES = 2
 _CRF_BYTES = 12
 _N_BANDS = 5
+
+# After these, what the factors enclose is theirs.
+_FILLED = (Refinement.DENSE_CRF, Refinement.CLASSIFIER)
 
 
 @dataclass(frozen=True)
@@ -103,17 +109,37 @@ def find_regions(
     InputError
         An option is out of its range, or the CRF cannot read an image any more.
     """
-    options = options or RECIPE_OPTIONS[result.recipe]
-    heatmaps = result.factorization(k).heatmaps
+    found = result.factorization(k)
+    options = available(options or RECIPE_OPTIONS[result.recipe], found)
     names = region_names(result, k, options)
     regions_of = (
-        _factor_regions(result, heatmaps, options)
+        _factor_regions(result, found, options)
         if result.parts_of is None
-        else _part_regions(result, heatmaps, options)
+        else _part_regions(result, found, options)
     )
-    for found in in_parallel(regions_of, _costs(heatmaps, options), memory):
-        named = found if options.parts is None else _by_part(found, options.parts, names)
+    for regions in in_parallel(regions_of, _costs(found.heatmaps, options), memory):
+        named = regions if options.parts is None else _by_part(regions, options.parts, names)
         yield replace(named, names=tuple(names))
+
+
+def available(options: RegionOptions, found: Factorization) -> RegionOptions:
+    """The options, but for the dense CRF in place of a classifier that the factors have none of.
+
+    A recipe asks for it by default; but the set may have taught nothing, or the result be made by
+    other means.
+    """
+    if options.refine == Refinement.CLASSIFIER and found.classified is None:
+        return replace(options, refine=Refinement.DENSE_CRF)
+    return options
+
+
+def check_classifier(refine: str | None, found: Factorization) -> None:
+    """Raise InputError where the pixel classifier was asked for and there is none."""
+    if refine == Refinement.CLASSIFIER and found.classified is None:
+        raise InputError(
+            "these factors have no pixel classifier, which only the object and its parts by the "
+            "recipe contrast have; refine by dense-crf"
+        )
 
 
 def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor]:
@@ -126,15 +152,16 @@ def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor
     options : RegionOptions
         Threshold and refinement; unrefined, the probability is 1/2 at the threshold.
     """
-    heatmaps = result.factorization(1).heatmaps
-    bands_of = _probabilities(result, heatmaps, options)
-    holes = options.refine == Refinement.DENSE_CRF
+    factor = result.factorization(1)
+    options = available(options, factor)
+    bands_of = _probabilities(result, factor, options)
+    holes = options.refine in _FILLED
 
     def whole(index: int) -> Tensor:
         found = bands_of(index)
         return torch.cat([band for _, band in (_without_holes(found) if holes else found())], 1)
 
-    return in_parallel(whole, _costs(heatmaps, options))
+    return in_parallel(whole, _costs(factor.heatmaps, options))
 
 
 def _costs(heatmaps: HeatMaps, options: RegionOptions) -> list[int]:
@@ -146,17 +173,11 @@ def _costs(heatmaps: HeatMaps, options: RegionOptions) -> list[int]:
 
 
 def _factor_regions(
-    result: Run, heatmaps: HeatMaps, options: RegionOptions
+    result: Run, factors: Factorization, options: RegionOptions
 ) -> Callable[[int], Regions]:
+    heatmaps = factors.heatmaps
     if options.refine != Refinement.NONE:
-        bands_of = _probabilities(result, heatmaps, options)
-        holes = options.refine == Refinement.DENSE_CRF
-
-        def refined_regions(index: int) -> Regions:
-            found = bands_of(index)
-            return _disjoint(found, _foreground(found, holes), heatmaps.n_factors)
-
-        return refined_regions
+        return _refined_regions(result, factors, options)
     limits = _limits(result, heatmaps, options)
 
     def regions(index: int) -> Regions:
@@ -169,19 +190,34 @@ def _factor_regions(
     return regions
 
 
+def _refined_regions(
+    result: Run, factors: Factorization, options: RegionOptions
+) -> Callable[[int], Regions]:
+    bands_of = _probabilities(result, factors, options)
+    holes = options.refine in _FILLED
+
+    def regions(index: int) -> Regions:
+        found = bands_of(index)
+        return _disjoint(found, _foreground(found, holes), factors.heatmaps.n_factors)
+
+    return regions
+
+
 def _part_regions(
-    result: Run, heatmaps: HeatMaps, options: RegionOptions
+    result: Run, factors: Factorization, options: RegionOptions
 ) -> Callable[[int], Regions]:
     """One part per pixel: the parts share what is object, and are refined together."""
     if options.refine == Refinement.GUIDED_CRF:
-        raise InputError("parts of the object are refined by dense-crf, or by none")
-    if result.object is None:
+        raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
+    if options.refine == Refinement.CLASSIFIER:
+        return _refined_regions(result, factors, options)
+    if result.object is None and result.applied is None:
         raise InputError("the result of the object, in the folder object, is gone; run it again")
     crf = options.refine == Refinement.DENSE_CRF
+    heatmaps = factors.heatmaps
     object_bands = None
-    if result.parts_of == "object":
-        object_maps = result.object.factorization(1).heatmaps
-        object_bands = _probabilities(result.object, object_maps, options)
+    if result.object is not None and result.parts_of == "object":
+        object_bands = _probabilities(result.object, result.object.factorization(1), options)
 
     def regions(index: int) -> Regions:
         maps, size = heatmaps.grid(index), heatmaps.image_sizes[index]
@@ -211,12 +247,15 @@ def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Tensor:
 
 
 def _probabilities(
-    result: Run, heatmaps: HeatMaps, options: RegionOptions
+    result: Run, factors: Factorization, options: RegionOptions
 ) -> Callable[[int], Bands]:
     """The factors' probabilities in an image in bands, (k, rows, W): 1/2 at the threshold.
 
     After a dense CRF, holes are not filled yet.
     """
+    heatmaps = factors.heatmaps
+    if options.refine == Refinement.CLASSIFIER and factors.classified is not None:
+        return partial(_classified, result, factors.classified)
     limits = _limits(result, heatmaps, options)
 
     def unrefined(index: int) -> Iterator[Band]:
@@ -232,6 +271,11 @@ def _probabilities(
         return partial(bands, small, heatmaps.image_sizes[index])
 
     return probabilities
+
+
+def _classified(result: Run, maps: HeatMaps, index: int) -> Bands:
+    photo = _photo(result, index, DENSE_CRF_SIZE)
+    return partial(bands, refined_classes(photo, maps.grid(index)), maps.image_sizes[index])
 
 
 def _foreground(probabilities: Bands, holes: bool) -> Tensor:
@@ -320,8 +364,17 @@ def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regi
 
 
 def _photo(result: Run, index: int, size: int) -> Tensor:
-    """The image as (3, h, w) in [0, 1], reduced to the size that a CRF works at."""
-    image = result.images[index]
+    return photo_of(result.images[index], size).to(result.coefficients.device)
+
+
+def photo_of(image: ImageRecord, size: int) -> Tensor:
+    """An image of the set as (3, h, w) in [0, 1], reduced to the size that a CRF works at.
+
+    Raises
+    ------
+    InputError
+        It cannot be read any more, or has another size than it had.
+    """
     try:
         pixels = image.read()
     except UnreadableImageError as error:
@@ -338,4 +391,4 @@ def _photo(result: Run, index: int, size: int) -> Tensor:
     # One channel at a time, as a large image in floats takes many times what its file does.
     channels = (torch.from_numpy(pixels[..., i]).float()[None, None].div_(255) for i in range(3))
     reduced = [at_working_size(channel, channel, size)[0][0] for channel in channels]
-    return torch.cat(reduced).to(result.coefficients.device)
+    return torch.cat(reduced)

@@ -1,5 +1,6 @@
 """A run read back from its folder."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,23 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     for k, components in bank.components.items():
         coefficients = torch.cat([shard[f"k{k}"] for shard in shards])
         facts = manifest["factorizations"][str(k)]
+        if facts["relative_error"] is None:
+            facts["relative_error"] = math.nan
         scale = bank.histograms[k].high if manifest["applied"] else None
         heatmaps = HeatMaps.of_images(coefficients, records, scale)
-        factorizations[k] = Factorization(components, heatmaps, **facts)
+        classified = None
+        if k in bank.classifiers:
+            rows = torch.cat([shard[f"k{k}.classified"] for shard in shards])
+            grids = [(height, width) for height, width in manifest["cells"]]
+            sizes = [record.size for record in records]
+            classified = HeatMaps(rows, grids, sizes, torch.ones(k))
+        factorizations[k] = Factorization(
+            components,
+            heatmaps,
+            **facts,
+            classifier=bank.classifiers.get(k),
+            classified=classified,
+        )
     return Result(
         images=records,
         skipped=[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -276,13 +277,13 @@ def _drawings(result: Run) -> dict[str, str | None]:
 def _section(result: Run, k: int) -> dict[str, Any]:
     """What the page says about one k."""
     factorization = result.factorizations[k]
-    heatmaps = factorization.heatmaps
+    heatmaps, error = factorization.heatmaps, factorization.relative_error
     means = np.stack([heatmaps.grid(i).abs().mean((1, 2)).cpu() for i in range(len(heatmaps))])
     order = np.argsort(-means, axis=0, kind="stable")[:_STRONGEST]
     names, shares = factor_names(k), factorization.energy_shares.tolist()
     return {
         "k": k,
-        "relative_error": factorization.relative_error,
+        "relative_error": None if math.isnan(error) else error,
         "factors": [
             {
                 "name": name,

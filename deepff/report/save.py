@@ -1,6 +1,7 @@
 """A run written into its folder."""
 
 import json
+import math
 import os
 import platform
 from collections.abc import Iterator
@@ -65,24 +66,38 @@ def _write(run: Run, folder: Path, progress: bool) -> None:
 
 
 def _save_heatmaps(run: Run, folder: Path) -> None:
-    for number, rows in enumerate(_shards(run)):
-        coefficients = {
-            f"k{k}": found.coefficients[rows].cpu().contiguous()
-            for k, found in run.factorizations.items()
-        }
+    for number, images in enumerate(_shards(run)):
+        coefficients = {}
+        for k, found in run.factorizations.items():
+            coefficients[f"k{k}"] = found.heatmaps.rows(images).cpu().contiguous()
+            if found.classified is not None:
+                # A copy: where H is the classifier's it is the same tensor.
+                own = found.classified.rows(images).cpu().clone().contiguous()
+                coefficients[f"k{k}.classified"] = own
         save_tensors(coefficients, folder / f"{number:05d}.safetensors")
 
 
 def _shards(run: Run) -> Iterator[slice]:
-    """The rows of each shard: whole images, about SHARD_BYTES of coefficients."""
-    row_bytes = 4 * sum(run.factorizations)
-    first = last = 0
-    for image in run.images:
-        if last > first and (last - first + image.n_cells) * row_bytes > SHARD_BYTES:
-            yield slice(first, last)
-            first = last
-        last += image.n_cells
-    yield slice(first, last)
+    """The images of each shard: about SHARD_BYTES of coefficients."""
+    cells = _cells(run)
+    held = 0
+    first = 0
+    for index, image in enumerate(run.images):
+        n_cells = image.n_cells + (0 if cells is None else math.prod(cells[index]))
+        n_bytes = 4 * sum(run.factorizations) * n_cells
+        if held and held + n_bytes > SHARD_BYTES:
+            yield slice(first, index)
+            first, held = index, 0
+        held += n_bytes
+    yield slice(first, len(run.images))
+
+
+def _cells(run: Run) -> list[tuple[int, int]] | None:
+    """Each image's grid of classified cells; None where there is no classifier."""
+    for found in run.factorizations.values():
+        if found.classified is not None:
+            return found.classified.grids
+    return None
 
 
 def _manifest(run: Run) -> dict[str, Any]:
@@ -106,13 +121,19 @@ def _manifest(run: Run) -> dict[str, Any]:
         "cache": run.cache,
         "agreements": run.agreements,
         "factorizations": {
-            str(k): {"relative_error": found.relative_error, "n_iter": found.n_iter}
+            str(k): {"relative_error": _known(found.relative_error), "n_iter": found.n_iter}
             for k, found in run.factorizations.items()
         },
+        "cells": _cells(run),
         "images": [_image_entry(image) for image in run.images]
         + [{**asdict(skipped), "status": "skipped"} for skipped in run.skipped],
         "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
     }
+
+
+def _known(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if math.isnan(value) else value
 
 
 def check_output_folder(folder: str | Path) -> Path:

@@ -1,7 +1,8 @@
 """The concept bank: W with what is needed to apply it to new images."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import safetensors
@@ -10,6 +11,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.features.source import FeatureSource
 from deepff.results.histogram import Histogram
+from deepff.results.pixel_classifier import PixelClassifier
 from deepff.runtime.files import save_tensors
 
 FILE = "concepts.safetensors"
@@ -37,6 +39,8 @@ class ConceptBank:
         "paper" or "contrast": how masks are made from the maps unless told otherwise.
     parts_of : str or None
         As of :class:`deepff.results.result.Result`.
+    classifiers : dict of int to PixelClassifier
+        By k, where the set's regions taught one; all of the same sources.
     """
 
     components: dict[int, Tensor]
@@ -46,6 +50,7 @@ class ConceptBank:
     channel_weights: Tensor | None = None
     recipe: str = "paper"
     parts_of: str | None = None
+    classifiers: dict[int, PixelClassifier] = field(default_factory=dict)
 
     def save(self, path: str | Path) -> None:
         """Write the bank as one safetensors file, whole or not at all."""
@@ -55,12 +60,18 @@ class ConceptBank:
             tensors |= {f"k{k}.{name}": tensor for name, tensor in named.items()}
         if self.channel_weights is not None:
             tensors["channel_weights"] = self.channel_weights
+        cell_sources: tuple[FeatureSource, ...] = ()
+        for k, classifier in self.classifiers.items():
+            tensors[f"k{k}.classifier.weights"] = classifier.weights
+            tensors[f"k{k}.classifier.bias"] = classifier.bias
+            cell_sources = classifier.sources
         metadata = {
             "format": FORMAT,
             "method": self.method,
             "recipe": self.recipe,
             "parts_of": self.parts_of or "",
             "sources": json.dumps([asdict(source) for source in self.sources]),
+            "classifier_sources": json.dumps([asdict(source) for source in cell_sources]),
             "n_images": json.dumps(
                 {k: histogram.n_images for k, histogram in self.histograms.items()}
             ),
@@ -103,11 +114,30 @@ def load_concepts(path: str | Path) -> ConceptBank:
             for k in sorted(n_images)
         },
         method=metadata["method"],
-        sources=tuple(map(FeatureSource.from_dict, json.loads(metadata["sources"]))),
+        sources=_sources(metadata["sources"]),
         channel_weights=tensors.get("channel_weights"),
         recipe=metadata["recipe"],
         parts_of=metadata["parts_of"] or None,
+        classifiers=_classifiers(sorted(n_images), tensors, metadata),
     )
+
+
+def _classifiers(
+    counts: Sequence[int], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> dict[int, PixelClassifier]:
+    # Banks of before there were classifiers have none.
+    sources = _sources(metadata.get("classifier_sources", "[]"))
+    return {
+        k: PixelClassifier(
+            tensors[f"k{k}.classifier.weights"], tensors[f"k{k}.classifier.bias"], sources
+        )
+        for k in counts
+        if f"k{k}.classifier.weights" in tensors
+    }
+
+
+def _sources(text: str) -> tuple[FeatureSource, ...]:
+    return tuple(map(FeatureSource.from_dict, json.loads(text)))
 
 
 def _no_file(path: Path) -> str:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.pixel_classifier import PixelClassifier
 
 
 @dataclass(frozen=True)
@@ -19,15 +20,22 @@ class Factorization:
     heatmaps : HeatMaps
         The columns of H as maps.
     relative_error : float
-        ‖A − HW‖ / ‖A‖, Frobenius.
+        ‖A − HW‖ / ‖A‖, Frobenius; NaN where H is a classifier's.
     n_iter : int
         Iterations that the solver took.
+    classifier : PixelClassifier or None
+        What the regions of the set taught (:mod:`deepff.regions.pixel_classifier`), of one class a
+        factor.
+    classified : HeatMaps or None
+        The classifier's probabilities, on its own cells.
     """
 
     components: Tensor
     heatmaps: HeatMaps
     relative_error: float
     n_iter: int
+    classifier: PixelClassifier | None = None
+    classified: HeatMaps | None = None
 
     @property
     def coefficients(self) -> Tensor:

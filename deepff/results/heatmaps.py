@@ -91,6 +91,15 @@ class HeatMaps(Sequence[Tensor]):
             return [self[i] for i in range(*index.indices(len(self)))]
         return self.upsampled(index, self.image_sizes[index])
 
+    def rows(self, images: slice) -> Tensor:
+        """The coefficients of consecutive images: (rows, k)."""
+        slices = self._row_slices[images]
+        return (
+            self.coefficients[slices[0].start : slices[-1].stop]
+            if slices
+            else self.coefficients[:0]
+        )
+
     def grid(self, index: int) -> Tensor:
         """Image ``index``'s maps on the layer's grid: (k, h, w)."""
         rows = self.coefficients[self._row_slices[index]]

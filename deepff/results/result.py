@@ -32,12 +32,9 @@ class Result(Run):
     object: Result | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        errors = ", ".join(
-            f"k={k}: {found.relative_error:.3f}" for k, found in self.factorizations.items()
-        )
         return (
             f"<Result of {len(self.images)} images, {self.model} {self.layer}, "
-            f"{self.method}, relative error {errors}>"
+            f"{self.method}, relative error {self.relative_errors or 'unknown'}>"
         )
 
     def plot(
@@ -102,7 +99,7 @@ class Result(Run):
         """
         from deepff.regions.find import find_regions
 
-        options = self._region_options(threshold, value, refine, parts)
+        options = self._region_options(k, threshold, value, refine, parts)
         return find_regions(self, k, options)
 
     def boxes(
@@ -121,19 +118,17 @@ class Result(Run):
         Parameters
         ----------
         k, threshold, value, refine, parts
-            As for :meth:`regions`.
+            As for :meth:`regions`, but that the recipe contrast refines boxes by dense CRF.
         all_components, min_area
             See :func:`deepff.export.boxes.region_boxes`.
         """
         from deepff.export.boxes import region_boxes
+        from deepff.regions.find import find_regions
 
+        options = self._region_options(k, threshold, value, refine, parts, for_boxes=True)
         return [
             box
-            for name, regions in zip(
-                self.names,
-                self.regions(k, threshold=threshold, value=value, refine=refine, parts=parts),
-                strict=True,
-            )
+            for name, regions in zip(self.names, find_regions(self, k, options), strict=True)
             for box in region_boxes(regions, name, regions.names, all_components, min_area)
         ]
 
@@ -166,7 +161,7 @@ class Result(Run):
         """
         from deepff.report.table import table
 
-        return table(self, k, self._region_options(threshold, value, refine, parts))
+        return table(self, k, self._region_options(k, threshold, value, refine, parts))
 
     def export(
         self,
@@ -200,7 +195,7 @@ class Result(Run):
             formats,
             folder,
             k,
-            self._region_options(threshold, value, refine, parts),
+            self._region_options(k, threshold, value, refine, parts),
             ExportOptions(**settings),
         )
 
@@ -212,12 +207,17 @@ class Result(Run):
 
     def _region_options(
         self,
+        k: int | None,
         threshold: str | None,
         value: float | None,
         refine: str | None,
         parts: Parts | None,
+        for_boxes: bool = False,
     ) -> RegionOptions:
-        return region_options(self.recipe, threshold, value, refine, parts)
+        from deepff.regions.find import check_classifier
+
+        check_classifier(refine, self.factorization(k))
+        return region_options(self.recipe, threshold, value, refine, parts, for_boxes=for_boxes)
 
     def _repr_html_(self) -> str:
         from deepff.report.figures import image_html

@@ -1,5 +1,6 @@
 """The data of a run, which every room to the right reads."""
 
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,6 +152,15 @@ class Run:
         return self.factorization().heatmaps
 
     @property
+    def relative_errors(self) -> str:
+        """``k=2: 0.412, k=3: 0.367``, of those that are known."""
+        return ", ".join(
+            f"k={k}: {found.relative_error:.3f}"
+            for k, found in self.factorizations.items()
+            if not math.isnan(found.relative_error)
+        )
+
+    @property
     def relative_error(self) -> float:
         """‖A − HW‖ / ‖A‖ of the largest factorization."""
         return self.factorization().relative_error
@@ -168,4 +178,9 @@ class Run:
             channel_weights=self.channel_weights,
             recipe=self.recipe,
             parts_of=self.parts_of,
+            classifiers={
+                k: found.classifier
+                for k, found in self.factorizations.items()
+                if found.classifier is not None
+            },
         )

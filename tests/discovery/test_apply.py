@@ -178,3 +178,41 @@ def test_what_is_no_bank_gets_one_sentence(tmp_path, named, sentence):
     assert sentence.format(bank=tmp_path / "result/concepts.safetensors") in outcome.stderr
     assert outcome.stderr.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture(scope="module")
+def parts(group) -> Result:
+    return deepff.discover_parts([item.image for item in group.images[:5]], [2, 3], size=224)
+
+
+def test_a_bank_of_parts_finds_them_in_its_own_images(group, parts, tmp_path):
+    parts.bank.save(tmp_path / "bank.safetensors")
+    files = [item.image for item in group.images[:5]]
+    applied = deepff.apply(tmp_path / "bank.safetensors", files)
+    assert applied.parts_of == parts.parts_of == "object"
+    for k in (2, 3):
+        pairs = zip(find_regions(parts, k), find_regions(applied, k), strict=True)
+        agreement = [(own.labels == other.labels).float().mean() for own, other in pairs]
+        assert min(agreement) > 0.999
+
+
+def test_applied_parts_are_saved_refined_by_each_way_and_shown(group, parts, tmp_path):
+    others = [item.image for item in group.images[5:8]]
+    applied = deepff.apply(parts.bank, others)
+    applied.save(tmp_path / "out")
+    loaded = deepff.load(tmp_path / "out")
+    assert loaded.names == [image.name for image in others]
+    assert "relative error" not in (tmp_path / "out/report.html").read_text()
+    for refine in ("classifier", "dense-crf", "none"):
+        for own, again in zip(
+            applied.regions(3, refine=refine), loaded.regions(3, refine=refine), strict=True
+        ):
+            assert torch.equal(own.labels, again.labels)
+            # Each part is somewhere, and the object is not all of the image.
+            assert 0 < (own.labels > 0).float().mean() < 0.9
+
+
+def test_parts_without_a_classifier_cannot_be_applied(group, parts):
+    bare = replace(parts.bank, classifiers={})
+    with pytest.raises(InputError, match="no classifier that finds them in other images"):
+        deepff.apply(bare, [group.images[0].image])

@@ -75,6 +75,12 @@ def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks, n_i
         scale = found.heatmaps.scale
         assert ((other.coefficients - found.coefficients).abs() / scale).max() < 1e-4
         torch.testing.assert_close(other.components, found.components, atol=1e-4, rtol=0)
+        if found.classified is not None:
+            # What it was taught by differs by rounding.
+            assert other.classified.grids == found.classified.grids
+            difference = other.classified.coefficients - found.classified.coefficients
+            assert difference.abs().mean() < 5e-3
+    assert (alone.factorizations[1].classified is not None) == ("recipe" in options)
     caches = sorted(path.name for path in (tmp_path / "cache").iterdir())
     assert caches == [f"rank-{rank}-of-{n_ranks}" for rank in range(n_ranks)]
 

@@ -78,7 +78,8 @@ def load_coco(
     Raises
     ------
     InputError
-        A file is missing or not COCO's, or pycocotools is not installed.
+        The file is missing or not COCO's, none of its images is there, or pycocotools is not
+        installed.
     """
     path = Path(root)
     if path.is_dir():
@@ -98,17 +99,23 @@ def load_coco(
         for annotation in content["annotations"]:
             if annotation["category_id"] in names:
                 of_image[annotation["image_id"]].append(annotation)
-        loaded = tuple(
-            _load_image(entry, of_image[entry["id"]], names, part_names, path.parent, images)
-            for entry in content["images"]
-        )
+        loaded, missing = [], []
+        for entry in content["images"]:
+            file = _find_image(entry, path.parent, images)
+            if file is None:
+                missing.append(entry["file_name"])
+            else:
+                loaded.append(_load_image(entry, of_image[entry["id"]], names, part_names, file))
+        if missing and not loaded:
+            raise InputError(_none_found(content["images"][0], path.parent, images))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
             f"{path} is not a COCO file with images, categories and annotations"
         ) from error
-    return GroundTruthSet(name=path.resolve().parent.name, part_names=part_names, images=loaded)
+    name = path.resolve().parent.name
+    return GroundTruthSet(name, part_names, tuple(loaded), tuple(missing))
 
 
 def _part_name(category: str, merge: Sequence[str] | Mapping[str, str]) -> str:
@@ -124,8 +131,7 @@ def _load_image(
     annotations: Sequence[Mapping[str, Any]],
     names: Mapping[int, str],
     part_names: Sequence[str],
-    folder: Path,
-    images: str | Path | None,
+    file: ImageFile,
 ) -> GroundTruthImage:
     instances = [
         (part_names.index(names[annotation["category_id"]]) + 1, annotation)
@@ -137,24 +143,36 @@ def _load_image(
         boxes.append(AnnotatedBox(part_names[label - 1], (x, y, x + width, y + height)))
     shape = (entry["height"], entry["width"])
     return GroundTruthImage(
-        image=_find_image(entry, folder, images),
+        image=file,
         boxes=tuple(boxes),
         read_labels=partial(_rasterise, instances, shape),
     )
 
 
-def _find_image(entry: Mapping[str, Any], folder: Path, images: str | Path | None) -> ImageFile:
+def _find_image(
+    entry: Mapping[str, Any], folder: Path, images: str | Path | None
+) -> ImageFile | None:
+    for path in _candidates(entry, folder, images):
+        if path.is_file():
+            return ImageFile(path=path.absolute(), name=entry["file_name"])
+    return None
+
+
+def _candidates(entry: Mapping[str, Any], folder: Path, images: str | Path | None) -> list[Path]:
+    """Where an image may be."""
     name = entry["file_name"]
     if images is not None:
-        candidates = [Path(images) / name]
-    else:
-        candidates = [folder / entry.get("path", name).lstrip("/"), folder / name]
-        candidates.append(folder / "images" / name)
-    for path in candidates:
-        if path.is_file():
-            return ImageFile(path=path.absolute(), name=name)
-    looked_for = " nor ".join(dict.fromkeys(map(str, candidates)))
-    raise InputError(f"no image of the COCO file's “{name}”: neither {looked_for}")
+        return [Path(images) / name]
+    beside = folder / entry.get("path", name).lstrip("/")
+    return list(dict.fromkeys([beside, folder / name, folder / "images" / name]))
+
+
+def _none_found(entry: Mapping[str, Any], folder: Path, images: str | Path | None) -> str:
+    looked_for = " nor ".join(map(str, _candidates(entry, folder, images)))
+    return (
+        f"none of the COCO file's images is there; the first, “{entry['file_name']}”, is neither "
+        f"{looked_for}"
+    )
 
 
 def _rasterise(

@@ -112,11 +112,14 @@ class GroundTruthSet:
     part_names : tuple of str
         Part i has the label i + 1.
     images : tuple of GroundTruthImage
+    missing : tuple of str
+        Names of images that are annotated, but not there.
     """
 
     name: str
     part_names: tuple[str, ...]
     images: tuple[GroundTruthImage, ...]
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.part_names) >= UNNAMED:

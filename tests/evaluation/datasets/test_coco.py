@@ -153,8 +153,15 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no COCO file .*/annotations\.json"):
         load_coco(tmp_path)
     folder = write_coco(tmp_path, [])
-    (folder / "a.jpg").unlink()
-    with pytest.raises(InputError, match=r"“a\.jpg”: neither .*/a\.jpg nor .*/images/a\.jpg"):
+    content = json.loads((folder / "annotations.json").read_text())
+    content["images"].append({**content["images"][0], "id": 99, "file_name": "gone.jpg"})
+    (folder / "annotations.json").write_text(json.dumps(content))
+    truth = load_coco(folder)
+    assert truth.missing == ("gone.jpg",)
+    assert "gone.jpg" not in [item.image.name for item in truth.images] and len(truth) > 0
+    for path in folder.glob("*.jpg"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"“a\.jpg”, is neither .*/a\.jpg nor .*/images/a\.jpg"):
         load_coco(folder)
 
 

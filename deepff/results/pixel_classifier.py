@@ -1,0 +1,94 @@
+"""A linear classifier of cells by the activations of several layers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.features.activations import Activations
+from deepff.features.pixel_layers import cell_layer
+from deepff.features.source import FeatureSource
+from deepff.results.heatmaps import HeatMaps
+from deepff.runtime import distributed
+from deepff.runtime.distributed import gather_rows
+from deepff.runtime.parallel import in_parallel
+
+
+@dataclass(frozen=True)
+class PixelClassifier:
+    """A linear classifier of cells, as :mod:`deepff.regions.pixel_classifier` fits it.
+
+    A cell's logits are b + Σ W_l x_l over the layers l, with x_l the layer's rows, scaled to length
+    1 and interpolated bilinearly to the cell; the background's logit is 0.
+
+    Attributes
+    ----------
+    weights : Tensor, (k, c)
+        W: for each class the layers' channels side by side.
+    bias : Tensor, (k,)
+        b.
+    sources : tuple of FeatureSource
+        One for each layer. Cells are those of the layer whose stride is nearest to 8
+        (:func:`deepff.features.pixel_layers.cell_layer`).
+    """
+
+    weights: Tensor
+    bias: Tensor
+    sources: tuple[FeatureSource, ...]
+
+    def probabilities(self, rows: Sequence[Tensor], grids: Sequence[tuple[int, int]]) -> Tensor:
+        """How likely each cell of one image is each class.
+
+        Parameters
+        ----------
+        rows : sequence of Tensor, each (cells, c)
+            The image's rows of each layer.
+        grids : sequence of (h, w)
+            Of each layer.
+
+        Returns
+        -------
+        Tensor, (k, h, w)
+            What they lack of 1 in sum is the background's.
+        """
+        shape = grids[cell_layer(self.sources)]
+        logits = self.bias.to(rows[0])[:, None, None].expand(-1, *shape)
+        split = self.weights.to(rows[0]).split([source.channels for source in self.sources], dim=1)
+        for own, grid, weights in zip(rows, grids, split, strict=True):
+            # The classifier is linear, so its maps are interpolated and not the channels.
+            logits = logits + interpolated(unit_rows(own) @ weights.T, grid, shape)
+        return functional.pad(logits, (0, 0, 0, 0, 1, 0)).softmax(0)[1:]
+
+    @torch.no_grad()
+    def heatmaps(self, activations: Sequence[Activations]) -> HeatMaps:
+        """The probabilities in every image, on the cells; over several ranks in all of theirs."""
+        layers = [layer.image_rows for layer in activations]
+        grids = image_grids(activations)
+        found = in_parallel(
+            lambda index: self.probabilities([rows[index] for rows in layers], grids[index]),
+            [2 * sum(4 * rows[index].numel() for rows in layers) for index in range(len(grids))],
+        )
+        none = torch.zeros(0, len(self.bias), device=activations[0].blocks[0].device)
+        coefficients = gather_rows(torch.cat([none, *(maps.flatten(1).T for maps in found)]))
+        images = distributed.gather(activations[cell_layer(self.sources)].images)
+        # Probabilities are on one scale already.
+        return HeatMaps.of_images(coefficients, images, torch.ones(len(self.bias)))
+
+
+def image_grids(activations: Sequence[Activations]) -> list[list[tuple[int, int]]]:
+    """Each image's grids of all layers."""
+    records = zip(*(layer.images for layer in activations), strict=True)
+    return [[record.grid for record in of_image] for of_image in records]
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Rows at length 1; rows of zeros as they are."""
+    return functional.normalize(rows, dim=1, eps=1e-6)
+
+
+def interpolated(rows: Tensor, grid: tuple[int, int], shape: tuple[int, int]) -> Tensor:
+    """Rows of a grid, (cells, c), as maps of another, (c, *shape), bilinearly."""
+    maps = rows.T.reshape(1, -1, *grid)
+    return functional.interpolate(maps, shape, mode="bilinear", align_corners=False)[0]
