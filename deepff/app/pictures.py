@@ -11,25 +11,19 @@ from io import BytesIO
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
-from torch.nn import functional
 
 from deepff.app.labels import Labels, Settings
+from deepff.app.reduced import reduced, scaled
 from deepff.export.instances import Instance
 from deepff.images.reading import UnreadableImageError
-from deepff.options import Refinement, Threshold
-from deepff.regions.dense_crf import dense_crf
-from deepff.regions.find import available, refined
-from deepff.regions.guided_crf import refined_labels, unary_probabilities, without_holes
-from deepff.regions.parts import part_probabilities, refined_parts
-from deepff.regions.pixel_classifier import refined_classes
-from deepff.regions.thresholds import label_map, masks, thresholds
+from deepff.options import Refinement
+from deepff.regions.find import Regions, region_finder
 from deepff.report.colors import factor_colors
 from deepff.report.overlays import overlay
 from deepff.report.region_pictures import region_picture
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.histogram import Histogram
 from deepff.results.result import Result
+from deepff.results.run import Run
 
 IN_VIEW = 5
 SIDE = 384
@@ -55,7 +49,8 @@ class Pictures:
         self.photo = lru_cache(64)(self._photo)
         self.factor_labels = lru_cache(256)(self._factor_labels)
         self.strengths = lru_cache(self._strengths)
-        self._histogram = lru_cache(self._sampled_histogram)
+        self._reduced = lru_cache(self._reduced_run)
+        self._finder = lru_cache(16)(self._region_finder)
 
     def masks(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with its regions in their colours."""
@@ -125,7 +120,7 @@ class Pictures:
 
     def _photo(self, index: int) -> tuple[np.ndarray, str | None]:
         """The photograph, grey where it cannot be read any more, and why."""
-        shape = _scaled(self.result.image_sizes[index], SIDE)
+        shape = scaled(self.result.image_sizes[index], SIDE)
         try:
             image = self.result.images[index].read(min_longest_side=SIDE)
         except UnreadableImageError as error:
@@ -134,71 +129,16 @@ class Pictures:
 
     def _factor_labels(self, settings: Settings, index: int) -> np.ndarray:
         """One factor per pixel of the picture: 0 is the background, factor j is j + 1."""
-        of = self.result.factorization(settings.k)
-        refine = available(settings.region_options, of).refine
         if self.photo(index)[1] is not None:  # without it there is nothing to refine along
-            refine = Refinement.NONE
-        settings = replace(settings, refine=refine)
-        heatmaps = self._heatmaps(settings.k)
-        if of.classified is not None and settings.refine == Refinement.CLASSIFIER:
-            maps = of.classified.grid(index)
-            found = without_holes(refined_classes(self._small(index), maps, _CRF_SIDE))
-        elif self.result.parts_of is not None:
-            found = self._part_probabilities(heatmaps, settings, index)
-        elif settings.refine != Refinement.NONE:
-            found = self._refined(heatmaps, settings, index)
-        else:
-            maps = heatmaps.upsampled(index, self._shape(index))
-            on = masks(maps, self._threshold(heatmaps, settings, index))
-            return label_map(maps, on, heatmaps.scale).cpu().numpy()
-        return refined_labels(self._at_full_size(found, index)).cpu().numpy()
+            settings = replace(settings, refine=Refinement.NONE)
+        return self._finder(settings)(index).labels.cpu().numpy()
 
-    def _part_probabilities(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
-        """Of parts of the object, as :func:`deepff.regions.find.find_regions` makes them."""
-        crf = settings.refine != Refinement.NONE
-        whole = self.result.object
-        if self.result.parts_of == "object" and whole is not None:
-            object_maps = whole.factorizations[1].heatmaps
-            if crf:
-                probability = self._refined(object_maps, settings, index)
-                return refined_parts(self._small(index), probability, heatmaps.grid(index))
-            limit = self._threshold(object_maps, settings, index)
-            maps = object_maps.upsampled(index, self._shape(index))
-            return part_probabilities(unary_probabilities(maps, limit), heatmaps.grid(index))
-        shares = heatmaps.upsampled(index, self._shape(index))
-        return dense_crf(self._small(index), shares) if crf else shares
+    def _region_finder(self, settings: Settings) -> Callable[[int], Regions]:
+        run = self._reduced(settings.k)
+        return region_finder(run, settings.k, settings.region_options, _CRF_SIDE)
 
-    def _refined(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
-        """Probabilities at the size of :meth:`_small`."""
-        small = self._small(index)
-        limit = self._threshold(heatmaps, settings, index) / heatmaps.scale
-        return refined(small, heatmaps.normalized(index, small.shape[:2]), limit, settings.refine)
-
-    def _threshold(self, heatmaps: HeatMaps, settings: Settings, index: int) -> Tensor:
-        per_image = settings.threshold == Threshold.OTSU_IMAGE
-        over = (
-            [heatmaps.upsampled(index, self._shape(index))]
-            if per_image
-            else self._histogram(heatmaps)
-        )
-        row = thresholds(over, settings.threshold, settings.region_options.value)[0]
-        return row.to(heatmaps.scale)
-
-    def _sampled_histogram(self, heatmaps: HeatMaps) -> Histogram:
-        bank = self.result.applied
-        return Histogram.sampled(heatmaps) if bank is None else bank.histograms[heatmaps.n_factors]
-
-    def _shape(self, index: int) -> tuple[int, int]:
-        height, width = self.photo(index)[0].shape[:2]
-        return height, width
-
-    def _small(self, index: int) -> np.ndarray:
-        """The photograph at the size that the CRF works at here."""
-        photo = self.photo(index)[0]
-        return _resized(photo, _scaled(photo.shape[:2], _CRF_SIDE))
-
-    def _at_full_size(self, maps: Tensor, index: int) -> Tensor:
-        return functional.interpolate(maps[None], self._shape(index), mode="bilinear")[0]
+    def _reduced_run(self, k: int) -> Run:
+        return reduced(self.result, k, lambda index: self.photo(index)[0], SIDE)
 
 
 def merged(labels: Labels) -> dict[int, int]:
@@ -244,12 +184,6 @@ def covering(strengths: np.ndarray, count: int) -> list[int]:
         chosen.append(int(gains.argmax()))
         covered = np.maximum(covered, shares[chosen[-1]])
     return chosen
-
-
-def _scaled(size: tuple[int, ...], side: int) -> tuple[int, int]:
-    """(height, width) with the longer side scaled to ``side`` pixels."""
-    height, width = (max(1, round(side * length / max(size))) for length in size)
-    return height, width
 
 
 def _resized(image: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

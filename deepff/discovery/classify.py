@@ -11,7 +11,6 @@ from deepff.features.pixel_layers import cell_layer
 from deepff.features.source import FeatureSource
 from deepff.options import Refinement, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
-from deepff.regions.find import photo_of, refined
 from deepff.regions.guided_crf import refined_masks, without_holes
 from deepff.regions.parts import refined_parts
 from deepff.regions.pixel_classifier import (
@@ -19,6 +18,7 @@ from deepff.regions.pixel_classifier import (
     refined_classes,
     sampled_images,
 )
+from deepff.regions.refine import photo_of, refined
 from deepff.regions.thresholds import thresholds
 from deepff.results.factorization import Factorization
 from deepff.runtime.distributed import rows_before

@@ -22,9 +22,9 @@ from deepff.features.extraction import extract_layers
 from deepff.features.layers import Layer
 from deepff.features.source import FeatureSource
 from deepff.options import Refinement, Threshold
-from deepff.regions.find import refined
 from deepff.regions.guided_crf import guided_crf, refined_masks, without_holes
 from deepff.regions.pixel_classifier import refined_classes
+from deepff.regions.refine import refined
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps

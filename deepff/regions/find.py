@@ -5,27 +5,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.features.activations import ImageRecord
-from deepff.images.reading import UnreadableImageError
 from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
-from deepff.regions.guided_crf import (
-    GUIDED_CRF_SIZE,
-    as_image_batch,
-    at_working_size,
-    enclosed,
-    guided_crf,
-    unary_probabilities,
-    without_holes,
-)
+from deepff.regions.guided_crf import enclosed, unary_probabilities
 from deepff.regions.part_names import check_parts, factor_names, part_map
 from deepff.regions.parts import part_probabilities
 from deepff.regions.pixel_classifier import refined_classes
+from deepff.regions.refine import REFINERS, photo_of
 from deepff.regions.thresholds import label_map, masks, thresholds
 from deepff.results.bands import BAND_BYTES, Band, bands
 from deepff.results.factorization import Factorization
@@ -40,9 +30,6 @@ Bands = Callable[[], Iterator[Band]]
 _LABEL_BYTES = 2
 _CRF_BYTES = 12
 _N_BANDS = 5
-
-# After these, what the factors enclose is theirs.
-_FILLED = (Refinement.DENSE_CRF, Refinement.CLASSIFIER)
 
 
 @dataclass(frozen=True)
@@ -109,17 +96,39 @@ def find_regions(
     InputError
         An option is out of its range, or the CRF cannot read an image any more.
     """
+    options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
+    costs = _costs(result.factorization(k).heatmaps, options)
+    yield from in_parallel(region_finder(result, k, options), costs, memory)
+
+
+def region_finder(
+    result: Run, k: int | None, options: RegionOptions, crf_size: int | None = None
+) -> Callable[[int], Regions]:
+    """What finds the regions of one image, by its number; see :func:`find_regions`.
+
+    Thresholds over the set are found here and now, those of single images when they are asked for.
+
+    Parameters
+    ----------
+    result, k, options
+        As for :func:`find_regions`.
+    crf_size : int, optional
+        The most pixels along the longer side that refinements work at; by default as many as each
+        is made for.
+    """
     found = result.factorization(k)
-    options = available(options or RECIPE_OPTIONS[result.recipe], found)
+    options = available(options, found)
     names = region_names(result, k, options)
-    regions_of = (
-        _factor_regions(result, found, options)
-        if result.parts_of is None
-        else _part_regions(result, found, options)
-    )
-    for regions in in_parallel(regions_of, _costs(found.heatmaps, options), memory):
-        named = regions if options.parts is None else _by_part(regions, options.parts, names)
-        yield replace(named, names=tuple(names))
+    of_result = _factor_regions if result.parts_of is None else _part_regions
+    regions_of = of_result(result, found, options, crf_size)
+
+    def named_regions(index: int) -> Regions:
+        regions = regions_of(index)
+        if options.parts is not None:
+            regions = _by_part(regions, options.parts, names)
+        return replace(regions, names=tuple(names))
+
+    return named_regions
 
 
 def available(options: RegionOptions, found: Factorization) -> RegionOptions:
@@ -154,8 +163,8 @@ def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor
     """
     factor = result.factorization(1)
     options = available(options, factor)
-    bands_of = _probabilities(result, factor, options)
-    holes = options.refine in _FILLED
+    bands_of = _probabilities(result, factor, options, None)
+    holes = _fills_holes(options)
 
     def whole(index: int) -> Tensor:
         found = bands_of(index)
@@ -173,17 +182,18 @@ def _costs(heatmaps: HeatMaps, options: RegionOptions) -> list[int]:
 
 
 def _factor_regions(
-    result: Run, factors: Factorization, options: RegionOptions
+    result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Regions]:
     heatmaps = factors.heatmaps
     if options.refine != Refinement.NONE:
-        return _refined_regions(result, factors, options)
-    limits = _limits(result, heatmaps, options)
+        return _refined_regions(result, factors, options, crf_size)
+    limit_of = _limits(result, heatmaps, options)
 
     def regions(index: int) -> Regions:
-        found = _no_regions(heatmaps.n_factors, heatmaps.image_sizes[index], limits.device)
+        limit = limit_of(index)
+        found = _no_regions(heatmaps.n_factors, heatmaps.image_sizes[index], limit.device)
         for rows, maps in heatmaps.bands(index):
-            found.masks[:, rows] = masks(maps, limits[index])
+            found.masks[:, rows] = masks(maps, limit)
             found.labels[rows] = label_map(maps, found.masks[:, rows], heatmaps.scale)
         return found
 
@@ -191,10 +201,10 @@ def _factor_regions(
 
 
 def _refined_regions(
-    result: Run, factors: Factorization, options: RegionOptions
+    result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Regions]:
-    bands_of = _probabilities(result, factors, options)
-    holes = options.refine in _FILLED
+    bands_of = _probabilities(result, factors, options, crf_size)
+    holes = _fills_holes(options)
 
     def regions(index: int) -> Regions:
         found = bands_of(index)
@@ -204,25 +214,26 @@ def _refined_regions(
 
 
 def _part_regions(
-    result: Run, factors: Factorization, options: RegionOptions
+    result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Regions]:
     """One part per pixel: the parts share what is object, and are refined together."""
     if options.refine == Refinement.GUIDED_CRF:
         raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
     if options.refine == Refinement.CLASSIFIER:
-        return _refined_regions(result, factors, options)
+        return _refined_regions(result, factors, options, crf_size)
     if result.object is None and result.applied is None:
         raise InputError("the result of the object, in the folder object, is gone; run it again")
     crf = options.refine == Refinement.DENSE_CRF
     heatmaps = factors.heatmaps
     object_bands = None
     if result.object is not None and result.parts_of == "object":
-        object_bands = _probabilities(result.object, result.object.factorization(1), options)
+        object_factor = result.object.factorization(1)
+        object_bands = _probabilities(result.object, object_factor, options, crf_size)
 
     def regions(index: int) -> Regions:
         maps, size = heatmaps.grid(index), heatmaps.image_sizes[index]
         if crf:
-            photo = _photo(result, index, DENSE_CRF_SIZE)
+            photo = _photo(result, index, crf_size or DENSE_CRF_SIZE)
             maps = dense_crf(
                 photo,
                 heatmaps.upsampled(index, (photo.shape[1], photo.shape[2]))
@@ -237,45 +248,55 @@ def _part_regions(
     return regions
 
 
-def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Tensor:
-    """Each factor's threshold for every image, (n, k)."""
-    if result.applied is None or options.threshold == Threshold.OTSU_IMAGE:
-        return thresholds(heatmaps, options.threshold, options.value)
-    histogram = result.applied.histograms[heatmaps.n_factors]
-    row = thresholds(histogram, options.threshold, options.value)
-    return row.to(heatmaps.scale).expand(len(heatmaps), -1)
+def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Callable[[int], Tensor]:
+    """Each factor's threshold in an image, (k,)."""
+    if options.threshold == Threshold.OTSU_IMAGE:
+        return lambda index: thresholds(heatmaps.alone(index), options.threshold)[0]
+    over = heatmaps if result.applied is None else result.applied.histograms[heatmaps.n_factors]
+    row = thresholds(over, options.threshold, options.value)[0].to(heatmaps.scale)
+    return lambda index: row
 
 
 def _probabilities(
-    result: Run, factors: Factorization, options: RegionOptions
+    result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Bands]:
     """The factors' probabilities in an image in bands, (k, rows, W): 1/2 at the threshold.
 
-    After a dense CRF, holes are not filled yet.
+    Holes are not filled yet.
     """
     heatmaps = factors.heatmaps
     if options.refine == Refinement.CLASSIFIER and factors.classified is not None:
-        return partial(_classified, result, factors.classified)
-    limits = _limits(result, heatmaps, options)
+        size = min(DENSE_CRF_SIZE, crf_size or DENSE_CRF_SIZE)
+        return partial(_classified, result, factors.classified, size)
+    limit_of = _limits(result, heatmaps, options)
 
     def unrefined(index: int) -> Iterator[Band]:
+        limit = limit_of(index)
         for rows, maps in heatmaps.bands(index):
-            yield rows, unary_probabilities(maps, limits[index])
+            yield rows, unary_probabilities(maps, limit)
 
     def probabilities(index: int) -> Bands:
         if options.refine == Refinement.NONE:
             return partial(unrefined, index)
-        size = DENSE_CRF_SIZE if options.refine == Refinement.DENSE_CRF else GUIDED_CRF_SIZE
-        photo, limit = _photo(result, index, size), limits[index] / heatmaps.scale
-        small = _refined(photo, heatmaps.normalized(index), limit, options.refine)
+        refiner = REFINERS[Refinement(options.refine)]
+        size = min(refiner.size, crf_size or refiner.size)
+        photo, limit = _photo(result, index, size), limit_of(index) / heatmaps.scale
+        small = refiner.probabilities(photo, heatmaps.normalized(index), limit, size)
         return partial(bands, small, heatmaps.image_sizes[index])
 
     return probabilities
 
 
-def _classified(result: Run, maps: HeatMaps, index: int) -> Bands:
-    photo = _photo(result, index, DENSE_CRF_SIZE)
-    return partial(bands, refined_classes(photo, maps.grid(index)), maps.image_sizes[index])
+def _classified(result: Run, maps: HeatMaps, size: int, index: int) -> Bands:
+    photo = _photo(result, index, size)
+    found = refined_classes(photo, maps.grid(index), size)
+    return partial(bands, found, maps.image_sizes[index])
+
+
+def _fills_holes(options: RegionOptions) -> bool:
+    if options.refine == Refinement.CLASSIFIER:
+        return True
+    return options.refine != Refinement.NONE and REFINERS[Refinement(options.refine)].fills_holes
 
 
 def _foreground(probabilities: Bands, holes: bool) -> Tensor:
@@ -312,48 +333,6 @@ def _no_regions(k: int, size: Sequence[int], device: torch.device) -> Regions:
     )
 
 
-def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:
-    """The factors' probabilities along the edges of one image, or of a batch of one shape.
-
-    Parameters
-    ----------
-    image : ndarray uint8 (H, W, 3), or Tensor float (..., 3, H, W) in [0, 1]
-    maps : Tensor, (..., k, h, w)
-        At any size, normalised to [0, 1] over the set.
-    thresholds : Tensor, (..., k)
-        In the same units.
-    refine : "guided-crf" or "dense-crf"
-        After the latter, holes are filled (:func:`deepff.regions.guided_crf.without_holes`).
-
-    Returns
-    -------
-    Tensor, (..., k, H, W)
-
-    Raises
-    ------
-    InputError
-        There is no such refinement.
-    """
-    found = _refined(image, maps, thresholds, refine)
-    return without_holes(found) if refine == Refinement.DENSE_CRF else found
-
-
-def _refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine: str) -> Tensor:
-    """As :func:`refined`, before holes are filled."""
-    if refine == Refinement.GUIDED_CRF:
-        return guided_crf(image, maps, thresholds, size=GUIDED_CRF_SIZE)
-    if refine == Refinement.DENSE_CRF:
-        # Probabilities change faster than the maps that they come from: upsampling these first is
-        # worth 0.009 IoU on iCoseg.
-        _, smooth = at_working_size(as_image_batch(image, maps), maps, DENSE_CRF_SIZE)
-        smooth = smooth if maps.ndim == 4 else smooth[0]
-        unary = unary_probabilities(smooth, thresholds)
-        return dense_crf(image, unary, size=DENSE_CRF_SIZE)
-    raise InputError(
-        f"there is no refinement {refine!r} of one image; choose guided-crf or dense-crf"
-    )
-
-
 def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regions:
     merged = [
         found.masks[[factor for factor, name in parts.items() if name == wanted]].any(0)
@@ -365,30 +344,3 @@ def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regi
 
 def _photo(result: Run, index: int, size: int) -> Tensor:
     return photo_of(result.images[index], size).to(result.coefficients.device)
-
-
-def photo_of(image: ImageRecord, size: int) -> Tensor:
-    """An image of the set as (3, h, w) in [0, 1], reduced to the size that a CRF works at.
-
-    Raises
-    ------
-    InputError
-        It cannot be read any more, or has another size than it had.
-    """
-    try:
-        pixels = image.read()
-    except UnreadableImageError as error:
-        back = "" if image.path is None else f": put it back at {image.path}"
-        raise InputError(
-            f"the CRF needs the photograph {image.name}, which cannot be read any more "
-            f"({error}){back}, or go without CRF"
-        ) from error
-    if pixels.shape[:2] != image.size:
-        raise InputError(
-            f"the CRF needs the photograph {image.name} as it was, {image.size} pixels, but it "
-            f"now has {pixels.shape[:2]}" + ("" if image.path is None else f": {image.path}")
-        )
-    # One channel at a time, as a large image in floats takes many times what its file does.
-    channels = (torch.from_numpy(pixels[..., i]).float()[None, None].div_(255) for i in range(3))
-    reduced = [at_working_size(channel, channel, size)[0][0] for channel in channels]
-    return torch.cat(reduced)

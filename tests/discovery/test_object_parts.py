@@ -23,9 +23,9 @@ from deepff.features.extraction import extract_layers
 from deepff.features.layers import map_layers, resolve_layer
 from deepff.features.loading import load_backbone
 from deepff.images.reading import read_image
-from deepff.regions.find import refined
 from deepff.regions.guided_crf import refined_labels, refined_masks
 from deepff.regions.parts import object_shares, part_probabilities, refined_parts
+from deepff.regions.refine import refined
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.heatmaps import HeatMaps
 
