@@ -261,11 +261,12 @@ def principal_components(rows: Tensor) -> tuple[Tensor, Tensor]:
     Scaled by the standard deviation along the first, so that a penalty weighs on what varies less.
     """
     mean = rows.mean(0)
-    centred = (rows - mean).double()
+    # Not every device has doubles.
+    centred = (rows - mean).cpu().double()
     variances, vectors = torch.linalg.eigh(centred.T @ centred / len(rows))
     first = vectors.flip(1)[:, :_DIMENSIONS]
     scale = variances[-1].clamp_min(torch.finfo(torch.float32).tiny).sqrt()
-    return mean, (first / scale).float()
+    return mean, (first / scale).to(mean)
 
 
 def _drawn(n: int, k: int, seed: int) -> Tensor:
