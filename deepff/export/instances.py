@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepff.export.photographs import subsets
+from deepff.export.subsets import subsets
 from deepff.images.files import output_names
 from deepff.images.sources import Source
 from deepff.options import RECIPE_OPTIONS, ExportOptions, Instances, RegionOptions, chosen

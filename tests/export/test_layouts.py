@@ -17,8 +17,8 @@ from planted import result_of
 from deepff.errors import InputError
 from deepff.export.formats import export
 from deepff.export.instances import find_instances
-from deepff.export.photographs import subsets
 from deepff.export.polygons import enclosed_area, instance_polygons
+from deepff.export.subsets import subsets
 from deepff.export.yolo import labels_of
 from deepff.options import ExportOptions, RegionOptions, parsed_split
 from deepff.results.result import Result

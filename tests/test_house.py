@@ -1,0 +1,55 @@
+"""The house as CONTRIBUTING.md has it: no circles, one place for every choice."""
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import deepff
+from deepff.export.formats import CONTENTS, FORMATS
+from deepff.factorization import METHODS
+from deepff.options import ExportFormat, Method, Refinement
+from deepff.regions.refine import REFINERS
+
+PACKAGE = Path(deepff.__file__).parent
+
+
+def imports() -> dict[str, set[str]]:
+    """What each file of the package imports of it, inside functions too."""
+    files = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        files[".".join(parts).removesuffix(".__init__")] = path
+    found: dict[str, set[str]] = {}
+    for name, path in files.items():
+        found[name] = set()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                target = whole if whole in files else node.module
+                # The package itself names everything, and is imported for its version alone.
+                if target in files and target not in (name, "deepff"):
+                    found[name].add(target)
+    return found
+
+
+def test_no_two_files_import_each_other_however_far_round() -> None:
+    try:
+        TopologicalSorter(imports()).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a circle of imports: {' -> '.join(error.args[1])}") from None
+
+
+def test_choices_need_no_torch() -> None:
+    code = "import deepff.options, sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_choice_has_what_does_it() -> None:
+    assert set(FORMATS) == set(CONTENTS) == set(ExportFormat)
+    assert set(METHODS) == set(Method)
+    # The classifier's probabilities come with the factorization, not with the image.
+    assert {*REFINERS, Refinement.NONE, Refinement.CLASSIFIER} == set(Refinement)
