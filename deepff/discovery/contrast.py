@@ -29,7 +29,7 @@ from deepff.runtime.distributed import all_reduce_sum, gather_rows
 MIN_SEPARATION = 0.11
 
 _BORDER = 0.1  # of each side
-_RARE = 1e-3  # activation below which a channel counts as silent
+_SILENT = 1e-3  # a mean activation below which a channel says nothing
 _POWER = 2
 _MAX_ITER, _TOL = 100, 1e-5
 
@@ -50,7 +50,7 @@ class BorderContrast:
     @property
     def contrast(self) -> Tensor:
         """g = max(0, (μ_in − μ_border) / (μ_in + μ_border + 10⁻³)), (c,), in [0, 1)."""
-        total = self.inside + self.border + _RARE
+        total = self.inside + self.border + _SILENT
         return ((self.inside - self.border) / total).clamp_min(0)
 
     @property

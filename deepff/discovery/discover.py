@@ -167,7 +167,7 @@ def discover(
     layers = _layers(layer_map, layer, plan)
     classified = pixel_layers(layer_map) if plan.is_classified else []
     every = list({x.path: x for x in (*layers, *classified)}.values())
-    multiple = max(x.stride for x in every)
+    coarsest_stride = max(x.stride for x in every)
     watch.lap("loading the network")
     extracted, skipped = extract_layers(
         own_share(files, size),
@@ -185,7 +185,9 @@ def discover(
     activations = [by_path[x.path] for x in layers]
 
     def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
-        return tuple(FeatureSource.of(backbone, x, size, amp, multiple, stretch) for x in layers)
+        return tuple(
+            FeatureSource.of(backbone, x, size, amp, coarsest_stride, stretch) for x in layers
+        )
 
     watch.lap("network")
     border = border_weights(activations) if plan.weighting == ChannelWeights.BORDER else None

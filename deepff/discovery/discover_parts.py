@@ -136,11 +136,12 @@ def discover_parts(
     )
     watch.lap("network")
     by_path = {layer.path: found for layer, found in zip(layers, extracted, strict=True)}
-    multiple = max(layer.stride for layer in layers)
+    coarsest_stride = max(layer.stride for layer in layers)
 
     def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
         return tuple(
-            FeatureSource.of(backbone, layer, size, amp, multiple, stretch) for layer in layers
+            FeatureSource.of(backbone, layer, size, amp, coarsest_stride, stretch)
+            for layer in layers
         )
 
     of_object = [by_path[layer.path] for layer in object_layers]

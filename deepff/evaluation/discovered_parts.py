@@ -33,9 +33,9 @@ from deepff.evaluation.predictions import (
     attempt,
     collect,
     count_by_variant,
-    each,
     failure_notes,
     image_masks,
+    read_each,
     require_success,
     to_stderr,
 )
@@ -293,7 +293,7 @@ def part_tables(
     require_success(scores, failures)
     done = {set_name: score for set_name, score in scores.items() if score is not None}
     columns = [*scores, "mean"]
-    counts = each(scores, lambda score: score.n_images)
+    counts = read_each(scores, lambda score: score.n_images)
     rows = [Row("images", [*counts, None])]
     # One set may lack the parts inside the object.
     computed = dict.fromkeys(key for score in done.values() for key in score.means)
@@ -329,7 +329,7 @@ def part_tables(
 
 
 def _mean_row(scores: Mapping[str, PartScores | None], method: str, k: int) -> Row:
-    values = each(scores, lambda score: score.means.get((method, k)))
+    values = read_each(scores, lambda score: score.means.get((method, k)))
     return Row(f"{method}, k = {k}", [*values, mean_of_known(values)])
 
 

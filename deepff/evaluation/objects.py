@@ -27,9 +27,9 @@ from deepff.evaluation.predictions import (
     collect,
     contrast_masks,
     count_by_variant,
-    each,
     failure_notes,
     image_masks,
+    read_each,
     require_success,
     to_stderr,
 )
@@ -163,7 +163,7 @@ def object_table(
     methods = sorted(done[0].by_method, key=lambda m: first.index(m) if m in first else len(first))
     rows = [_method_row(scores, method) for method in methods]
     if not count_rows:
-        counts = each(scores, lambda score: score.n_images)
+        counts = read_each(scores, lambda score: score.n_images)
         count_rows = [Row("images", [*counts, None])]
     published, published_notes = published_rows(name, columns)
     return Table(
@@ -233,10 +233,10 @@ def _best_iou(box: Box | None, boxes: Sequence[BoxCoordinates]) -> float:
 
 
 def _count_row(scores: Mapping[str, Scores | None], filter: str) -> Row:
-    counts = each(scores, lambda score: score.counts[filter])
+    counts = read_each(scores, lambda score: score.counts[filter])
     return Row(f"images, filter {filter}", [*counts, None])
 
 
 def _method_row(scores: Mapping[str, Scores | None], method: str) -> Row:
-    values = each(scores, lambda score: float(np.mean(score.by_method[method])))
+    values = read_each(scores, lambda score: float(np.mean(score.by_method[method])))
     return Row(method, [*values, mean_of_known(values)])

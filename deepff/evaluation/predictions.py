@@ -139,9 +139,9 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     if network.object_layers:
         found, _ = contrast_object([by_path[x.path] for x in network.object_layers])
     if found is not None and network.cell_layers:
-        multiple = max(layer.stride for layer in layers)
+        coarsest_stride = max(layer.stride for layer in layers)
         sources = [
-            FeatureSource.of(network.backbone, x, network.size, False, multiple)
+            FeatureSource.of(network.backbone, x, network.size, False, coarsest_stride)
             for x in network.cell_layers
         ]
         of_cells = [by_path[x.path] for x in network.cell_layers]
@@ -257,7 +257,7 @@ def attempt(
     return outcome
 
 
-def each(outcomes: Mapping[str, T | None], read: Callable[[T], U | None]) -> list[U | None]:
+def read_each(outcomes: Mapping[str, T | None], read: Callable[[T], U | None]) -> list[U | None]:
     """What `read` makes of each outcome, None where there is none."""
     return [None if outcome is None else read(outcome) for outcome in outcomes.values()]
 

@@ -57,7 +57,7 @@ def plan(
     backbone: Backbone,
     layers: Sequence[Layer],
     size: int,
-    multiple: int,
+    coarsest_stride: int,
     with_digests: bool,
     stretch: bool,
 ) -> tuple[list[PlannedImage], dict[str, str]]:
@@ -78,7 +78,7 @@ def plan(
                 reasons[file.name] = str(header)
                 continue
             own_size, digest = header
-            shape = resized_shape(*own_size, size, multiple)
+            shape = resized_shape(*own_size, size, coarsest_stride)
             if shape not in grids:
                 grids[shape] = _grids(backbone, layers, shape)
             records = tuple(

@@ -143,9 +143,15 @@ def extract_layers(
         raise InputError(f"mixed precision needs a CUDA device; this run is on {backbone.device}")
     if len({layer.path for layer in layers}) < len(layers):
         raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
-    multiple = max(layer.stride for layer in layers)
+    coarsest_stride = max(layer.stride for layer in layers)
     planned, reasons = plan(
-        files, backbone, layers, size, multiple, with_digests=cache is not None, stretch=stretch
+        files,
+        backbone,
+        layers,
+        size,
+        coarsest_stride,
+        with_digests=cache is not None,
+        stretch=stretch,
     )
     n_bytes = 4 * sum(
         record.n_cells * layer.channels
@@ -158,7 +164,8 @@ def extract_layers(
     temporary = TemporaryDirectory(prefix="deepff-") if cache is None and not fits else None
     with temporary or nullcontext(cache) as folder:
         sources = [
-            FeatureSource.of(backbone, layer, size, amp, multiple, stretch) for layer in layers
+            FeatureSource.of(backbone, layer, size, amp, coarsest_stride, stretch)
+            for layer in layers
         ]
         stores: list[_Memory | ActivationCache] = [
             _Memory(source.channels, backbone.device)
