@@ -1,6 +1,6 @@
 """What the masks of a set teach: the pixel classifier of the object, or of its parts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -21,6 +21,7 @@ from deepff.regions.pixel_classifier import (
 from deepff.regions.refine import photo_of, refined
 from deepff.regions.thresholds import thresholds
 from deepff.results.factorization import Factorization
+from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.distributed import rows_before
 from deepff.runtime.progress import track
 
@@ -86,19 +87,19 @@ def classify_object(
 
 
 def classify_parts(
-    found: Factorization,
+    found: Mapping[int, Factorization],
     whole: Factorization | None,
     activations: Sequence[Activations],
     sources: Sequence[FeatureSource],
     progress: bool = False,
-) -> Factorization:
-    """Parts with the pixel classifier that their masks teach: a class a part, and the background.
+) -> dict[int, Factorization]:
+    """Parts with the pixel classifiers that their masks teach: a class a part, and the background.
 
     Parameters
     ----------
-    found : Factorization
-        As :func:`deepff.discovery.object_parts.factorize_inside` or, without an object,
-        :func:`deepff.discovery.object_parts.factorize_filled` gives it.
+    found : mapping of int to Factorization
+        By k, as :func:`deepff.discovery.object_parts.factorize_inside` or, without an object,
+        :func:`deepff.discovery.object_parts.factorize_filled` gives them.
     whole : Factorization, optional
         The object, as for :func:`classify_object`.
     activations, sources, progress
@@ -106,29 +107,30 @@ def classify_parts(
 
     Returns
     -------
-    Factorization
+    dict of int to Factorization
         As :func:`classify_object`.
     """
-    shares = found.heatmaps
     images = activations[cell_layer(sources)].images
-    if whole is None:
-        photo = _photos(images)
-        lesson = _Lesson(
-            photo,
-            lambda index: dense_crf(photo(index), shares.grid(index)),
-            lambda index: shares.grid(index).sum(0),
-            _PART_ROUNDS,
-        )
-    else:
-        of_object = _object_lesson(whole, images)
-        lesson = replace(
-            of_object,
-            first=lambda index: refined_parts(
-                of_object.photo(index), of_object.first(index), shares.grid(index)
-            ),
-            rounds=_PART_ROUNDS,
-        )
-    return _classified(found, lesson, activations, sources, progress)
+    of_object = None if whole is None else _object_lesson(whole, images)
+    photo = _photos(images) if of_object is None else of_object.photo
+    # The same for every k.
+    object_labels = None if of_object is None else cache(of_object.first)
+
+    def lesson(shares: HeatMaps) -> _Lesson:
+        def first(index: int) -> Tensor:
+            if object_labels is None:
+                return dense_crf(photo(index), shares.grid(index))
+            return refined_parts(photo(index), object_labels(index), shares.grid(index))
+
+        def doubt(index: int) -> Tensor:
+            return shares.grid(index).sum(0) if of_object is None else of_object.doubt(index)
+
+        return _Lesson(photo, first, doubt, _PART_ROUNDS)
+
+    return {
+        k: _classified(own, lesson(own.heatmaps), activations, sources, progress)
+        for k, own in found.items()
+    }
 
 
 def _object_lesson(found: Factorization, images: Sequence[ImageRecord]) -> _Lesson:

@@ -174,9 +174,10 @@ def discover_parts(
         counts, agreements = [selection.k], selection.agreements
     factorizations = _parts(activations, cells, counts, random_state, progress)
     watch.lap("object and parts")
-    for k, found in factorizations.items():
-        of_which = None if cells is None else found_object
-        factorizations[k] = classify_parts(found, of_which, of_cells, sources(classified), progress)
+    of_which = None if cells is None else found_object
+    factorizations = classify_parts(
+        factorizations, of_which, of_cells, sources(classified), progress
+    )
     watch.lap("classifier")
     return Result(
         images=activations.images,
