@@ -1,12 +1,14 @@
 """CVAT for images 1.1: an XML file of masks."""
 
 import json
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from deepff.export.instances import AnnotatedImage, run_lengths
-from deepff.export.photographs import place_photograph
+from deepff.export.photographs import photograph_suffix, place_photograph
 from deepff.export.voc import xml_text
 from deepff.options import ExportOptions
 from deepff.report.colors import factor_colors
@@ -53,8 +55,11 @@ def write_cvat(
         file.write('<?xml version="1.0" encoding="utf-8"?>\n<annotations>\n')
         file.write(f"<version>1.1</version>\n{_text(meta)}\n")
         for number, image in enumerate(images):
-            place_photograph(image, f"images/{image.name}", folder, settings.images or "none")
-            file.write(f"{_text(_image(number, image, names))}\n")
+            mode, name = settings.images or "none", image.name
+            if mode != "none":
+                name = os.path.splitext(name)[0] + photograph_suffix(image)
+            place_photograph(image, f"images/{name}", folder, mode)
+            file.write(f"{_text(_image(number, replace(image, name=name), names))}\n")
         file.write("</annotations>\n")
 
 

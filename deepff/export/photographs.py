@@ -44,7 +44,7 @@ def place_photograph(image: AnnotatedImage, place: str, folder: Path, images: st
             "without photographs (--images none)"
         )
     if not isinstance(source, Path):
-        Image.fromarray(source.read()).save(target)
+        Image.fromarray(source.read()).save(target, "PNG")
     elif images == Photographs.COPY:
         shutil.copyfile(source, target)
     else:

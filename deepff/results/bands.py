@@ -9,7 +9,7 @@ from torch.nn import functional
 
 Band = tuple[slice, Tensor]
 
-BAND_BYTES = 2**25
+BAND_BYTES = 2**23
 
 
 def bands(maps: Tensor, shape: tuple[int, int]) -> Iterator[Band]:

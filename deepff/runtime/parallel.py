@@ -42,12 +42,9 @@ def in_parallel(
     held = 0
     try:
         for index, cost in enumerate(costs):
-            # The one that the caller has still counts: it is only given back when the next is asked
-            # for.
             while pending and (held + cost > budget or len(pending) > n_threads):
-                first, freed = pending.popleft()
-                yield first.result()
-                held -= freed
+                held -= pending[0][1]
+                yield pending.popleft()[0].result()
             pending.append((pool.submit(work, index), cost))
             held += cost
         while pending:

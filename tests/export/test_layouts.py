@@ -1,6 +1,8 @@
 """Where exports put photographs, labels and lists, and how far polygons are simplified."""
 
 import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,8 @@ from deepff.export.instances import find_instances
 from deepff.export.polygons import enclosed_area, instance_polygons
 from deepff.export.subsets import subsets
 from deepff.export.yolo import labels_of
-from deepff.options import ExportOptions, RegionOptions, parsed_split
+from deepff.images.items import ImageItem
+from deepff.options import ExportFormat, ExportOptions, RegionOptions, parsed_split
 from deepff.results.result import Result
 
 HALF = RegionOptions("max-fraction", 0.5)
@@ -172,6 +175,24 @@ def test_a_split_has_its_shares_by_seed_alone(n: int, seed: int, text: str) -> N
         assert count == 0 or share > 0
         assert count > 0 or share == 0 or n < 3
     assert n < 8 or len({repr(sorted(subsets(names, (1, 1, 1), s).items())) for s in range(9)}) > 1
+
+
+def test_images_that_are_no_files_become_pngs_where_formats_want_them(tmp_path: Path) -> None:
+    result = photographed(tmp_path, ["a.png", "b.png"])
+    items = [np.full((6, 8, 3), value, np.uint8) for value in (10, 20)]
+    result.images = [
+        replace(image, name=image.name[0], source=ImageItem(items, i, image.name[0]))
+        for i, image in enumerate(result.images)
+    ]
+    for images in ("copy", "link"):
+        out, settings = tmp_path / images, ExportOptions(images=images)
+        export(result, list(ExportFormat), out, options=HALF, settings=settings)
+        found = [path for path in out.rglob("*.png") if Image.open(path).mode == "RGB"]
+        assert len(found) == 2 * len(("yolo", "yolo-seg", "voc", "cvat", "labelme"))
+        assert {int(np.asarray(Image.open(path)).mean()) for path in found} == {10, 20}
+        named = ET.parse(out / "cvat" / "annotations.xml").getroot().iter("image")
+        assert [image.get("name") for image in named] == ["a.png", "b.png"]
+    export(result, list(ExportFormat), tmp_path / "default", options=HALF)
 
 
 @pytest.mark.parametrize("text", ["", "80", "80/10/5/5", "a/b", "-80/20", "80/", "0/100", "nan/1"])
