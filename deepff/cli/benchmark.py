@@ -48,7 +48,7 @@ PartClasses = Annotated[
     str, typer.Option("--classes", help="PASCAL-Part's classes, separated by commas.")
 ]
 PAPER_GROUPS = "021,017,018,020,036,042"
-PART_CLASSES = "cat,cow,dog,horse,sheep"
+PART_CLASSES = "aeroplane,bird,car,motorbike,cat"
 
 
 @app.command()

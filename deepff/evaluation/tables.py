@@ -16,7 +16,7 @@ from deepff.runtime.files import atomic_path
 MAX_COLUMNS = 12
 
 Value = float | int | str | None
-Origin = Literal["this run", "paper", "second-hand"]
+Origin = Literal["this run", "paper"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Row:
     label : str
         The method, and k where a table has several.
     values : sequence of float, int, str or None
-        One a column. None is missing: not computed in this run, or not available to us.
-    origin : "this run", "paper" or "second-hand"
-        Whose numbers these are: second-hand ones were read somewhere other than in the paper.
+        One a column. None is missing: not computed in this run, or not printed in the paper.
+    origin : "this run" or "paper"
+        Whose numbers these are.
     """
 
     label: str
@@ -77,7 +77,7 @@ class Table:
         A table of many columns is turned over, with a line a column. Pictures are in files
         (:func:`write_tables`).
         """
-        cells = [[_cell(value, row.origin) for value in row.values] for row in self.rows]
+        cells = [[_cell(value) for value in row.values] for row in self.rows]
         if len(self.columns) <= MAX_COLUMNS:
             alignment = ["---", "---", *self._alignment()]
             lines = [_line(["", "from", *self.columns]), _line(alignment)]
@@ -149,9 +149,9 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _cell(value: Value, origin: Origin) -> str:
+def _cell(value: Value) -> str:
     if value is None:
-        return "–" if origin == "this run" else "n/a"
+        return "–"
     return f"{value:.3f}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 

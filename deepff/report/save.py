@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from deepff import __version__
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
 from deepff.report.report import write_report
@@ -101,14 +102,15 @@ def _cells(run: Run) -> list[tuple[int, int]] | None:
 
 
 def _manifest(run: Run) -> dict[str, Any]:
-    packages = ("deepff", "torch", "torchvision", "timm")
+    packages = ("torch", "torchvision", "timm")
     return {
-        "deepff": version("deepff"),
+        "deepff": __version__,
         "status": "complete",
         "created": run.created,
         "command": run.command,
         "versions": {
             "python": platform.python_version(),
+            "deepff": __version__,
             **{package: version(package) for package in packages},
         },
         "method": run.method,

@@ -108,7 +108,8 @@ MERGED_PARTS: dict[str, PartNames] = {
 
 These are this project's merges, not the paper's: left and right, front and back, and numbered
 parts become one; what lies on a head belongs to the head, the neck to the torso, paws, hooves and
-feet to the legs. The label sets behind the paper's Table 4 were not available.
+feet to the legs. The labels that the paper prints for its Table 4 keep eyes, noses, beaks, necks
+and feet as parts of their own.
 """
 
 

@@ -1,0 +1,104 @@
+"""Pages of the site that are made from what is elsewhere: the commands, the notebook, root files.
+
+A hook of MkDocs (``mkdocs.yml``); nothing is written beside the site itself.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from typer.core import TyperCommand, TyperGroup
+
+from deepff.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+COPIED = {"contributing.md": "CONTRIBUTING.md", "changes.md": "CHANGELOG.md"}
+NOTEBOOK = "examples/arrays_to_coco.ipynb"
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages to those of ``docs/``."""
+    pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIED.items()}
+    pages["reference/commands.md"] = commands_page()
+    pages["guides/notebook.md"] = notebook_page(ROOT / NOTEBOOK)
+    for page, text in pages.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def commands_page() -> str:
+    """Every command with its arguments and options, in Markdown."""
+    sections = [
+        f"## {path}\n\n{_paragraphs(command)}\n\n{_parameters(command, path)}"
+        for path, command in _commands(typer.main.get_command(app), "deepff")
+    ]
+    return "# Commands\n\nEvery command and option; `-h` prints the same.\n\n" + "\n\n".join(
+        sections
+    )
+
+
+def notebook_page(path: Path) -> str:
+    """The cells of an executed notebook and what they gave, in Markdown."""
+    blocks = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        blocks.append(source if cell["cell_type"] == "markdown" else _fenced(source, "python"))
+        blocks += [_output(output) for output in cell.get("outputs", ())]
+    return "\n\n".join(blocks)
+
+
+def _commands(command: Any, path: str) -> Iterator[tuple[str, TyperCommand]]:
+    if not isinstance(command, TyperGroup):
+        yield path, command
+        return
+    for name, own in command.commands.items():
+        yield from _commands(own, f"{path} {name}")
+
+
+def _paragraphs(command: TyperCommand) -> str:
+    help_text = (command.help or "").strip()
+    if command.epilog is None:
+        return help_text
+    # Typer's epilog has an empty line after each line.
+    examples = [line for line in command.epilog.splitlines() if line.startswith("deepff ")]
+    return f"{help_text}\n\n{_fenced(chr(10).join(examples), 'sh')}"
+
+
+def _parameters(command: TyperCommand, path: str) -> str:
+    context = typer.Context(command, info_name=path)
+    by_panel: dict[str, list[str]] = {}
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        is_argument = parameter.param_type_name == "argument"
+        panel = parameter.rich_help_panel or ("Arguments" if is_argument else "Options")
+        if record is not None:
+            names, text = (_cell(part) for part in record)
+            by_panel.setdefault(panel, []).append(f"| `{names}` | {text} |")
+    return "\n\n".join(
+        f"**{panel}**\n\n| | |\n|---|---|\n" + "\n".join(lines) for panel, lines in by_panel.items()
+    )
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _output(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    for kind in ("image/png", "image/jpeg"):
+        if kind in data:
+            encoded = "".join(data[kind]).replace("\n", "")
+            return f"![What the cell shows](data:{kind};base64,{encoded})"
+    if "text/html" in data:
+        # An empty line would end Markdown's block of HTML.
+        lines = "".join(data["text/html"]).splitlines()
+        return f"<div>{' '.join(line.strip() for line in lines if line.strip())}</div>"
+    return _fenced("".join(data.get("text/plain", output.get("text", ""))), "text")
+
+
+def _fenced(text: str, language: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
