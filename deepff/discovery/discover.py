@@ -1,5 +1,6 @@
 """From a folder of images to heat maps: the whole way in one call."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,12 +317,12 @@ def _estimator(
 
     given = clone(method)
     names = {cls: name for name, cls in METHODS.items()}
-    defaults = type(method)().get_params()
+    parameters = inspect.signature(type(method)).parameters
     held = given.get_params()
     options = {
         name: value
         for name, value in held.items()
-        if name not in ("n_components", "memory") and value != defaults[name]
+        if name not in ("n_components", "memory") and value != parameters[name].default
     }
     ours = {"random_state": random_state, "memory": memory}
     missing = {name: value for name, value in ours.items() if held.get(name, 0) is None}
