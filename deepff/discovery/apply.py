@@ -129,6 +129,7 @@ def apply(
         cache=None if cache is None else str(Path(cache).resolve()),
         channel_weights=bank.channel_weights,
         recipe=bank.recipe,
+        parts_of=bank.parts_of,
         applied=bank,
         activations=activations[0] if len(activations) == 1 else None,
     )

@@ -167,7 +167,7 @@ def discover(
     layer_map = map_layers(backbone, size)
     layers = _layers(layer_map, layer, plan)
     classified = pixel_layers(layer_map) if plan.is_classified else []
-    every = list({x.path: x for x in (*layers, *classified)}.values())
+    every = [*layers, *(x for x in classified if x.path not in {y.path for y in layers})]
     coarsest_stride = max(x.stride for x in every)
     watch.lap("loading the network")
     extracted, skipped = extract_layers(
