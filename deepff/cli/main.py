@@ -134,7 +134,9 @@ def discover(
     images: ImagePaths = None,
     sample: Annotated[
         bool,
-        typer.Option("--sample", help="Use six sample photographs.", rich_help_panel=IMAGES),
+        typer.Option(
+            "--sample", help="Use sample photographs, in several framings.", rich_help_panel=IMAGES
+        ),
     ] = False,
     size: Size = SIZE,
     mean: Mean = None,
@@ -228,7 +230,8 @@ def discover(
     from deepff.discovery.discover_parts import discover_parts
     from deepff.factorization import NMF
     from deepff.features.loading import load_backbone
-    from deepff.images.files import find_images, natural_key, sample_images
+    from deepff.images.files import find_images, natural_key
+    from deepff.images.samples import sample_images
     from deepff.report.save import check_output_folder
     from deepff.runtime import distributed
 

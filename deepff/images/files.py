@@ -9,20 +9,10 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib.util import find_spec
 from pathlib import Path
 
 from deepff.errors import InputError
 from deepff.images.decoding import unreadable_reason
-
-SAMPLES = (
-    "motorcycle_left.png",
-    "motorcycle_right.png",
-    "astronaut.png",
-    "chelsea.png",
-    "coffee.png",
-    "rocket.jpg",
-)
 
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
@@ -220,22 +210,6 @@ def _holds_result(folder: str) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and "deepff" in manifest
-
-
-def sample_images() -> list[ImageFile]:
-    """Six photographs that scikit-image carries in its package.
-
-    Raises
-    ------
-    InputError
-        scikit-image or one of the photographs is not there.
-    """
-    spec = find_spec("skimage")  # importing it would take a second
-    folders = spec.submodule_search_locations if spec else None
-    paths = [Path(folder, "data", name) for folder in folders or [] for name in SAMPLES]
-    if not paths or not all(path.is_file() for path in paths):
-        raise InputError("the sample images come with scikit-image: pip install scikit-image")
-    return [ImageFile(path, path.name) for path in paths]
 
 
 def output_names(names: Sequence[str]) -> list[str]:

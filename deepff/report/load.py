@@ -13,6 +13,7 @@ from deepff.features.activations import Activations, ImageRecord
 from deepff.features.cache import ActivationCache
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
+from deepff.images.samples import sample_image
 from deepff.images.sources import Images, SetImage, given_images, source_digest, source_size
 from deepff.report.save import OBJECT, read_manifest
 from deepff.results.concepts import FILE as BANK
@@ -153,7 +154,7 @@ def _agreements(manifest: dict[str, Any]) -> dict[int, float] | None:
 def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
     return ImageRecord(
         name=entry["name"],
-        source=None if entry["path"] is None else Path(entry["path"]),
+        source=sample_image(entry["name"]) if entry["path"] is None else Path(entry["path"]),
         size=tuple(entry["size"]),
         grid=tuple(entry["grid"]),
         digest=entry["digest"],

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.images.files import find_images, natural_key, output_names, sample_images
+from deepff.images.files import find_images, natural_key, output_names
 from deepff.images.reading import (
     MAX_PIXELS,
     UnreadableImageError,
@@ -743,20 +743,6 @@ def test_nothing_to_find_is_said_in_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message) as caught:
             find_images(sources)
         assert "\n" not in str(caught.value)
-
-
-def test_sample_images() -> None:
-    images = sample_images()
-    assert [image.name for image in images] == [
-        "motorcycle_left.png",
-        "motorcycle_right.png",
-        "astronaut.png",
-        "chelsea.png",
-        "coffee.png",
-        "rocket.jpg",
-    ]
-    sizes = [image_size(image.path) for image in images]
-    assert sizes == [(500, 741), (500, 741), (512, 512), (300, 451), (400, 600), (427, 640)]
 
 
 # --- sizes

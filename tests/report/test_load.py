@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 import deepff
-from deepff.images.files import sample_images
+from deepff.images.samples import photographs
 
 
 def files_in(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -14,9 +14,9 @@ def files_in(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def test_loading_writes_nothing_and_does_not_take_a_damaged_cache(tmp_path: Path) -> None:
-    images = sample_images()[:3]
+    images = list(photographs().values())[:3]
     cache, folder = tmp_path / "cache", tmp_path / "result"
-    result = deepff.discover([image.path for image in images], 2, size=128, cache=cache)
+    result = deepff.discover(images, 2, size=128, cache=cache)
     result.save(folder)
     before = files_in(tmp_path)
     loaded = deepff.load(folder)
@@ -33,6 +33,6 @@ def test_loading_writes_nothing_and_does_not_take_a_damaged_cache(tmp_path: Path
         before = files_in(tmp_path)
         assert deepff.load(folder).activations is None
         assert files_in(tmp_path) == before
-    again = deepff.discover([image.path for image in images], 2, size=128, cache=cache)
+    again = deepff.discover(images, 2, size=128, cache=cache)
     assert torch.equal(again.activations.rows, result.activations.rows)
     assert torch.equal(deepff.load(folder).activations.rows, result.activations.rows)
