@@ -72,6 +72,10 @@ CONTENTS: dict[str, tuple[str, ...]] = {
 }
 
 
+# They name the images line by line.
+LISTED = frozenset({ExportFormat.YOLO, ExportFormat.YOLO_SEG, ExportFormat.VOC})
+
+
 @dataclass(frozen=True)
 class ExportSummary:
     """What an export wrote.
@@ -134,6 +138,12 @@ def export(
     for name in names:
         if any(unicodedata.category(character) == "Cc" for character in name):
             raise InputError(f"the name {name!r} has a control character, which formats can't hold")
+    for name in result.names:
+        if not LISTED.isdisjoint(folders) and len(name.splitlines()) > 1:
+            raise InputError(
+                f"the name {name!r} has a line break, which the lists of images of VOC and YOLO "
+                "can't hold: rename the file, or export to another format"
+            )
     rules = Rules(settings.overwrite, settings.anew, result.paths)
     for format, place in folders.items():
         plain = [image.located(place) for image in plain_images(result, settings, edits)]

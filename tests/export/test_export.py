@@ -22,7 +22,7 @@ from deepff.cli.main import app
 from deepff.errors import InputError
 from deepff.export.boxes import region_boxes
 from deepff.export.folder import segment
-from deepff.export.formats import FORMATS, export
+from deepff.export.formats import FORMATS, LISTED, export
 from deepff.export.instances import annotated_images, find_instances, run_lengths
 from deepff.export.polygons import instance_polygons, joined
 from deepff.options import ExportOptions, RegionOptions
@@ -251,6 +251,17 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
     with pytest.raises(InputError, match=sentence):
         export(result, format, tmp_path / "out", options=options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_names_that_break_a_line_break_no_list(tmp_path: Path, format: str) -> None:
+    result = result_of(torch.ones(1, 1, 4, 4), ["a\nb.png"], tmp_path)
+    if format in LISTED:
+        with pytest.raises(InputError, match="has a line break"):
+            export(result, format, tmp_path / "out", options=HALF)
+        assert not (tmp_path / "out").exists()
+    else:
+        assert export(result, format, tmp_path / "out", options=HALF).n_instances == 1
 
 
 KILLED = """
