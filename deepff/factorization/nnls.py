@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Beside float32's 6e-8 per operation: a gradient below this, relative to the
-# right-hand side's largest entry, is zero.
-_SLACK = 1e-6
+# Beside the 6e-8 of an operation in float32, 1e-16 in float64: a gradient below this, relative
+# to the right-hand side's largest entry, is zero.
+_SLACK = {torch.float32: 1e-6, torch.float64: 1e-10}
+_LACKING = {torch.float32: 1e-8, torch.float64: 1e-14}
 
 
 def sweep(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> None:
@@ -37,7 +38,7 @@ def sweep(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> None:
 
 
 def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
-    """The minimiser (k, m), exact but for rounding, from the start X (k, m).
+    """The minimiser (k, m), exact but for rounding, from the start X (k, m); Q may be float64.
 
     Sweeps find which entries are zero; the others follow from a k × k system in float64.
     Columns whose solution is not yet optimal (Karush-Kuhn-Tucker) are swept again; the few
@@ -47,13 +48,13 @@ def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
     open_columns = torch.arange(X.shape[1], device=X.device)
     for n_sweeps in (4, 6, 10, 20, 40, 80):
         part, rhs = X[:, open_columns].contiguous(), G[:, open_columns]
-        sweep(part[None], rhs[None], Q[None], n_sweeps)
+        sweep(part[None], rhs[None], Q.to(X)[None], n_sweeps)
         exact, optimal = _solve_support(part, rhs, Q)
         X[:, open_columns] = torch.where(optimal, exact, part)
         open_columns = open_columns[~optimal]
         if len(open_columns) == 0:
             return X
-    X[:, open_columns] = _lawson_hanson(G[:, open_columns], Q)
+    X[:, open_columns] = _lawson_hanson(G[:, open_columns], Q).to(X)
     return X
 
 
@@ -74,8 +75,12 @@ def _solve_support(X: Tensor, G: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
     ridge = 1e-12 * Q.diagonal().max().clamp_min(torch.finfo(torch.float64).tiny)
     systems = torch.where(inside, Q + ridge * eye, eye)
     inverses = torch.where(inside, torch.linalg.inv(systems), 0.0)
-    exact = torch.bmm(inverses[which], rhs.T.unsqueeze(2)).squeeze(2).T
-    slack = _SLACK * rhs.abs().amax(0)
+    inverses = inverses[which]
+    exact = torch.bmm(inverses, rhs.T.unsqueeze(2)).squeeze(2).T
+    if X.dtype == torch.float64:
+        # Once more for what is left: where Q is singular, the ridge is an error of 1e-6.
+        exact += torch.bmm(inverses, (rhs - Q @ exact).T.unsqueeze(2)).squeeze(2).T
+    slack = _SLACK[X.dtype] * rhs.abs().amax(0)
     optimal = (exact >= 0).all(0) & ((Q @ exact - rhs >= -slack) | support).all(0)
     return exact.to(X.device, X.dtype), optimal.to(X.device)
 
@@ -84,12 +89,18 @@ def _lawson_hanson(G: Tensor, Q: Tensor) -> Tensor:
     """The same minimiser by scipy's active-set method, a column at a time, on the CPU."""
     from scipy.optimize import nnls
 
-    values, vectors = torch.linalg.eigh(Q.cpu().double())
+    dtype, Q, G = G.dtype, Q.cpu().double(), G.cpu().double()
+    X = torch.zeros_like(G)
+    # Rounding would give a factor that is zero in Q a column of its own below, and so any value.
+    alive = Q.diagonal() > 0
+    Q, G = Q[alive][:, alive], G[alive]
+    values, vectors = torch.linalg.eigh(Q)
     # Q = RᵀR and G = RᵀB turn the problem into min ‖R x − b‖. Directions that Q lacks say nothing
-    # about x; a little below float32's rounding, so that none with a say in G is lost.
-    kept = values > 1e-8 * values[-1]
+    # about x; a little below rounding, so that none with a say in G is lost.
+    kept = values > _LACKING[dtype] * values[-1]
     roots = values[kept].sqrt()
     R = (vectors[:, kept] * roots).T
-    B = (vectors[:, kept] / roots).T @ G.cpu().double()
+    B = (vectors[:, kept] / roots).T @ G
     columns = [nnls(R.numpy(), b, maxiter=100 * len(Q))[0] for b in B.T.numpy()]
-    return torch.from_numpy(np.stack(columns, axis=1)).to(G)
+    X[alive] = torch.from_numpy(np.stack(columns, axis=1))
+    return X

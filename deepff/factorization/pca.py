@@ -1,28 +1,21 @@
 """Principal components without centring: the signed alternative to NMF (the paper's Eq. 2)."""
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from deepff.factorization.blocks import (
-    Matrix,
-    RowBlocks,
-    as_row_blocks,
-    check_finite,
-    check_fitted,
-    check_n_components,
-    sums,
-)
+from deepff.factorization.blocks import RowBlocks, check_finite, check_range, sums
+from deepff.factorization.estimator import Factorization
 from deepff.runtime.distributed import all_reduce_sum, from_first_rank
 
 
-class PCA:
-    """A ≈ H W with V_k = top eigenvectors of AᵀA (A is not centred), H = A V_k, W = V_kᵀ.
+class PCA(Factorization):
+    """Without centring A, A ≈ H W with V_k = top eigenvectors of AᵀA, H = A V_k, W = V_kᵀ.
 
-    H and W are signed. Of ±v, the sign is taken that makes the entry of largest magnitude
-    (the first of these) positive.
+    Unlike scikit-learn's PCA it leaves the mean in A, as the paper does (its Eq. 2). H and W are
+    signed. Of ±v, the sign is taken that makes the entry of largest magnitude (the first of these)
+    positive.
 
     Parameters
     ----------
@@ -34,12 +27,14 @@ class PCA:
 
     Attributes
     ----------
-    components_ : Tensor (k, c)
+    components_ : (k, c)
         W, orthonormal rows, by falling eigenvalue.
     reconstruction_err_, relative_err_ : float
         ‖A − HW‖ and ‖A − HW‖ / ‖A‖ (0 if A is zero).
     n_iter_, n_reads_ : int
-        1 and 1: one read gives AᵀA, summed in float64. `fit_transform` reads once more for H.
+        1 and 1: one read gives AᵀA, in float64. `fit_transform` reads once more for H.
+    n_features_in_ : int
+        c.
 
     Notes
     -----
@@ -59,23 +54,13 @@ class PCA:
         self.device = device
         self.memory = memory
 
-    @torch.no_grad()
-    def fit(self, A: Matrix | RowBlocks) -> Self:
-        """Find `components_` for A (rows, c).
-
-        Raises
-        ------
-        InputError
-            A is not a real matrix of finite values, or k is more than its rows or channels.
-        """
-        rows = as_row_blocks(A, self.device, self.memory)
-        check_n_components(self.n_components, rows)
+    def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor | None]:
         gram = sums(rows.n_channels, rows.n_channels, device=rows.device)
         for _, block in rows:
-            # Scaled to entries of at most 1, the block's squares fit float32.
-            high = block.abs().amax()
-            scaled = block / torch.where(high == 0, 1.0, high)
-            gram += (scaled.T @ scaled).to(gram) * high.to(gram).square()
+            # In float32, rounding would hide what lies 10⁻⁷ below the largest eigenvalue: all but
+            # the mean of rows that are far from zero.
+            block = block.to(gram)
+            gram.addmm_(block.T, block)
         gram = all_reduce_sum(gram).cpu()
         check_finite(float(gram.sum()))
         # One LAPACK scale for all magnitudes.
@@ -86,29 +71,20 @@ class PCA:
         largest = V.gather(0, V.abs().argmax(0, keepdim=True))
         V = V * torch.where(largest < 0, -1.0, 1.0)
         W = V.T.contiguous().to(rows.device, torch.float32)
-        self.components_ = from_first_rank(W)
         residual = float(values[: rows.n_channels - self.n_components].sum())
         total = float(gram.trace())
         self.reconstruction_err_ = math.sqrt(residual)
         self.relative_err_ = math.sqrt(residual / total) if total > 0 else 0.0
         self.n_iter_ = 1
         self.n_reads_ = rows.n_reads
-        return self
+        return from_first_rank(W), None
 
-    @torch.no_grad()
-    def transform(self, A: Matrix | RowBlocks) -> Tensor:
-        """H = A Wᵀ (rows, k); raises InputError before `fit`, or for other channels than then."""
-        rows = as_row_blocks(A, self.device, self.memory)
-        check_fitted(self, rows)
-        W = self.components_.to(rows.device)
+    def _coefficients(self, rows: RowBlocks, W: Tensor) -> Tensor:
         H = rows.coefficients(len(W))
-        finite = torch.ones((), dtype=torch.bool, device=rows.device)
-        for place, block in rows:
-            H[place] = block @ W.T
-            finite &= H[place].isfinite().all()
-        check_finite(0.0 if finite else math.nan)
+        high = torch.zeros((), dtype=torch.float32, device=rows.device)
+        for index, block in rows:
+            H[index] = block @ W.T
+            high = torch.maximum(high, block.abs().amax())
+        check_finite(float(high))
+        check_range(H)
         return H
-
-    def fit_transform(self, A: Matrix | RowBlocks) -> Tensor:
-        """`fit(A)`, then `transform(A)`."""
-        return self.fit(A).transform(A)

@@ -1,6 +1,8 @@
 """Rows that are mostly zero, as after a ReLU, by their other entries."""
 
-from typing import Self
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -9,6 +11,8 @@ from torch import Tensor
 
 # Measured: the entries of so many rows are found while these are in the cache.
 _PART_ROWS = 512
+
+T = TypeVar("T")
 
 
 class SparseBlock:
@@ -43,9 +47,23 @@ class SparseBlock:
         """All entries but the zeros, NaN among them; never an empty tensor."""
         return [torch.from_numpy(part.data) for part in self._parts if part.nnz]
 
-    def filled(self) -> Tensor:
-        """Which rows have an entry that is not zero (b,)."""
-        return torch.from_numpy(np.concatenate([np.diff(part.indptr) > 0 for part in self._parts]))
+    def norms(self) -> Tensor:
+        """The length of each row (b,)."""
+        ones = np.ones(self.shape[1], dtype=np.float32)
+        with np.errstate(over="ignore"):  # infinite, as those of a tensor
+            squares = [
+                csr_array((np.square(part.data), part.indices, part.indptr), part.shape) @ ones
+                for part in self._parts
+            ]
+        return torch.from_numpy(np.sqrt(np.concatenate(squares)))
+
+    def weighted(self, weights: Tensor) -> "SparseBlock":
+        """Each row times its weight (b,)."""
+        parts = []
+        for part, own in zip(self._parts, self._split(weights), strict=True):
+            data = part.data * np.repeat(own.numpy(), np.diff(part.indptr))
+            parts.append(csr_array((data, part.indices, part.indptr), part.shape))
+        return SparseBlock(parts)
 
     def to_dense(self) -> Tensor:
         """The tensor (b, c)."""
@@ -65,15 +83,40 @@ class SparseBlock:
     def __matmul__(self, X: Tensor) -> Tensor:
         """block · X (b, m), for X (c, m)."""
         columns = np.ascontiguousarray(X.numpy())
-        return torch.from_numpy(np.concatenate([part @ columns for part in self._parts]))
+        products = _at_once(lambda part: part @ columns, self._parts)
+        return torch.from_numpy(np.concatenate(products))
 
     def weighted_sums(self, H: Tensor) -> Tensor:
         """H · block (k, c) in float64, for H (k, b)."""
-        total = torch.zeros(len(H), self.shape[1], dtype=torch.float64)
-        weights = H.split([part.shape[0] for part in self._parts], dim=1)
-        for h, part in zip(weights, self._parts, strict=True):
-            total += torch.from_numpy(h.numpy() @ part)
+        pairs = [(h.numpy(), part) for h, part in zip(self._split(H), self._parts, strict=True)]
+        sums = _at_once(lambda pair: pair[0] @ pair[1], pairs)
+        total = torch.zeros(len(H), self.shape[1], dtype=torch.float64, device="cpu")
+        for own in sums:  # in one order, however many threads there are
+            total += torch.from_numpy(own)
         return total
+
+    def _split(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Values of the rows (..., b), of each part its own."""
+        return values.split([part.shape[0] for part in self._parts], dim=-1)
+
+
+def dense(rows: Tensor | SparseBlock) -> Tensor:
+    """Rows (b, c) with their zeros."""
+    return rows.to_dense() if isinstance(rows, SparseBlock) else rows
+
+
+def row_norms(rows: Tensor | SparseBlock) -> Tensor:
+    """The length of each row (b,)."""
+    return rows.norms() if isinstance(rows, SparseBlock) else torch.linalg.vector_norm(rows, dim=1)
+
+
+def _at_once(product: Callable[..., T], parts: list) -> list[T]:
+    """A product of each part, on as many threads as torch uses: SciPy's take one each."""
+    n_threads = min(torch.get_num_threads(), len(parts))
+    if n_threads == 1:
+        return [product(part) for part in parts]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(product, parts))
 
 
 def _compressed(rows: np.ndarray) -> csr_array:

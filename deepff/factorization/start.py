@@ -1,14 +1,14 @@
 """Where NMF starts: components found on a sample of the rows."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from deepff.factorization.nnls import sweep
-from deepff.factorization.sparse import SparseBlock
-
-Sample = Tensor | SparseBlock
+from deepff.factorization.nnls import solve, sweep
+from deepff.factorization.sample import Sample, thinned
+from deepff.factorization.sparse import SparseBlock, dense
 
 # Measured on the layers of benchmarks/nmf.py: less of any leaves more to the full
 # reads, or ends in a worse local minimum more often; more only costs time. The
@@ -21,31 +21,66 @@ _MOMENTUM = 0.5  # without it, half as many iterations again
 _BLOCK = 512  # rows that stay in the cache from one product to the next
 
 
-def random_start(sample: Sample, k: int, n_init: int, generator: torch.Generator) -> Tensor:
-    """The best of `n_init` HALS runs from rows far apart, on a sample (m, c); components (k, c).
+def distant_starts(A: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
+    """Components (n_init, k, c) that are rows of A (m, c) far apart.
 
-    All runs go at once on a part of the sample; the best go on with more of it. Rows
+    With k more than half of the channels, every other one writes A by channels far apart: of
+    nearly as many factors as channels, each then begins with a channel of its own.
+    """
+    W = _distant_rows(A, A, k, n_init, generator)
+    if 2 * k > A.shape[1]:
+        for w, channels in zip(W[1::2], _spread_rows(A.T, k, n_init // 2, generator), strict=True):
+            H = A[:, channels.to(A.device)]
+            G = H.T @ A
+            w.copy_(solve(torch.zeros_like(G), G, H.T @ H))
+    return W
+
+
+def race(sample: Sample, k: int, n_init: int, n_kept: int, generator: torch.Generator) -> Tensor:
+    """The best of `n_init` HALS runs on a sample (m, c); components (n_kept, k, c).
+
+    The first starts from NNDSVDa, the others from rows far apart, of which none may have what a
+    few rows share. All go at once on a part of the sample; the best go on with more of it. Rows
     are redundant and nearly of low rank, so the products are taken in a subspace that holds
     the sample's leading right singular vectors (Halko, Martinsson & Tropp 2011; for NMF:
     Erichson et al. 2018); non-negativity is kept in the full space.
     """
-    basis = _leading_subspace(sample, k, generator)
-    if isinstance(sample, SparseBlock):
-        projected = sample @ basis
-    else:
-        projected = torch.cat([part @ basis for part in sample.split(_BLOCK)])
-    rows = _spread_rows(projected, k, n_init, generator)
-    if isinstance(sample, SparseBlock):
-        places, which = rows.unique(return_inverse=True)
-        drawn = sample.take(places).to_dense()[which]
-    else:
-        drawn = sample[rows.to(sample.device)]
-    W = drawn + 0.01 * _mean_row(sample)
-    losses = torch.zeros(n_init, device=sample.device)
+    basis = _leading_subspace(sample.rows, k, generator)
+    projected = _projected(sample.rows, basis)
+    W = _distant_rows(sample.rows, projected, k, n_init, generator)
+    if n_init > 1:
+        W[0] = _nndsvda(sample.rows, projected, basis, k)
+    losses = torch.zeros(n_init, dtype=torch.float32, device=projected.device)
     for n_rows, n_runs, iterations in ROUNDS:
-        kept = losses.topk(min(n_runs or n_init, n_init), largest=False).indices
-        W, losses = _hals(_part(projected, n_rows, k), basis, W[kept], iterations)
-    return W[0]
+        n_best = min(max(n_runs or n_init, n_kept), n_init)
+        kept = losses.topk(n_best, largest=False).indices
+        part = thinned(projected, sample.mass, max(n_rows, 8 * k))
+        W, losses = _hals(part, basis, W[kept], iterations)
+    return W
+
+
+def balanced_start(sample: Sample, k: int, n_init: int, generator: torch.Generator) -> Tensor:
+    """The best of as many runs on the sample with its channels at length one; (1, k, c).
+
+    Where few channels carry nearly all of A, what the others say of the factors is only found so.
+    """
+    rows = dense(sample.rows)
+    lengths = torch.linalg.vector_norm(rows, dim=0)
+    lengths = torch.where(lengths > 0, lengths, 1.0)
+    return race(replace(sample, rows=rows / lengths), k, n_init, 1, generator)[:1] * lengths
+
+
+def _distant_rows(
+    rows: Tensor | SparseBlock, projected: Tensor, k: int, n_init: int, generator: torch.Generator
+) -> Tensor:
+    """Components (n_init, k, c) that are rows far apart in the subspace they are projected to."""
+    chosen = _spread_rows(projected, k, n_init, generator)
+    if isinstance(rows, SparseBlock):
+        indices, which = chosen.unique(return_inverse=True)
+        drawn = rows.take(indices).to_dense()[which]
+    else:
+        drawn = rows[chosen.to(projected.device)]
+    return drawn + 0.01 * _mean_row(rows)
 
 
 def _spread_rows(B: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
@@ -61,15 +96,13 @@ def _spread_rows(B: Tensor, k: int, n_init: int, generator: torch.Generator) -> 
     rows = []
     for _ in range(k):
         weights = left + 1e-6 * energy  # where nothing is left
-        rows.append(torch.multinomial(weights, 1, generator=generator)[:, 0])
+        ends = weights.cumsum(1, dtype=torch.float64)
+        points = torch.rand(n_init, 1, generator=generator, dtype=torch.float64, device="cpu")
+        drawn = torch.searchsorted(ends, points * ends[:, -1:], right=True)
+        rows.append(drawn[:, 0].clamp_max(len(B) - 1))
         cosines = directions[rows[-1]] @ directions.T
         left = torch.minimum(left, energy * (1 - cosines.square()).clamp_min(0))
     return torch.stack(rows, 1)
-
-
-def _part(sample: Tensor, n_rows: int, k: int) -> Tensor:
-    """About `n_rows` of the rows, evenly spread, and enough for k factors."""
-    return sample[:: max(1, round(len(sample) / max(n_rows, 8 * k)))]
 
 
 def nndsvda_start(sample: Sample, k: int, generator: torch.Generator) -> Tensor:
@@ -78,47 +111,62 @@ def nndsvda_start(sample: Sample, k: int, generator: torch.Generator) -> Tensor:
     Each singular triplet gives the larger of its positive and negative parts; zeros are
     filled with the mean.
     """
-    basis = _leading_subspace(sample, k, generator)
-    U, S, Vh = torch.linalg.svd(sample @ basis, full_matrices=False)
-    U, S, V = U[:, :k], S[:k], (basis @ Vh[:k].T)
+    basis = _leading_subspace(sample.rows, k, generator)
+    return _nndsvda(sample.rows, _projected(sample.rows, basis), basis, k)
+
+
+def _nndsvda(rows: Tensor | SparseBlock, projected: Tensor, basis: Tensor, k: int) -> Tensor:
+    gram = (projected.T @ projected).cpu().double()
+    values, vectors = (found.flip(-1)[..., :k] for found in torch.linalg.eigh(gram))
+    S, right = values.clamp_min(0).sqrt().to(projected), vectors.to(projected)
+    U = projected @ right / S.clamp_min(1e-6 * S[0]).clamp_min(torch.finfo(S.dtype).tiny)
+    V = basis @ right
     parts = [(U.clamp_min(0), V.clamp_min(0)), ((-U).clamp_min(0), (-V).clamp_min(0))]
     weights = torch.stack([u.norm(dim=0) * v.norm(dim=0) for u, v in parts])
     V = torch.where(weights[0] >= weights[1], parts[0][1], parts[1][1])
     V = V / V.norm(dim=0).clamp_min(torch.finfo(V.dtype).tiny)
     W = (V * (S * weights.amax(0)).sqrt()).T
-    W = torch.cat([W, W.new_zeros(k - len(W), W.shape[1])])  # fewer rows in the sample than k
-    return torch.where(1e-6 * W.amax() < W, W, _mean_row(sample).mean())
+    return torch.where(1e-6 * W.amax() < W, W, _mean_row(rows).mean())
 
 
-def _mean_row(sample: Sample) -> Tensor:
-    if isinstance(sample, SparseBlock):
-        return sample.weighted_sums(torch.full((1, len(sample)), 1 / len(sample)))[0].float()
-    return sample.mean(0)
+def _projected(rows: Tensor | SparseBlock, basis: Tensor) -> Tensor:
+    """Rows in a subspace (m, dimension)."""
+    if isinstance(rows, SparseBlock):
+        return rows @ basis
+    return torch.cat([part @ basis for part in rows.split(_BLOCK)])
 
 
-def _leading_subspace(sample: Sample, k: int, generator: torch.Generator) -> Tensor:
+def _mean_row(rows: Tensor | SparseBlock) -> Tensor:
+    if isinstance(rows, SparseBlock):
+        weights = torch.full((1, len(rows)), 1 / len(rows), dtype=torch.float32, device="cpu")
+        return rows.weighted_sums(weights)[0].float()
+    return rows.mean(0)
+
+
+def _leading_subspace(rows: Tensor | SparseBlock, k: int, generator: torch.Generator) -> Tensor:
     """An orthonormal basis near the leading right singular vectors: (c, dimension), or (c, c).
 
     It starts from random sums of rows, each row in one of them, which take a product less than
     random directions.
     """
-    c = sample.shape[1]
+    c = rows.shape[1]
     dimension = math.ceil(SUBSPACE * k / 16) * 16  # products are fastest with multiples of 16
     if dimension * 2 > c:
-        return torch.eye(c, device=sample.device)
-    weights = torch.randn(len(sample), 1, generator=generator).to(sample.device)
-    if isinstance(sample, SparseBlock):
-        places = torch.arange(len(sample))
-        sums = torch.zeros(dimension, len(sample))
-        sums[places % dimension, places] = weights[:, 0]
-        start = torch.linalg.qr(sample.weighted_sums(sums).T.float())[0]
-        image = sample.weighted_sums((sample @ start).T).T.float()
+        return torch.eye(c, dtype=torch.float32, device=rows.device)
+    weights = torch.randn(len(rows), 1, generator=generator, dtype=torch.float32, device="cpu")
+    if isinstance(rows, SparseBlock):
+        indices = torch.arange(len(rows), device="cpu")
+        sums = torch.zeros(dimension, len(rows), dtype=torch.float32, device="cpu")
+        sums[indices % dimension, indices] = weights[:, 0]
+        start = torch.linalg.qr(rows.weighted_sums(sums).T.float())[0]
+        image = rows.weighted_sums((rows @ start).T).T.float()
     else:
-        sketch = torch.zeros(dimension, c, device=sample.device)
-        for part, weight in zip(sample.split(dimension), weights.split(dimension), strict=True):
+        weights = weights.to(rows.device)
+        sketch = torch.zeros(dimension, c, dtype=torch.float32, device=rows.device)
+        for part, weight in zip(rows.split(dimension), weights.split(dimension), strict=True):
             sketch[: len(part)] += weight * part
         start = torch.linalg.qr(sketch.T)[0]
-        image = sum(part.T @ (part @ start) for part in sample.split(_BLOCK))
+        image = sum(part.T @ (part @ start) for part in rows.split(_BLOCK))
     return torch.linalg.qr(image)[0]
 
 
@@ -129,7 +177,7 @@ def _hals(B: Tensor, basis: Tensor, W: Tensor, iterations: int) -> tuple[Tensor,
     """
     batch, k, _ = W.shape
     m, transposed = len(B), B.T.contiguous()
-    H = torch.zeros(batch, k, m, device=B.device)
+    H = torch.zeros(batch, k, m, dtype=torch.float32, device=B.device)
     W = last = normalize(W)
     for _ in range(iterations):
         ahead = normalize((W + _MOMENTUM * (W - last)).clamp_min(0))

@@ -49,6 +49,7 @@ def run_rank(rank: int, name: str, folder: Path) -> None:
     import deepff.factorization.nmf as module
 
     module.SAMPLE_ROWS = 500
+    module.WHOLE_ENTRIES = 0
     found = {}
     share = own_share(matrix(), name, rank)
     for label, build in MODELS.items():
@@ -89,6 +90,7 @@ def test_ranks_find_what_one_process_finds(
     label: str, ranks: list[tuple[dict, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deepff.factorization.nmf.SAMPLE_ROWS", 500)
+    monkeypatch.setattr("deepff.factorization.nmf.WHOLE_ENTRIES", 0)
     found = [results[label] for results, _ in ranks]
     A = matrix(1e30 if label == "huge" else 1.0)
     H, W = torch.cat([one[0] for one in found]), found[0][1]

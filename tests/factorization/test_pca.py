@@ -30,8 +30,8 @@ def test_agrees_with_the_singular_value_decomposition(rows: int, channels: int, 
     _, S, Vh = np.linalg.svd(A, full_matrices=False)
     model = PCA(2)
     H = model.fit_transform(A)
-    np.testing.assert_allclose(model.components_.numpy(), signed(Vh[:2]), atol=1e-4)
-    np.testing.assert_allclose(H.numpy(), A @ signed(Vh[:2]).T, atol=1e-3)
+    np.testing.assert_allclose(model.components_, signed(Vh[:2]), atol=1e-4)
+    np.testing.assert_allclose(H, A @ signed(Vh[:2]).T, atol=1e-3)
     residual = math.sqrt((S[2:] ** 2).sum())
     assert model.reconstruction_err_ == pytest.approx(residual, rel=1e-4)
     assert model.relative_err_ == pytest.approx(residual / np.linalg.norm(A), rel=1e-4)
@@ -41,9 +41,27 @@ def test_activations_are_not_centred() -> None:
     A = np.full((10, 4), 3.0)
     model = PCA(1)
     H = model.fit_transform(A)
-    np.testing.assert_allclose(model.components_.numpy(), np.full((1, 4), 0.5), atol=1e-6)
-    np.testing.assert_allclose(H.numpy(), np.full((10, 1), 6.0), atol=1e-5)
+    np.testing.assert_allclose(model.components_, np.full((1, 4), 0.5), atol=1e-6)
+    np.testing.assert_allclose(H, np.full((10, 1), 6.0), atol=1e-5)
     assert model.relative_err_ < 1e-6
+
+
+def test_an_exact_fit_is_seen_to_be_exact() -> None:
+    rng = np.random.default_rng(0)
+    A = (rng.random((5000, 3)) @ rng.random((3, 60))).astype(np.float32)
+    assert PCA(3).fit(A).relative_err_ < 1e-6
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e3, 1e4])
+def test_components_do_not_turn_beside_a_large_mean(offset: float) -> None:
+    rng = np.random.default_rng(0)
+    A = (rng.normal(size=(4000, 3)) * [3, 2, 1]) @ rng.normal(size=(3, 40))
+    A = (A + 0.1 * rng.normal(size=A.shape) + offset).astype(np.float32)
+    _, S, Vh = np.linalg.svd(A.astype(np.float64), full_matrices=False)
+    model = PCA(4).fit(A)
+    assert np.abs((model.components_ * Vh[:4]).sum(1)).min() > 1 - 1e-5
+    expected = np.linalg.norm(S[4:]) / np.linalg.norm(S)
+    assert model.relative_err_ == pytest.approx(expected, rel=1e-3)
 
 
 def test_one_read_finds_the_components() -> None:
@@ -90,7 +108,7 @@ def test_user_mistakes_are_refused() -> None:
             PCA(1).fit(torch.tensor([[1.0, value]]))
     with pytest.raises(InputError, match="not fitted"):
         PCA(1).transform(torch.rand(9, 4))
-    with pytest.raises(InputError, match="5 channels"):
+    with pytest.raises(InputError, match="5 features"):
         PCA(1).fit(torch.rand(9, 4)).transform(torch.rand(9, 5))
 
 

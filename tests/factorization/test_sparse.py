@@ -45,7 +45,9 @@ def test_products_are_those_of_the_block(shape: tuple[int, int], density: float,
     H, W = torch.rand(4, shape[0], generator=generator), torch.rand(4, shape[1])
     sparse = SparseBlock.of(block)
     assert torch.equal(sparse.to_dense(), block)
-    assert torch.equal(sparse.filled(), (block != 0).any(1))
+    torch.testing.assert_close(sparse.norms(), block.norm(dim=1))
+    weights = torch.rand(shape[0], generator=generator)
+    assert torch.equal(sparse.weighted(weights).to_dense(), block * weights[:, None])
     assert sum(len(part) for part in sparse.entries()) == int((block != 0).sum())
     torch.testing.assert_close(sparse @ W.T, block @ W.T, rtol=1e-5, atol=1e-5)
     expected = H.double() @ block.double()
@@ -62,17 +64,19 @@ def test_factors_are_those_found_with_the_zeros(
     solver: str, power: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     A = torch.ldexp(mostly_zero(), torch.tensor(power))
-    model = NMF(3, solver=solver, random_state=0, max_iter=20, tol=0)
+    # HALS goes on until float32's loss says nothing more, which is past its last digits of W.
+    limit, close = (300, 1e-2) if solver == "hals" else (20, 1e-4)
+    model = NMF(3, solver=solver, random_state=0, max_iter=limit, tol=0)
     H = model.fit_transform(A)
     as_any_other(monkeypatch)
-    other = NMF(3, solver=solver, random_state=0, max_iter=20, tol=0)
+    other = NMF(3, solver=solver, random_state=0, max_iter=limit, tol=0)
     torch.testing.assert_close(
         torch.ldexp(H, torch.tensor(-power)),
         torch.ldexp(other.fit_transform(A), torch.tensor(-power)),
-        rtol=1e-3,
-        atol=1e-4,
+        rtol=0,
+        atol=close,
     )
-    torch.testing.assert_close(model.components_, other.components_, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(model.components_, other.components_, rtol=0, atol=close)
     assert model.relative_err_ == pytest.approx(other.relative_err_, rel=1e-5)
     assert model.n_reads_ == other.n_reads_
 
@@ -113,8 +117,8 @@ def test_rows_on_disk_are_read_from_it_once(
     monkeypatch.setattr(RowBlocks, "_fetched", counted)
     model = NMF(3, random_state=0).fit(np.load(tmp_path / "A.npy", mmap_mode="r"))
     assert sum(fetched) == len(A)
-    assert model.n_reads_ >= 3
-    assert torch.equal(model.components_, NMF(3, random_state=0).fit(A).components_)
+    assert model.n_reads_ >= 2
+    assert np.array_equal(model.components_, NMF(3, random_state=0).fit(A).components_)
 
 
 def test_what_is_kept_stays_within_its_part_of_the_memory(
@@ -128,13 +132,30 @@ def test_what_is_kept_stays_within_its_part_of_the_memory(
     rows = RowBlocks(A, memory=memory)
     kept = [block.n_bytes for _, block in rows.compress() if isinstance(block, SparseBlock)]
     assert 0 < sum(kept[:-1]) <= memory // 8
-    again = [block for _, block in rows.read_again()]
+    again = [block for _, block in rows.read_compressed()]
     assert all(isinstance(block, Tensor) for block in again)
     assert torch.equal(torch.cat(again), A)
     error = NMF(2, random_state=0, memory=memory).fit(A).relative_err_
     as_any_other(monkeypatch)
     other = NMF(2, random_state=0, memory=memory).fit(A).relative_err_
     assert error == pytest.approx(other, rel=1e-5)
+
+
+@pytest.mark.parametrize("density", [0.02, 0.05, 0.06, 0.08])
+def test_what_is_kept_and_its_bits_do_not_depend_on_threads(density: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    A = torch.rand(6000, 200, generator=generator)
+    A *= torch.rand(A.shape, generator=generator) < density
+    H, W = torch.rand(3, len(A), generator=generator), torch.rand(200, 3, generator=generator)
+    kinds, products = set(), []
+    for n_threads in (1, 2, 3):
+        torch.set_num_threads(n_threads)
+        kinds.add(isinstance(next(RowBlocks(A).compress())[1], SparseBlock))
+        sparse = SparseBlock.of(A)
+        products.append((sparse @ W, sparse.weighted_sums(H)))
+    assert kinds == {density < 0.07}
+    for product, sums in products[1:]:
+        assert torch.equal(product, products[0][0]) and torch.equal(sums, products[0][1])
 
 
 def test_the_bits_do_not_depend_on_the_memory_that_is_free(

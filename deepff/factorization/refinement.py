@@ -1,0 +1,134 @@
+"""NMF of rows that are all in memory: HALS ahead of itself, and factors that come back to life."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from deepff.factorization.nnls import solve, sweep
+from deepff.factorization.sparse import SparseBlock, dense, row_norms
+from deepff.factorization.updates import CANCELLATION
+
+_SWEEPS = 3
+# The extrapolation's first step, and by how much it changes (Ang & Gillis 2019).
+_STEP, _FASTER, _LIMIT_FASTER, _SLOWER = 0.5, 1.05, 1.01, 1.5
+_CHECKED = 5  # iterations
+_EXACT = 1e-15  # of ‖A‖²; H is float32 in the end
+
+
+def refine_best(
+    A: Tensor | SparseBlock, starts: Tensor, n_kept: int, max_iter: int, tol: float
+) -> tuple[Tensor, list[float], bool]:
+    """`refine` from each of the `n_kept` best of the starts (n, k, c), and the best of that."""
+    if len(starts) > n_kept:
+        tried = [refine(A, W, _CHECKED, 0.0)[1][-1] for W in starts]
+        starts = starts[torch.tensor(tried, device=starts.device).argsort()[:n_kept]]
+    found = []
+    for W in starts:
+        found.append(refine(A, W, max_iter, tol))
+        if found[-1][1][-1] ** 2 <= _EXACT:
+            break
+    return min(found, key=lambda one: one[1][-1])
+
+
+def refine(
+    A: Tensor | SparseBlock, W: Tensor, max_iter: int, tol: float
+) -> tuple[Tensor, list[float], bool]:
+    """Components (k, c) from W, all of A (m, c) being in memory.
+
+    Extrapolated HALS (Ang & Gillis 2019): each update starts ahead of the last one's result, the
+    way it went, by a step that grows while the loss falls; where it rises, the step is undone.
+
+    Returns
+    -------
+    W : Tensor (k, c)
+    errors : list of float
+        ‖A − HW‖ / ‖A‖ after each iteration; never rises.
+    converged : bool
+        Whether the last iterations would lower the error by no more than the share `tol` in ten.
+    """
+    total = float(row_norms(A).cpu().double().square().sum())
+    # Exact, for a start that is: of k rows and channels, sweeps would lose what it has.
+    G = _products(W, A)
+    H = solve(torch.zeros_like(G), G, W @ W.T)
+    ahead_H, ahead_W, best = H, W, W
+    step, limit, least = 0.0, 1.0, math.inf
+    errors: list[float] = []
+    while len(errors) < max_iter:
+        new_H = _swept(ahead_H, _products(ahead_W, A), ahead_W @ ahead_W.T)
+        next_H = (new_H + step * (new_H - H)).clamp_min(0)
+        P, Q = _sums(next_H, A), next_H @ next_H.T
+        new_W = _swept(ahead_W, P, Q)
+        loss = total - 2 * _inner(P, new_W) + _inner(Q, new_W @ new_W.T)
+        if W.dtype == torch.float32 and loss < CANCELLATION * total:
+            A, H, W = (_double(X) for X in (dense(A), new_H, new_W))
+            total = float(A.square().sum())
+            ahead_H, ahead_W, step = H, W, 0.0
+            continue
+        if loss <= least:
+            ahead_H, ahead_W = next_H, (new_W + step * (new_W - W)).clamp_min(0)
+            H, W, best, least = new_H, new_W, new_W, loss
+            step = min(limit, step * _FASTER) or _STEP
+            limit = min(1.0, limit * _LIMIT_FASTER)
+        else:
+            ahead_H, ahead_W = H, W
+            limit, step = step, step / _SLOWER
+        errors.append(math.sqrt(max(least, 0.0) / total))
+        if least <= _EXACT * total:
+            return best, errors, True
+        if len(errors) % _CHECKED != 1 % _CHECKED or len(errors) < _CHECKED:
+            continue
+        dead = (H.norm(dim=1) == 0) | (W.norm(dim=1) == 0)
+        if dead.any():
+            W = revive(dense(A), W, dead)
+            H = H * ~dead[:, None]
+            ahead_H, ahead_W, step = H, W, 0.0
+            if W[dead].any():
+                continue
+        gain = errors[-1 - _CHECKED] - errors[-1] if len(errors) > _CHECKED else math.inf
+        if 10 / _CHECKED * gain <= tol * errors[-1]:
+            return best, errors, True
+    return best, errors, False
+
+
+def revive(A: Tensor, W: Tensor, dead: Tensor) -> Tensor:
+    """W (k, c) with its dead rows (k,), where A (m, c) needs them, being rows that the others miss.
+
+    A row that nothing needs becomes zero.
+    """
+    W = W * ~dead[:, None]
+    G = W @ A.T
+    missed = A - solve(torch.zeros_like(G), G, W @ W.T).T @ W
+    least = _EXACT * float(torch.linalg.vector_norm(A).square())
+    for j in dead.nonzero()[:, 0].tolist():
+        energy = missed.clamp_min(0).square().sum(1)
+        if float(energy.max()) <= least:
+            break
+        row = missed[energy.argmax()].clamp_min(0)
+        W[j] = row / row.norm()
+        missed = missed - (missed @ W[j]).clamp_min(0)[:, None] * W[j]
+    return W
+
+
+def _swept(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
+    X = X.clone()
+    sweep(X[None], G[None], Q[None], _SWEEPS)
+    return X
+
+
+def _products(W: Tensor, A: Tensor | SparseBlock) -> Tensor:
+    """W Aᵀ (k, m)."""
+    return W @ A.T if isinstance(A, Tensor) else (A @ W.T).T.contiguous()
+
+
+def _sums(H: Tensor, A: Tensor | SparseBlock) -> Tensor:
+    """H A (k, c)."""
+    return H @ A if isinstance(A, Tensor) else A.weighted_sums(H).to(H)
+
+
+def _double(X: Tensor) -> Tensor:
+    return X.to("cpu" if X.device.type == "mps" else X.device, torch.float64)
+
+
+def _inner(X: Tensor, Y: Tensor) -> float:
+    return float(X.flatten().cpu().double() @ Y.flatten().cpu().double())

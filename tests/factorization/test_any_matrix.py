@@ -1,0 +1,93 @@
+"""NMF of matrices of every kind beside scikit-learn's, and what each fit must keep."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from matrices import MATRICES
+from sklearn import decomposition
+
+from deepff.factorization import NMF
+
+SEEDS = range(3)
+ROUNDING = 2e-6  # what float32 leaves uncertain of a relative error
+
+
+def relative_error(A: np.ndarray, H: np.ndarray, W: np.ndarray) -> float:
+    scale = A.max()
+    residual = A / scale - (H / scale).astype(np.float64) @ W.astype(np.float64)
+    return float(np.linalg.norm(residual) / np.linalg.norm(A / scale))
+
+
+def scikit_learns_best(A: np.ndarray, k: int, seed: int) -> float:
+    """The lesser error of its two starts."""
+    errors = []
+    A = A / A.max()
+    for init in ("random", "nndsvda"):
+        model = decomposition.NMF(k, init=init, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            H = model.fit_transform(A)
+        errors.append(relative_error(A, H, model.components_))
+    return min(errors)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_fit_is_right(name: str, seed: int) -> None:
+    made, k = MATRICES[name](np.random.default_rng(seed))
+    A = made.astype(np.float32).astype(np.float64)
+    model = NMF(k, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        H = model.fit_transform(A)
+    W = model.components_
+    assert np.isfinite(H).all() and np.isfinite(W).all()
+    assert (H >= 0).all() and (W >= 0).all()
+    # What is non-negative can't add up to a row and be longer than it.
+    assert (H.max(1) <= 1.001 * np.linalg.norm(A, axis=1)).all()
+    error = relative_error(A, H, W)
+    assert error <= 1.005 * scikit_learns_best(A, k, seed) + ROUNDING
+    assert model.relative_err_ == pytest.approx(error, rel=1e-4, abs=ROUNDING)
+    assert np.diff(model.errors_).max() <= ROUNDING
+    np.testing.assert_allclose(model.transform(A), H, rtol=0, atol=1e-5 * H.max())
+    weights = np.linalg.norm(H.astype(np.float64), axis=0)
+    assert (np.diff(weights) <= 1e-6 * weights.max()).all()
+    assert ((weights == 0) == (W == 0).all(1)).all()
+
+
+def test_factors_that_nothing_needs_stay_in_range() -> None:
+    """Random factors of which half is zero, of rank at most three, in six."""
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        H = (torch.rand(100, 3, generator=generator) - 0.5).clamp_min(0)
+        A = H @ (torch.rand(3, 40, generator=generator) - 0.5).clamp_min(0)
+        model = NMF(6, random_state=0)
+        found = model.fit_transform(A)
+        assert found.max() <= 1.001 * A.norm(dim=1).max()
+        assert model.relative_err_ < 1e-4
+        weights = found.norm(dim=0)
+        assert torch.equal(weights > 0, model.components_.norm(dim=1) > 0)
+        assert (weights.diff() <= 0).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("rows", "strong", "strength"), [(40_000, 3, 1e3), (90_000, 20, 20.0)])
+@pytest.mark.parametrize("limit", [None, 20])
+def test_a_few_strong_rows_are_not_missed(
+    rows: int, strong: int, strength: float, limit: int | None, seed: int
+) -> None:
+    """Rows with channels of their own that are in no even sample, of a matrix of many reads."""
+    generator = torch.Generator().manual_seed(seed)
+    A = torch.zeros(rows, 60)
+    A[:, :50] = torch.rand(rows, 50, generator=generator)
+    chosen = torch.randperm(rows, generator=generator)[:strong]
+    A[chosen] = 0
+    A[chosen, 55:] = strength * (0.5 + torch.rand(strong, 5, generator=generator))
+    model = NMF(3, random_state=seed, max_iter=limit, tol=0)
+    model.fit(A)
+    # Their factor is a singular vector nearly, so the fit is near PCA's.
+    assert float(model.components_[:, 50:].norm(dim=1).max()) > 0.99
+    S = torch.linalg.svdvals(A.double())
+    assert model.relative_err_ <= 1.02 * float(S[3:].norm() / S.norm())
