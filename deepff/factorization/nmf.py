@@ -118,7 +118,7 @@ class NMF(Factorization):
 
     def __init__(
         self,
-        n_components: int,
+        n_components: int = 4,
         solver: str = "hals",
         init: str = "random",
         random_state: int | np.random.RandomState | None = None,
