@@ -1,7 +1,8 @@
 """Factorizations A ≈ H W of the activations: estimators over blocks of rows."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from deepff.factorization.kmeans import KMeans
 from deepff.factorization.nmf import NMF
@@ -9,35 +10,31 @@ from deepff.factorization.pca import PCA
 
 
 class Factorizer(Protocol):
-    """What finds the factors of activations: one of `METHODS`, or an estimator like them.
+    """What a factorization must have to be one: an estimator in the manner of scikit-learn.
 
     Attributes
     ----------
     needs_non_negative : bool
-        Whether activations must all be ≥ 0.
-    components_ : Tensor or array (k, c)
-        W, once it is fitted.
+        Whether A must not go negative.
+    components_ : Tensor, (k, c)
+        W, once fitted; and so the others.
     relative_err_ : float
         ‖A − HW‖ / ‖A‖.
     n_iter_ : int
     """
 
-    needs_non_negative: ClassVar[bool]
-    components_: Any
+    needs_non_negative: bool
+    components_: Tensor
     relative_err_: float
     n_iter_: int
 
-    def fit_transform(self, X: Any, y: None = None) -> Any:
-        """Fit, and return H (rows, k)."""
+    def fit_transform(self, X: Any, /) -> Any:
+        """Find W of A and give H, (rows, k)."""
 
-    def transform(self, X: Any) -> Any:
-        """H (rows, k) for the fitted components."""
+    def transform(self, X: Any, /) -> Any:
+        """H, (rows, k), of other rows for the same W."""
 
 
-METHODS: dict[str, Callable[..., Factorizer]] = {
-    "nmf": NMF,
-    "pca": PCA,
-    "kmeans": KMeans,
-}
+METHODS: dict[str, type[Any]] = {"nmf": NMF, "pca": PCA, "kmeans": KMeans}
 
 __all__ = ["METHODS", "NMF", "PCA", "Factorizer", "KMeans"]

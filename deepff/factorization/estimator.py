@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from numbers import Integral
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     comes back as tensors where A is given as tensors or `RowBlocks`, and as arrays otherwise.
     """
 
-    needs_non_negative: ClassVar[bool] = False
+    needs_non_negative: bool = False
 
     n_components: int
     device: str | torch.device | None

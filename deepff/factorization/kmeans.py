@@ -45,11 +45,9 @@ class KMeans(Factorization):
         c.
     """
 
-    needs_non_negative = False
-
     def __init__(
         self,
-        n_components: int,
+        n_components: int = 4,
         random_state: int | np.random.RandomState | None = None,
         device: str | torch.device | None = None,
         memory: int | None = None,

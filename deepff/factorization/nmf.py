@@ -3,7 +3,6 @@
 import math
 import warnings
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -115,11 +114,11 @@ class NMF(Factorization):
     over rows, (k, c) and (k, k), and the sample.
     """
 
-    needs_non_negative: ClassVar[bool] = True
+    needs_non_negative = True
 
     def __init__(
         self,
-        n_components: int,
+        n_components: int = 4,
         solver: str = "hals",
         init: str = "random",
         random_state: int | np.random.RandomState | None = None,

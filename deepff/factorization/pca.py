@@ -42,11 +42,9 @@ class PCA(Factorization):
     number, and all get the W of all rows together.
     """
 
-    needs_non_negative = False
-
     def __init__(
         self,
-        n_components: int,
+        n_components: int = 4,
         device: str | torch.device | None = None,
         memory: int | None = None,
     ) -> None:

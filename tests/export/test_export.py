@@ -255,7 +255,7 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_names_that_break_a_line_break_no_list(tmp_path: Path, format: str) -> None:
-    result = result_of(torch.ones(1, 1, 4, 4), ["a\nb.png"], tmp_path)
+    result = result_of(torch.eye(4)[None, None], ["a\nb.png"], tmp_path)
     if format in LISTED:
         with pytest.raises(InputError, match="has a line break"):
             export(result, format, tmp_path / "out", options=HALF)
