@@ -61,7 +61,7 @@ def test_clones_and_copies_are_equal(estimator: Any) -> None:
 
 
 def test_what_is_shown_is_what_was_chosen() -> None:
-    assert repr(NMF(4, solver="mu")) == "NMF(n_components=4, solver='mu')"
+    assert repr(NMF(5, solver="mu")) == "NMF(n_components=5, solver='mu')"
 
 
 @pytest.mark.parametrize("method", METHODS)
