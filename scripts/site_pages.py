@@ -4,6 +4,7 @@ A hook of MkDocs (``mkdocs.yml``); nothing is written beside the site itself.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from typer.core import TyperCommand, TyperGroup
 
 from deepff.cli.main import app
@@ -28,6 +30,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Docstrings name functions as Sphinx does (:func:`name`); only the name is shown."""
+    return re.sub(r":(?:func|mod|class):(?=<code>)", "", html)
 
 
 def commands_page() -> str:
@@ -76,15 +83,12 @@ def _parameters(command: TyperCommand, path: str) -> str:
         is_argument = parameter.param_type_name == "argument"
         panel = parameter.rich_help_panel or ("Arguments" if is_argument else "Options")
         if record is not None:
-            names, text = (_cell(part) for part in record)
+            names, text = (" ".join(part.split()) for part in record)
+            text = text.replace("|", "\\|")  # within code it does not end a cell
             by_panel.setdefault(panel, []).append(f"| `{names}` | {text} |")
     return "\n\n".join(
-        f"**{panel}**\n\n| | |\n|---|---|\n" + "\n".join(lines) for panel, lines in by_panel.items()
+        f"| {panel} | |\n|---|---|\n" + "\n".join(lines) for panel, lines in by_panel.items()
     )
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _output(output: dict[str, Any]) -> str:
