@@ -13,10 +13,10 @@ from typer.core import TyperGroup
 from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
 from deepff.cli.messages import (
-    input_warnings_as_lines,
     report_replaced,
     report_skipped,
     summarize,
+    user_warnings_as_lines,
     warn,
 )
 from deepff.cli.options import (
@@ -63,7 +63,7 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with input_warnings_as_lines():
+            with user_warnings_as_lines():
                 return super().invoke(ctx)
         except InputError as error:
             warn(f"error: {error}")

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepff.errors import InputWarning
-
 if TYPE_CHECKING:
     from deepff.images.reading import SkippedFile
     from deepff.results.result import Result
@@ -20,19 +18,19 @@ def warn(message: str) -> None:
 
 
 @contextmanager
-def input_warnings_as_lines() -> Iterator[None]:
-    """Say each InputWarning once, in one line, without the place in the code it came from."""
+def user_warnings_as_lines() -> Iterator[None]:
+    """Say each warning that is for users once, in one line, without its place in the code."""
     with warnings.catch_warnings():
         others = warnings.showwarning
 
         def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
-            if issubclass(category, InputWarning):
+            if issubclass(category, UserWarning):
                 warn(f"warning: {message}")
             else:
                 others(message, category, *place, **more)
 
         warnings.showwarning = show
-        warnings.simplefilter("default", InputWarning)
+        warnings.simplefilter("default", UserWarning)
         yield
 
 
