@@ -170,7 +170,7 @@ def main() -> None:
     for name in names:
         if name not in missing:
             run(all_commands[name], out / "records" / f"{name}.json")
-        write_summary(out, names, missing)
+        write_summary(out, list(all_commands), missing)
     print(out / "summary.md")
 
 
