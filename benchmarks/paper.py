@@ -141,7 +141,7 @@ def write_summary(out: Path, names: Sequence[str], missing: Mapping[str, str]) -
             if facts["status"]:
                 log = record.with_suffix(".log").read_text(encoding="utf-8").splitlines()
                 sections.append(f"**Failed** with status {facts['status']}: {(log or [''])[-1]}")
-            for table in sorted((out / name).glob("*.md")):
+            for table in sorted((out / name).glob("*.md"), key=lambda path: path.stem):
                 # Pictures lie in the table's own folder.
                 sections.append(table.read_text(encoding="utf-8").replace("](", f"]({name}/"))
             sections += [f"![{name}]({name}/{plot.name})" for plot in (out / name).glob("*.png")]
@@ -170,7 +170,7 @@ def main() -> None:
     for name in names:
         if name not in missing:
             run(all_commands[name], out / "records" / f"{name}.json")
-        write_summary(out, names, missing)
+        write_summary(out, list(all_commands), missing)
     print(out / "summary.md")
 
 
