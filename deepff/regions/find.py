@@ -318,7 +318,7 @@ def _disjoint(probabilities: Bands, foreground: Tensor, k: int) -> Regions:
     found = _no_regions(k, foreground.shape, foreground.device)
     values = torch.arange(1, k + 1, device=foreground.device)[:, None, None]
     for rows, band in probabilities():
-        labels = (band.argmax(0) + 1) * foreground[rows]
+        labels = (band.max(0).indices + 1) * foreground[rows]
         found.labels[rows] = labels.to(found.labels.dtype)
         found.masks[:, rows] = labels == values
     return found

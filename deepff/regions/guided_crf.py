@@ -167,7 +167,7 @@ def refined_labels(probabilities: Tensor) -> Tensor:
     """
     dtype = torch.uint8 if probabilities.shape[-3] <= 255 else torch.int32
     foreground = probabilities.sum(-3) >= 0.5
-    return ((probabilities.argmax(-3) + 1) * foreground).to(dtype)
+    return ((probabilities.max(-3).indices + 1) * foreground).to(dtype)
 
 
 def refined_masks(probabilities: Tensor) -> Tensor:
