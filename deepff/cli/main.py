@@ -175,7 +175,7 @@ def discover(
     method: Annotated[
         Method | None,
         typer.Option(
-            help="How activations are factorised; by default nmf.",
+            help="By default auto: nmf, or semi-nmf where the layer goes negative.",
             show_default=False,
             rich_help_panel=FACTORIZATION,
         ),
@@ -218,7 +218,7 @@ def discover(
             "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
             "--solver, --channel-weights and a second --layer"
         )
-    if solver and method not in (None, Method.NMF):
+    if solver and method not in (None, Method.AUTO, Method.NMF):
         raise InputError(f"--solver is for the method nmf; leave it out for {method}")
     counts: list[int] | Literal["auto"] | None = (
         "auto" if k == "auto" else None if k is None else factor_counts(k)
@@ -271,7 +271,7 @@ def discover(
             counts,
             recipe=recipe or Recipe.PAPER,
             channel_weights=channel_weights,
-            method=NMF(1, solver=solver) if solver else method or Method.NMF,
+            method=NMF(1, solver=solver) if solver else method or Method.AUTO,
             **common,
         )
     is_first = distributed.rank() == 0
