@@ -353,7 +353,7 @@ def layers(
     weights: Weights = None,
     num_classes: NumClasses = None,
 ) -> None:
-    """List a network's layers; signed ones are not for NMF."""
+    """List a network's layers; where they go negative, semi-NMF is used."""
     from deepff.features.layers import list_layers
     from deepff.features.loading import load_backbone
 
@@ -367,11 +367,12 @@ def layers(
             str(layer.channels),
             str(layer.stride),
             f"{layer.grid[0]} × {layer.grid[1]}",
+            str(layer.layout),
             "never" if layer.non_negative else f"down to {layer.minimum:.2g}",
         )
         for layer in list_layers(backbone, size)
     ]
-    _print_table(("layer", "channels", "stride", "grid", "negative"), rows)
+    _print_table(("layer", "channels", "stride", "grid", "layout", "negative"), rows)
 
 
 def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

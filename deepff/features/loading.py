@@ -20,8 +20,9 @@ from deepff.errors import InputError, InputWarning
 from deepff.features.backbone import Backbone
 from deepff.features.checkpoints import StateDicts, read_state_dicts
 from deepff.features.fitting import fit_state_dicts
-from deepff.features.layers import paper_names
+from deepff.features.layouts import Tokens
 from deepff.features.lite import as_timm_lite
+from deepff.features.probe import paper_names
 from deepff.features.weights import downloading, find_in_hub, weights_digest
 from deepff.options import MODEL, Device, Interpolation, chosen
 
@@ -74,6 +75,12 @@ class _Built(NamedTuple):
     weights: str
 
 
+# How families of timm are told: ViTs interpolate their position embeddings, Swin pads its windows.
+_ANY_SIZE: tuple[dict[str, Any], ...] = (
+    {"dynamic_img_size": True},
+    {"strict_img_size": False},
+    {},
+)
 _IMAGENET = _Preprocessing(IMAGENET_MEAN, IMAGENET_STD, "bilinear")
 
 
@@ -87,6 +94,7 @@ def load_backbone(
     std: Sequence[float] | None = None,
     interpolation: str | None = None,
     channels: int = 3,
+    tokens: Tokens | None = None,
     device: str | torch.device = Device.AUTO,
 ) -> Backbone:
     """Load a network by name, or take one's own, ready to run.
@@ -118,6 +126,10 @@ def load_backbone(
         By default the network's own, for a module bilinear.
     channels : {3, 1}
         1: the network takes grey images; one's own does, and one of timm's is made to.
+    tokens : int or callable, optional
+        Where a transformer does not tell: how many tokens come before those of the grid; or a
+        function from a module's output and the input's (height, width) to a map (b, c, h, w),
+        which gives None for outputs that are none.
     device : str or torch.device
         See `select_device`.
 
@@ -176,6 +188,7 @@ def load_backbone(
         weights=source,
         weights_digest=weights_digest(network),
         missing=missing,
+        tokens=tokens,
     )
 
 
@@ -324,18 +337,16 @@ def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> _Built:
         raise _unknown_model(full_name)
 
     if not pretrained:
-        network = timm.create_model(name, **options)
+        network = _create_timm(name, **options)
     elif config is not None and config.hf_hub_id:
         file = find_in_hub(full_name, config.hf_hub_id, config.hf_hub_filename)
         # Given the cached file, timm does not ask the hub whether there is a newer one.
         overlay = {"file": str(file)} if file.is_file() and not config.custom_load else None
         with downloading(full_name, file):
-            network = timm.create_model(
-                name, pretrained=True, pretrained_cfg_overlay=overlay, **options
-            )
+            network = _create_timm(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
     elif config is not None and config.url and isinstance(config.url, str):
         with downloading(full_name, _hub_file(config.url)):
-            network = timm.create_model(name, pretrained=True, **options)
+            network = _create_timm(name, pretrained=True, **options)
     else:
         raise InputError(
             f"timm has no weights for {full_name}; give a file of weights (--weights FILE) "
@@ -345,6 +356,19 @@ def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> _Built:
     preprocessing = _Preprocessing(data["mean"], data["std"], data["interpolation"])
     tag = config.tag if config is not None and config.tag else "pretrained"
     return _Built(network, preprocessing, f"{tag} (timm)")
+
+
+def _create_timm(name: str, **options: Any) -> nn.Module:
+    """A network of timm's that takes images of any size, where its family can."""
+    import timm
+
+    for any_size in _ANY_SIZE:
+        try:
+            return timm.create_model(name, **options, **any_size)
+        except TypeError as error:  # before weights are loaded
+            if not any_size or next(iter(any_size)) not in str(error):
+                raise
+    raise AssertionError("the last has no option that could be refused")
 
 
 def _hub_file(url: str) -> Path:
