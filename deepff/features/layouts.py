@@ -162,8 +162,21 @@ def declared_prefix(network: nn.Module) -> int | None:
     return sum(found.values()) if found else None
 
 
-def stride_of(size: int, cells: int) -> int:
-    """Pixels of the input to one of so many cells along a side of `size` pixels."""
+def patch_of(network: nn.Module) -> int | None:
+    """The side of the patches that a network cuts its input into; None where it does not."""
+    first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None or first.kernel_size != first.stride or first.stride[0] == 1:
+        return None
+    return first.stride[0]
+
+
+def stride_of(size: int, cells: int, patch: int | None = None) -> int:
+    """Pixels of the input to one of so many cells along a side of `size` pixels.
+
+    `patch` is what :func:`patch_of` gives.
+    """
+    if patch is not None and size // patch == cells:
+        return patch
     # Padding makes `cells` one more or less than size / stride when size is no multiple of
     # the stride, so a power of two that explains the grid goes before the plain ratio.
     power = 2 ** round(math.log2(size / cells))

@@ -21,6 +21,7 @@ from deepff.features.layouts import (
     Layout,
     declared_prefix,
     layouts_of,
+    patch_of,
     stride_of,
     tensor_of,
 )
@@ -120,6 +121,7 @@ class Probe:
 def probe(backbone: Backbone, size: int) -> Probe:
     """Run a network once on fixed noise, ``size`` × ``size`` pixels, and note what modules give."""
     prefix = declared_prefix(backbone.network)
+    patch = patch_of(backbone.network)
     names = paper_names(backbone.network)
     layers: dict[str, Layer] = {}
     not_maps: dict[str, str] = {}
@@ -146,7 +148,7 @@ def probe(backbone: Backbone, size: int) -> Probe:
             return
         for layout in found:
             place = path if layout.part is None else f"{path}:{layout.part}"
-            layer = _layer(place, names.get(path, place), calls[path], layout, output, size)
+            layer = _layer(place, names.get(path, place), calls[path], layout, output, size, patch)
             if layer is None:
                 not_maps[path] = "gives nothing that becomes a map"
                 return
@@ -178,19 +180,19 @@ def _is_of_many(output: Any) -> bool:
 
 
 def _layer(
-    path: str, name: str, calls: int, layout: Layout, output: Any, size: int
+    path: str,
+    name: str,
+    calls: int,
+    layout: Layout,
+    output: Any,
+    size: int,
+    patch: int | None,
 ) -> Layer | None:
     # The image is square, so the number of cells says what the stride is.
-    values = tensor_of(output)
-    if layout.kind == "own":
-        stride = 1
-    elif values is None:
-        return None
-    elif layout.kind == "tokens":
-        stride = stride_of(size, math.isqrt(values.shape[1] - layout.prefix))
-    else:
-        stride = stride_of(size, values.shape[1 if layout.kind == "channels last" else 2])
-    found = layout.to_map(output, (size, size), stride)
+    values, cells = tensor_of(output), size
+    if layout.kind == "tokens" and values is not None:
+        cells = math.isqrt(values.shape[1] - layout.prefix)
+    found = layout.to_map(output, (size, size), stride_of(size, cells, patch))
     if found is None:
         return None
     height, width = found.shape[2:]
@@ -198,7 +200,7 @@ def _layer(
         path=path,
         name=name,
         channels=found.shape[1],
-        stride=stride_of(size, height),
+        stride=stride_of(size, height, patch),
         grid=(height, width),
         # Read here and now: an in-place ReLU that follows would overwrite the output.
         minimum=found.min().item(),

@@ -139,7 +139,7 @@ def test_queries_keys_and_values_are_layers_of_their_own() -> None:
         expected = part.transpose(1, 2).flatten(2)[:, 3:]
         torch.testing.assert_close(own.flatten(2).mT, expected)
     assert layer_map.resolve().path == "blocks.1.attn.qkv:keys"
-    with pytest.raises(InputError, match="name one of them, as in .*:values"):
+    with pytest.raises(InputError, match=r"name one of them, as in .*:values"):
         layer_map.resolve("blocks.1.attn.qkv")
 
 
