@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from deepff.discovery.discover_parts import discover_parts
     from deepff.discovery.find_object import find_object
     from deepff.errors import InputError
-    from deepff.factorization import NMF, PCA, KMeans
+    from deepff.factorization import NMF, PCA, KMeans, SemiNMF
     from deepff.features.layers import list_layers
     from deepff.features.loading import load_backbone
     from deepff.report.load import load
@@ -26,6 +26,7 @@ _MODULES = {
     "NMF": "deepff.factorization",
     "PCA": "deepff.factorization",
     "KMeans": "deepff.factorization",
+    "SemiNMF": "deepff.factorization",
     "ConceptBank": "deepff.results.concepts",
     "HeatMaps": "deepff.results.heatmaps",
     "InputError": "deepff.errors",
@@ -48,6 +49,7 @@ __all__ = [
     "InputError",
     "KMeans",
     "Result",
+    "SemiNMF",
     "apply",
     "discover",
     "discover_parts",

@@ -43,11 +43,22 @@ class Interpolation(StrEnum):
 
 
 class Method(StrEnum):
-    """How activations are factorised."""
+    """How activations are factorised; auto: by NMF, or by semi-NMF where they go negative."""
 
+    AUTO = "auto"
     NMF = "nmf"
+    SEMI_NMF = "semi-nmf"
     PCA = "pca"
     KMEANS = "kmeans"
+
+
+# For those who read a result without having chosen.
+METHODS_IN_WORDS: dict[str, str] = {
+    Method.NMF: "NMF: activations, factors and coefficients are never negative",
+    Method.SEMI_NMF: "semi-NMF: coefficients are never negative, activations and factors may be",
+    Method.PCA: "PCA: factors are orthogonal, and coefficients go negative",
+    Method.KMEANS: "k-means: each cell has one factor",
+}
 
 
 class Solver(StrEnum):

@@ -50,6 +50,6 @@ def test_choices_need_no_torch() -> None:
 
 def test_every_choice_has_what_does_it() -> None:
     assert set(FORMATS) == set(CONTENTS) == set(ExportFormat)
-    assert set(METHODS) == set(Method)
+    assert set(METHODS) == set(Method) - {Method.AUTO}
     # The classifier's probabilities come with the factorization, not with the image.
     assert {*REFINERS, Refinement.NONE, Refinement.CLASSIFIER} == set(Refinement)

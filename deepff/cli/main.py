@@ -175,7 +175,7 @@ def discover(
     method: Annotated[
         Method | None,
         typer.Option(
-            help="How activations are factorised; by default nmf.",
+            help="By default auto: nmf, or semi-nmf where the layer goes negative.",
             show_default=False,
             rich_help_panel=FACTORIZATION,
         ),
@@ -218,7 +218,7 @@ def discover(
             "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
             "--solver, --channel-weights and a second --layer"
         )
-    if solver and method not in (None, Method.NMF):
+    if solver and method not in (None, Method.AUTO, Method.NMF):
         raise InputError(f"--solver is for the method nmf; leave it out for {method}")
     counts: list[int] | Literal["auto"] | None = (
         "auto" if k == "auto" else None if k is None else factor_counts(k)
@@ -271,7 +271,7 @@ def discover(
             counts,
             recipe=recipe or Recipe.PAPER,
             channel_weights=channel_weights,
-            method=NMF(1, solver=solver) if solver else method or Method.NMF,
+            method=NMF(1, solver=solver) if solver else method or Method.AUTO,
             **common,
         )
     is_first = distributed.rank() == 0
@@ -353,7 +353,7 @@ def layers(
     weights: Weights = None,
     num_classes: NumClasses = None,
 ) -> None:
-    """List a network's layers; signed ones are not for NMF."""
+    """List a network's layers; where they go negative, semi-NMF is used."""
     from deepff.features.layers import list_layers
     from deepff.features.loading import load_backbone
 
@@ -367,11 +367,12 @@ def layers(
             str(layer.channels),
             str(layer.stride),
             f"{layer.grid[0]} × {layer.grid[1]}",
+            str(layer.layout),
             "never" if layer.non_negative else f"down to {layer.minimum:.2g}",
         )
         for layer in list_layers(backbone, size)
     ]
-    _print_table(("layer", "channels", "stride", "grid", "negative"), rows)
+    _print_table(("layer", "channels", "stride", "grid", "layout", "negative"), rows)
 
 
 def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

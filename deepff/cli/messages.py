@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepff.options import METHODS_IN_WORDS
+
 if TYPE_CHECKING:
     from deepff.images.reading import SkippedFile
     from deepff.results.result import Result
@@ -67,6 +69,7 @@ def summarize(result: "Result", out: Path) -> None:
         if max(result.agreements.values(), default=0) < AGREED:
             warn(f"at no k do halves of the images agree by {AGREED}, so k is 1; give a number")
     if result.relative_errors:
+        typer.echo(METHODS_IN_WORDS.get(result.method, result.method))
         typer.echo(f"relative error {result.relative_errors}")
     if result.separation is not None:
         typer.echo(f"inside of the images against their border {result.separation:.2f}")

@@ -17,6 +17,7 @@ from deepff.options import MIN_MEMORY
 from deepff.runtime import distributed
 
 Model = str | nn.Module | Backbone
+NMF_ITSELF = "NMF"
 FactorCounts = int | Iterable[int] | Literal["auto"]
 
 
@@ -76,7 +77,8 @@ def check_activations(layer_map: LayerMap, layers: Sequence[Layer], needed_by: s
     layer_map : LayerMap
     layers : sequence of Layer
     needed_by : str or None
-        What needs activations that are never negative: "NMF"; None where nothing does.
+        What needs activations that are never negative: `NMF_ITSELF` where another method would
+        do; None where nothing does.
     """
     name = layer_map.backbone.name
     for layer in layers:
@@ -87,12 +89,13 @@ def check_activations(layer_map: LayerMap, layers: Sequence[Layer], needed_by: s
         if needed_by is None or layer.non_negative:
             continue
         nearby = layer_map.nearby_non_negative(layer)
-        alternatives = (
-            f"choose a layer that does not, such as {', '.join(nearby)}, or " if nearby else ""
-        )
+        ways = [f"choose a layer that does not, such as {', '.join(nearby)}"] if nearby else []
+        if needed_by == NMF_ITSELF:
+            ways.append("use the method semi-nmf")
+        advice = ", or ".join(ways) or "choose another network"
         raise InputError(
             f"layer {layer.name} of {name} goes down to {layer.minimum:.3g}, and {needed_by} "
-            f"needs activations that are never negative; {alternatives}use the method pca"
+            f"needs activations that are never negative; {advice}"
         )
 
 

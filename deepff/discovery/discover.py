@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from deepff.discovery.arguments import (
+    NMF_ITSELF,
     FactorCounts,
     Model,
     check_activations,
@@ -64,7 +65,7 @@ def discover(
     *,
     model: Model = MODEL,
     layer: str | Sequence[str] | None = None,
-    method: str | Factorizer = Method.NMF,
+    method: str | Factorizer = Method.AUTO,
     recipe: str = Recipe.PAPER,
     channel_weights: str | None = None,
     size: int = SIZE,
@@ -98,9 +99,9 @@ def discover(
         Module path of the layer, or the paper's name for VGG ("conv5_4"); by default the
         network's own default layer. Several layers give one map of the object, fused from theirs
         (:func:`deepff.discovery.contrast.fuse`).
-    method : "nmf", "pca", "kmeans", or an estimator
-        How A is factorised; an estimator such as ``NMF(solver="mu")`` is copied, and its number of
-        factors set to k.
+    method : "auto", "nmf", "semi-nmf", "pca", "kmeans", or an estimator
+        How A is factorised: "auto" takes "nmf", but "semi-nmf" where the layer goes negative. An
+        estimator such as ``NMF(solver="mu")`` is copied, and its number of factors set to k.
     recipe : "paper" or "contrast"
         "contrast" stands for ``layer`` = the two of
         :func:`deepff.discovery.contrast.contrast_layers` and ``channel_weights="border"``, one map
@@ -166,6 +167,8 @@ def discover(
     backbone = opened_backbone(model, device)
     layer_map = map_layers(backbone, size)
     layers = _layers(layer_map, layer, plan)
+    plan = _settled(plan, layers, random_state, memory)
+    check_activations(layer_map, layers, _what_needs_non_negative(plan))
     classified = pixel_layers(layer_map) if plan.is_classified else []
     every = [*layers, *(x for x in classified if x.path not in {y.path for y in layers})]
     coarsest_stride = max(x.stride for x in every)
@@ -291,7 +294,7 @@ def _plan(
         own = None if isinstance(method, str) else getattr(method, "n_components", None)
         n_components = 1 if is_object else own or N_COMPONENTS
     counts = factor_counts_of(n_components)
-    if is_fused and (counts != [1] or name != Method.NMF or options):
+    if is_fused and (counts != [1] or name not in (Method.AUTO, Method.NMF) or options):
         raise InputError(
             "the recipe contrast and several layers give one map of the object: use one factor and "
             "the method nmf without a solver or other options, or name one layer"
@@ -340,9 +343,25 @@ def _layers(layer_map: LayerMap, layer: str | Sequence[str] | None, plan: _Plan)
         layers = [layer_map.resolve(layer)]
     else:
         layers = [layer_map.resolve(name) for name in layer]
-    needs = plan.is_fused or plan.estimator(1).needs_non_negative
-    check_activations(layer_map, layers, "NMF" if needs else None)
     return layers
+
+
+def _settled(plan: _Plan, layers: Sequence[Layer], random_state: int, memory: int | None) -> _Plan:
+    """The plan with "auto" replaced by the method for these layers."""
+    if plan.method != Method.AUTO:
+        return plan
+    # The border's weights compare means, which say nothing where channels go negative.
+    is_signed = not all(layer.non_negative for layer in layers)
+    takes_signed = not plan.is_fused and plan.weighting == ChannelWeights.NONE
+    name = Method.SEMI_NMF if is_signed and takes_signed else Method.NMF
+    estimator, method, options = _estimator(name, random_state, memory)
+    return replace(plan, method=method, options=options, estimator=estimator)
+
+
+def _what_needs_non_negative(plan: _Plan) -> str | None:
+    if plan.is_fused:
+        return "one map of several layers"
+    return NMF_ITSELF if plan.estimator(1).needs_non_negative else None
 
 
 def _factorizations(

@@ -7,6 +7,7 @@ from torch import Tensor
 from deepff.factorization.kmeans import KMeans
 from deepff.factorization.nmf import NMF
 from deepff.factorization.pca import PCA
+from deepff.factorization.semi_nmf import SemiNMF
 
 
 class Factorizer(Protocol):
@@ -35,6 +36,11 @@ class Factorizer(Protocol):
         """H, (rows, k), of other rows for the same W."""
 
 
-METHODS: dict[str, type[Any]] = {"nmf": NMF, "pca": PCA, "kmeans": KMeans}
+METHODS: dict[str, type[Any]] = {
+    "nmf": NMF,
+    "semi-nmf": SemiNMF,
+    "pca": PCA,
+    "kmeans": KMeans,
+}
 
-__all__ = ["METHODS", "NMF", "PCA", "Factorizer", "KMeans"]
+__all__ = ["METHODS", "NMF", "PCA", "Factorizer", "KMeans", "SemiNMF"]

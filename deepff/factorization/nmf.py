@@ -3,6 +3,7 @@
 import math
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ from deepff.factorization.updates import (
 from deepff.runtime.distributed import from_first_rank
 
 # Of H in the first read, where it starts at zero, and in those after it; of W, which is small.
-_FIRST_SWEEPS, _H_SWEEPS, _W_SWEEPS = 5, 2, 20
+FIRST_SWEEPS, H_SWEEPS, _W_SWEEPS = 5, 2, 20
 MAX_READS = 8  # of A by "hals" unless `max_iter` is given
 MAX_ITER = {"hals": 500, "mu": 200}  # where reads do not count
 # Measured: after a fit to the sample, the first update of W by all rows gains what the sample
@@ -142,7 +143,7 @@ class NMF(Factorization):
         self._check_parameters()
         k = self.n_components
         lengths, total = scan(rows)
-        generator = self._generator()
+        generator = seeded(0 if self.init == "nndsvda" else self.random_state)
         W = torch.zeros(k, rows.n_channels, dtype=torch.float32, device=rows.device)
         H = rows.coefficients(k, 1.0 if self.solver == "mu" else 0.0)
         progress = Progress(W, H, torch.ones_like(W[:, 0]), total)
@@ -150,38 +151,10 @@ class NMF(Factorization):
             converged = self._multiply(rows, progress, lengths, generator)
         else:
             converged = self._descend(rows, progress, lengths, generator)
-        if not converged and self.tol > 0:
-            warnings.warn(
-                f"NMF stopped after {len(progress.errors)} iterations, before its tolerance was "
-                "reached; a larger max_iter or tol would let it converge.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        self.n_iter_ = len(progress.errors)
-        Q, loss = finish(rows, progress, lengths)
-        progress.note(loss)
-
-        order = Q.diagonal().argsort(descending=True, stable=True)
-        needed = (Q.diagonal()[order] > 0).to(H.device)
-        order = order.to(H.device)
-        for part in H.split(2**16):
-            part.copy_(unscaled(part[:, order], rows.power))
-        self.errors_ = progress.errors
-        self.relative_err_ = self.errors_[-1]
-        self.reconstruction_err_ = math.ldexp(math.sqrt(loss), -rows.power)
-        self.n_reads_ = rows.n_reads
-        return progress.W[order] * needed[:, None], H
+        return concluded(self, rows, progress, lengths, converged)
 
     def _coefficients(self, rows: RowBlocks, W: Tensor) -> Tensor:
         return coefficients(rows, W)
-
-    def _generator(self) -> torch.Generator:
-        generator = torch.Generator("cpu")
-        seed = 0 if self.init == "nndsvda" else checked_seed(self.random_state)
-        if seed is None:
-            drawn = torch.tensor(generator.seed() & (2**63 - 1), dtype=torch.int64, device="cpu")
-            seed = int(from_first_rank(drawn))
-        return generator.manual_seed(seed)
 
     def _multiply(
         self, rows: RowBlocks, progress: Progress, lengths: Tensor, generator: torch.Generator
@@ -190,14 +163,14 @@ class NMF(Factorization):
         if self.init == "random":
             shape = progress.W.shape
             W = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").abs()
-        elif sample := self._sample(rows, lengths, generator):
+        elif sample := start_sample(rows, lengths, self.n_components, generator):
             W = nndsvda_start(sample, self.n_components, generator)
         else:
             W = progress.W
         progress.W = from_first_rank(normalize(W).to(progress.W))
         errors = progress.errors
         while len(errors) < (self.max_iter or MAX_ITER["mu"]):
-            P, Q, _ = self._read(rows, progress, multiply, math.inf)
+            P, Q, _ = read_sums(rows, progress, multiply, math.inf)
             progress.set_components(multiply(progress.W.cpu().double(), P, Q))
             checked = len(errors) % 10 == 0 and len(errors) > 10
             if checked and errors[-11] - errors[-1] <= self.tol * errors[-1]:
@@ -208,7 +181,7 @@ class NMF(Factorization):
         self, rows: RowBlocks, progress: Progress, lengths: Tensor, generator: torch.Generator
     ) -> bool:
         """HALS; whether it has converged, or made all the reads that it may."""
-        sample = self._sample(rows, lengths, generator)
+        sample = start_sample(rows, lengths, self.n_components, generator)
         if sample is None:
             progress.note(0.0)
             return True
@@ -249,8 +222,8 @@ class NMF(Factorization):
         full_sample = round(float(sample.mass.sum())) >= SAMPLE_ROWS
         while len(progress.errors) < (self.max_iter or MAX_READS):
             first = not progress.errors
-            update: Update = partial(sweep_coefficients, _FIRST_SWEEPS if first else _H_SWEEPS)
-            P, Q, loss = self._read(rows, progress, update, enough_reads)
+            update: Update = partial(sweep_coefficients, FIRST_SWEEPS if first else H_SWEEPS)
+            P, Q, loss = read_sums(rows, progress, update, enough_reads)
             old = progress.W.cpu().double()
             new = old.clone()
             sweep(new[None], P[None], Q[None], _W_SWEEPS)
@@ -266,37 +239,6 @@ class NMF(Factorization):
                 return True
         return False
 
-    def _sample(
-        self, rows: RowBlocks, lengths: Tensor, generator: torch.Generator
-    ) -> Sample | None:
-        bound = rows.memory // (_SAMPLE_SHARE * 4 * rows.n_channels)
-        n_draws = min(SAMPLE_ROWS, max(bound, _ROWS_A_FACTOR * self.n_components))
-        n_whole = min(WHOLE_ENTRIES // rows.n_channels, bound)
-        sample = draw(rows, lengths, n_draws, n_whole, generator)
-        if n_draws < SAMPLE_ROWS and sample is not None and not sample.is_whole:
-            enough = _SAMPLE_SHARE * 4 * rows.n_channels * SAMPLE_ROWS
-            warnings.warn(
-                f"memory is {rows.memory / 2**20:.3g} MiB, so that the fit starts on {n_draws} "
-                f"rows instead of {SAMPLE_ROWS} and its error may be a few per cent higher; "
-                f"{math.ceil(enough / 2**20)} MiB are enough.",
-                stacklevel=6,
-            )
-        return sample
-
-    @staticmethod
-    def _read(
-        rows: RowBlocks, progress: Progress, update: Update, enough_reads: float
-    ) -> tuple[Tensor, Tensor, float]:
-        """One iteration's sums and loss; read once more where the loss is lost in rounding."""
-        P, Q, loss = accumulate(rows, progress, update)
-        if not progress.by_residual and loss < CANCELLATION * progress.total:
-            progress.by_residual = True
-            if rows.n_reads < enough_reads:
-                progress.scale = torch.ones_like(progress.scale)
-                P, Q, loss = accumulate(rows, progress, update)
-        progress.note(loss)
-        return P, Q, loss
-
     def _check_parameters(self) -> None:
         if self.solver not in ("hals", "mu"):
             raise InputError(f'solver is {self.solver!r}; it must be "hals" or "mu".')
@@ -308,6 +250,82 @@ class NMF(Factorization):
             )
         if not self.tol >= 0:
             raise InputError(f"tol is {self.tol}; it must be at least 0.")
+
+
+def seeded(random_state: int | np.random.RandomState | None) -> torch.Generator:
+    """A generator on the CPU, the same for every rank; of None, another one each time."""
+    generator = torch.Generator("cpu")
+    seed = checked_seed(random_state)
+    if seed is None:
+        drawn = torch.tensor(generator.seed() & (2**63 - 1), dtype=torch.int64, device="cpu")
+        seed = int(from_first_rank(drawn))
+    return generator.manual_seed(seed)
+
+
+def start_sample(
+    rows: RowBlocks, lengths: Tensor, k: int, generator: torch.Generator
+) -> Sample | None:
+    """The rows that a fit of k factors starts on, as the memory allows; None if all are zero."""
+    bound = rows.memory // (_SAMPLE_SHARE * 4 * rows.n_channels)
+    n_draws = min(SAMPLE_ROWS, max(bound, _ROWS_A_FACTOR * k))
+    n_whole = min(WHOLE_ENTRIES // rows.n_channels, bound)
+    sample = draw(rows, lengths, n_draws, n_whole, generator)
+    if n_draws < SAMPLE_ROWS and sample is not None and not sample.is_whole:
+        enough = _SAMPLE_SHARE * 4 * rows.n_channels * SAMPLE_ROWS
+        warnings.warn(
+            f"memory is {rows.memory / 2**20:.3g} MiB, so that the fit starts on {n_draws} "
+            f"rows instead of {SAMPLE_ROWS} and its error may be a few per cent higher; "
+            f"{math.ceil(enough / 2**20)} MiB are enough.",
+            stacklevel=6,
+        )
+    return sample
+
+
+def read_sums(
+    rows: RowBlocks, progress: Progress, update: Update, enough_reads: float
+) -> tuple[Tensor, Tensor, float]:
+    """One iteration's sums and loss; read once more where the loss is lost in rounding."""
+    P, Q, loss = accumulate(rows, progress, update)
+    if not progress.by_residual and loss < CANCELLATION * progress.total:
+        progress.by_residual = True
+        if rows.n_reads < enough_reads:
+            progress.scale = torch.ones_like(progress.scale)
+            P, Q, loss = accumulate(rows, progress, update)
+    progress.note(loss)
+    return P, Q, loss
+
+
+def concluded(
+    model: Any,
+    rows: RowBlocks,
+    progress: Progress,
+    lengths: Tensor,
+    converged: bool,
+    signed: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """W (k, c) and the last H (rows, k), the factor that carries most first; sets the errors."""
+    if not converged and model.tol > 0:
+        warnings.warn(
+            f"{type(model).__name__} stopped after {len(progress.errors)} iterations, before its "
+            "tolerance was reached; a larger max_iter or tol would let it converge.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+    model.n_iter_ = len(progress.errors)
+    Q, loss = finish(rows, progress, lengths, signed)
+    progress.note(loss)
+
+    H = progress.H
+    order = Q.diagonal().argsort(descending=True, stable=True)
+    needed = (Q.diagonal()[order] > 0).to(H.device)
+    order = order.to(H.device)
+    for part in H.split(2**16):
+        part.copy_(unscaled(part[:, order], rows.power))
+    model.errors_ = progress.errors
+    model.relative_err_ = progress.errors[-1]
+    model.reconstruction_err_ = math.ldexp(math.sqrt(loss), -rows.power)
+    model.n_reads_ = rows.n_reads
+    return progress.W[order] * needed[:, None], H
 
 
 def _revived(progress: Progress, sample: Sample, dead: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Non-negative least squares for few unknowns and many right-hand sides.
+"""Least squares, mostly non-negative, for few unknowns and many right-hand sides.
 
 min over X ≥ 0 of ½⟨X, Q X⟩ − ⟨G, X⟩, column by column, where Q = W Wᵀ and G = W Aᵀ
 for the coefficients (X = Hᵀ), or Q = Hᵀ H and G = Hᵀ A for the components (X = W).
@@ -104,3 +104,21 @@ def _lawson_hanson(G: Tensor, Q: Tensor) -> Tensor:
     columns = [nnls(R.numpy(), b, maxiter=100 * len(Q))[0] for b in B.T.numpy()]
     X[alive] = torch.from_numpy(np.stack(columns, axis=1))
     return X
+
+
+def solve_free(G: Tensor, Q: Tensor) -> Tensor:
+    """The minimiser (..., k, m) where X may go negative; zero for a factor that is zero in Q.
+
+    Parameters
+    ----------
+    G : (..., k, m)
+    Q : (..., k, k)
+    """
+    device = torch.device("cpu") if G.device.type == "mps" else G.device  # mps has no float64
+    rhs, Q = G.to(device).double(), Q.to(device).double()
+    # Factors of one length each: a weak one is solved for as precisely as a strong one.
+    lengths = Q.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
+    inverse = torch.where(lengths > 0, 1 / lengths, 0.0)[..., None]
+    ridge = 1e-10 + (lengths == 0)  # equal factors make Q singular
+    system = Q * inverse * inverse.mT + torch.diag_embed(ridge)
+    return (torch.linalg.solve(system, rhs * inverse) * inverse).to(G.device, G.dtype)

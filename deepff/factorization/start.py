@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from deepff.factorization.nnls import solve, sweep
+from deepff.factorization.nnls import solve, solve_free, sweep
 from deepff.factorization.sample import Sample, thinned
 from deepff.factorization.sparse import SparseBlock, dense
 
@@ -36,26 +36,35 @@ def distant_starts(A: Tensor, k: int, n_init: int, generator: torch.Generator) -
     return W
 
 
-def race(sample: Sample, k: int, n_init: int, n_kept: int, generator: torch.Generator) -> Tensor:
+def race(
+    sample: Sample,
+    k: int,
+    n_init: int,
+    n_kept: int,
+    generator: torch.Generator,
+    signed: bool = False,
+) -> Tensor:
     """The best of `n_init` HALS runs on a sample (m, c); components (n_kept, k, c).
 
     The first starts from NNDSVDa, the others from rows far apart, of which none may have what a
     few rows share. All go at once on a part of the sample; the best go on with more of it. Rows
     are redundant and nearly of low rank, so the products are taken in a subspace that holds
     the sample's leading right singular vectors (Halko, Martinsson & Tropp 2011; for NMF:
-    Erichson et al. 2018); non-negativity is kept in the full space.
+    Erichson et al. 2018); non-negativity is kept in the full space. Where components may be
+    `signed`, all runs start from rows far apart.
     """
     basis = _leading_subspace(sample.rows, k, generator)
     projected = _projected(sample.rows, basis)
     W = _distant_rows(sample.rows, projected, k, n_init, generator)
-    if n_init > 1:
+    if n_init > 1 and not signed:
         W[0] = _nndsvda(sample.rows, projected, basis, k)
     losses = torch.zeros(n_init, dtype=torch.float32, device=projected.device)
     for n_rows, n_runs, iterations in ROUNDS:
         n_best = min(max(n_runs or n_init, n_kept), n_init)
         kept = losses.topk(n_best, largest=False).indices
         part = thinned(projected, sample.mass, max(n_rows, 8 * k))
-        W, losses = _hals(part, basis, W[kept], iterations)
+        descend = _semi_hals if signed else _hals
+        W, losses = descend(part, basis, W[kept], iterations)
     return W
 
 
@@ -86,7 +95,7 @@ def _distant_rows(
 def _spread_rows(B: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
     """Rows to start from (n_init, k), each drawn by what those before it leave of a row.
 
-    As in k-means++ (Arthur & Vassilvitskii 2007), with the squared distance to the nearest line
+    As in k-means++ (Arthur & Vassilvitskii 2007), with the squared distance to the nearest ray
     through a row already drawn: groups of rows without a row in the start would rarely get one.
     """
     B = B.cpu()
@@ -101,7 +110,7 @@ def _spread_rows(B: Tensor, k: int, n_init: int, generator: torch.Generator) -> 
         drawn = torch.searchsorted(ends, points * ends[:, -1:], right=True)
         rows.append(drawn[:, 0].clamp_max(len(B) - 1))
         cosines = directions[rows[-1]] @ directions.T
-        left = torch.minimum(left, energy * (1 - cosines.square()).clamp_min(0))
+        left = torch.minimum(left, energy * (1 - cosines.clamp_min(0).square()).clamp_min(0))
     return torch.stack(rows, 1)
 
 
@@ -190,6 +199,23 @@ def _hals(B: Tensor, basis: Tensor, W: Tensor, iterations: int) -> tuple[Tensor,
         W, last = normalize(ahead), W
     losses = (Q * (ahead @ ahead.mT)).sum((1, 2)) - 2 * (P * ahead).sum((1, 2))
     return W, losses
+
+
+def _semi_hals(B: Tensor, basis: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """As `_hals`, for components that may go negative: these stay in the subspace."""
+    m, transposed = len(B), B.T.contiguous()
+    W = last = normalize(W @ basis)
+    H = torch.zeros(*W.shape[:2], m, dtype=torch.float32, device=B.device)
+    for _ in range(iterations):
+        ahead = normalize(W + _MOMENTUM * (W - last))
+        G = (ahead.flatten(0, 1) @ transposed).view_as(H)
+        sweep(H, G, ahead @ ahead.mT, _SWEEPS)
+        P, Q = (H.flatten(0, 1) @ B).view_as(W), H @ H.mT
+        found = solve_free(P, Q)
+        losses = (Q * (found @ found.mT)).sum((1, 2)) - 2 * (P * found).sum((1, 2))
+        H *= found.norm(dim=2, keepdim=True)
+        W, last = normalize(found), W
+    return W @ basis.T, losses
 
 
 def normalize(W: Tensor) -> Tensor:

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepff.factorization.blocks import RowBlocks, check_non_negative, check_range, scaled, sums
+from deepff.factorization.blocks import (
+    RowBlocks,
+    check_finite,
+    check_non_negative,
+    check_range,
+    scaled,
+    sums,
+)
 from deepff.factorization.nnls import solve, sweep
 from deepff.factorization.sparse import SparseBlock, dense, row_norms
 from deepff.runtime.distributed import all_reduce_max, all_reduce_sum, from_first_rank
@@ -17,6 +24,8 @@ SOLVE_BLOCKS = 16  # blocks at once where there is one product only
 _PRECISE_ROWS = 2048  # in float64 at once
 # Of ‖A‖²: below, float32 moves an error that is computed from sums by more than about 1e-6.
 CANCELLATION = 0.03
+# Of the length of H where W may be signed, beside that of A: ten times float32's rounding.
+_SHRUNK = 1e-6
 # Largest entries between these need no scaling for float32 to hold the sums of squares.
 _SAFE = (2.0**-30, 2.0**30)
 
@@ -62,8 +71,11 @@ class Progress:
         self.errors.append(relative_error(loss, self.total))
 
 
-def scan(rows: RowBlocks) -> tuple[Tensor, float]:
-    """Check all entries and set the scale; the lengths of the rows (rows,), and ‖A‖²."""
+def scan(rows: RowBlocks, signed: bool = False) -> tuple[Tensor, float]:
+    """Check all entries and set the scale; the lengths of the rows (rows,), and ‖A‖².
+
+    Entries below zero are refused unless A may be `signed`.
+    """
     lengths = torch.empty(rows.n_rows, dtype=torch.float32, device=rows.device)
     energy = sums(1, device=rows.device)
     extremes = torch.zeros(2, dtype=torch.float32, device=rows.device)
@@ -75,10 +87,10 @@ def scan(rows: RowBlocks) -> tuple[Tensor, float]:
         lengths[index] = norms
         energy += norms.to(energy).square().sum()
     if rows.power == 0:
-        high = _check_extremes(all_reduce_max(extremes))
+        high = _check_extremes(all_reduce_max(extremes), signed)
         if needed := _power(high):  # squares overflow or vanish: once more, scaled
             rows.power = needed
-            return scan(rows)
+            return scan(rows, signed)
     return lengths, float(all_reduce_sum(energy))
 
 
@@ -111,10 +123,12 @@ def accumulate(rows: RowBlocks, progress: Progress, update: Update) -> tuple[Ten
     return P, Q, max(loss, 0.0)
 
 
-def finish(rows: RowBlocks, progress: Progress, lengths: Tensor) -> tuple[Tensor, float]:
+def finish(
+    rows: RowBlocks, progress: Progress, lengths: Tensor, signed: bool = False
+) -> tuple[Tensor, float]:
     """One read of A: H becomes optimal for W; Q = HᵀH (k, k), and ‖A − HW‖²."""
     W, H = progress.W, progress.H
-    solver = _Solver(W)
+    solver = _Solver(W, signed)
     packed = sums(len(W) ** 2 + 1, device=W.device)
     for index, block in rows.read_compressed(SOLVE_BLOCKS):
         start = H[index].T * progress.scale[:, None]
@@ -129,12 +143,12 @@ def finish(rows: RowBlocks, progress: Progress, lengths: Tensor) -> tuple[Tensor
     return Q, max(loss, 0.0)
 
 
-def coefficients(rows: RowBlocks, W: Tensor) -> Tensor:
+def coefficients(rows: RowBlocks, W: Tensor, signed: bool = False) -> Tensor:
     """The optimal H (rows, k) for W (k, c); every block is checked and scaled by itself."""
     H = rows.coefficients(len(W))
-    solver = _Solver(W)
+    solver = _Solver(W, signed)
     for index, block in rows.read(SOLVE_BLOCKS):
-        power = _power(_check_extremes(_extremes(block)))
+        power = _power(_check_extremes(_extremes(block), signed))
         block = scaled(block, power)
         h, _ = solver.solve(block, row_norms(block))
         H[index] = unscaled(h.T, power)
@@ -168,8 +182,10 @@ def unscaled(X: Tensor, power: int) -> Tensor:
 class _Solver:
     """H that minimises ‖A − HW‖ for one W (k, c), where it is not unique always the same one."""
 
-    def __init__(self, W: Tensor) -> None:
+    def __init__(self, W: Tensor, signed: bool) -> None:
         gram = _gram(W)
+        if signed:  # components that cancel would let coefficients grow without end
+            gram.diagonal().mul_(1 + _SHRUNK)
         values = torch.linalg.eigvalsh(gram.cpu())
         self._is_unique = bool(values[0] > 1e-3 * values[-1])
         if self._is_unique:
@@ -232,8 +248,12 @@ def _extremes(block: Tensor) -> Tensor:
     return torch.stack([-low, high]).nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
 
 
-def _check_extremes(extremes: Tensor) -> float:
-    """The largest entry; refuses matrices with a negative or a non-finite one."""
+def _check_extremes(extremes: Tensor, signed: bool) -> float:
+    """The largest magnitude; refuses matrices with a non-finite entry, or a negative one."""
     negative, high = extremes.tolist()
+    if signed:
+        check_finite(negative)
+        check_finite(high)
+        return max(negative, high)
     check_non_negative(-negative, high)
     return high

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from deepff.features.layouts import Tokens
+
 
 @dataclass
 class Backbone:
@@ -26,6 +28,9 @@ class Backbone:
         Where the weights came from, for people.
     weights_digest : str
         `weights_digest` of the network.
+    tokens : int or callable, optional
+        How many tokens come before those of the grid, or what makes maps of outputs
+        (:data:`deepff.features.layouts.Reshape`), where the network does not tell.
     missing : tuple of str
         Parameters and buffers that a file of weights did not fill, such as those of the head; they
         are NaN.
@@ -40,6 +45,7 @@ class Backbone:
     weights: str
     weights_digest: str
     missing: tuple[str, ...] = ()
+    tokens: Tokens | None = None
 
     @property
     def device(self) -> torch.device:

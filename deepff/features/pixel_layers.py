@@ -82,7 +82,7 @@ def is_depthwise(backbone: Backbone, layer: Layer) -> bool:
     convolution = None
     reached = False
     for path, module in backbone.network.named_modules():
-        within = f"{path}.".startswith(f"{layer.path}.")
+        within = f"{path}.".startswith(f"{layer.module}.")
         if reached and not within:
             break
         reached = within

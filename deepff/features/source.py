@@ -79,7 +79,7 @@ class FeatureSource:
             layer=layer.path,
             channels=layer.channels,
             stride=layer.stride,
-            size=size,
+            size=layer.input_size or size,
             multiple=multiple or layer.stride,
             mean=backbone.mean,
             std=backbone.std,

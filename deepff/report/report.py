@@ -23,6 +23,7 @@ from torch.nn import functional
 from deepff.discovery.choose_k import AGREED, tree
 from deepff.discovery.contrast import separation_warning
 from deepff.images.files import output_names
+from deepff.options import METHODS_IN_WORDS
 from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names
 from deepff.report.colors import factor_colors
@@ -257,6 +258,7 @@ def _page(
         galleries=galleries,
         drawings=_drawings(result),
         separation_warning=result.separation is not None and separation_warning(result.separation),
+        methods_in_words=METHODS_IN_WORDS,
         has_object=result.object is not None,
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),
         data=_embedded(result, files, colors),

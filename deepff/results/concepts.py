@@ -30,7 +30,7 @@ class ConceptBank:
     histograms : dict of int to Histogram
         For each k, how the maps' values were spread over the set that W was found in.
     method : str
-        "nmf", "pca" or "kmeans".
+        "nmf", "semi-nmf", "pca" or "kmeans".
     sources : tuple of FeatureSource
         One for each layer.
     channel_weights : Tensor, (c,), or None

@@ -32,7 +32,7 @@ class Run:
         By number of factors, ascending. ``components``, ``coefficients``, ``relative_error`` and
         ``heatmaps`` of the result itself are those of the largest.
     method : str
-        "nmf", "pca" or "kmeans".
+        "nmf", "semi-nmf", "pca" or "kmeans".
     sources : tuple of FeatureSource
         Network, layer and preparation of the images; several where layers were fused.
     options : dict

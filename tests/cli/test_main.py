@@ -130,7 +130,7 @@ BAD_INPUTS = {
     "an unknown network": (["{photos}", "--model", "vgg91"], "no network 'vgg91'; the closest are"),
     "an unknown layer": (["{photos}", "--layer", "bn3"], "has no layer 'bn3'; choose one that"),
     "a layer that is no map": (["{photos}", "--layer", "classifier"], "gives shape (1, 1000)"),
-    "a signed layer": (["{photos}", "--layer", "conv_head"], "goes down to -"),
+    "a signed layer": (["{photos}", "--layer", "conv_head", "--method", "nmf"], "goes down to -"),
     "k of no number": (["{photos}", "-k", "many"], "-k takes a number or a range"),
     "k of 0": (["{photos}", "-k", "0"], "-k takes a number or a range"),
     "k of more than the rows": (["{photos}", "-k", "99"], "99"),

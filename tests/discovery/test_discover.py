@@ -262,8 +262,47 @@ def test_ones_own_module_and_a_planted_pattern(tmp_path):
 
 
 def test_a_signed_layer_is_refused_with_layers_that_would_do(gymnastics):
-    with pytest.raises(InputError, match=r"layer conv_head .* goes down to -\d.*such as bn2"):
-        deepff.discover(gymnastics.paths, 2, layer="conv_head")
+    with pytest.raises(InputError, match=r"layer conv_head .* goes down to -\d.*bn2.*semi-nmf"):
+        deepff.discover(gymnastics.paths, 2, layer="conv_head", method="nmf")
+    with pytest.raises(InputError, match=r"several layers needs .* never negative; choose a layer"):
+        deepff.discover(gymnastics.paths, 1, layer=["conv_head", "bn1"])
+
+
+def test_a_signed_layer_is_factorised_by_semi_nmf(gymnastics, tmp_path):
+    result = deepff.discover(gymnastics.paths, [2, 3], layer="blocks.6.0", size=224)
+    assert (result.method, gymnastics.method) == ("semi-nmf", "nmf")
+    assert "semi-nmf" in repr(result)
+    A = result.activations.rows.double()
+    for k, found in result.factorizations.items():
+        H, W = found.coefficients.double(), found.components.double()
+        assert float(A.min()) < 0 and float(W.min()) < 0 and float(H.min()) >= 0
+        error = float((A - H @ W).norm() / A.norm())
+        assert found.relative_error == pytest.approx(error, rel=1e-4)
+        singular = torch.linalg.svdvals(A)
+        assert error <= 1.2 * float((singular[k:].square().sum() / singular.square().sum()).sqrt())
+    result.save(tmp_path)
+    assert "semi-NMF: coefficients are never negative" in (tmp_path / "report.html").read_text()
+    loaded = deepff.load(tmp_path)
+    assert loaded.method == "semi-nmf"
+    again = deepff.apply(tmp_path / "concepts.safetensors", gymnastics.paths)
+    for k, found in again.factorizations.items():
+        torch.testing.assert_close(found.coefficients, result.factorizations[k].coefficients)
+    masks = next(iter(result.regions(3))).masks
+    assert masks.any()
+
+
+def test_how_many_factors_of_a_signed_layer(gymnastics):
+    result = deepff.discover(gymnastics.paths, "auto", layer="blocks.6.0", size=224)
+    assert result.method == "semi-nmf"
+    assert sorted(result.agreements) == [2, 3, 4, 5, 6]
+
+
+def test_the_method_of_ones_own_is_kept(gymnastics):
+    result = deepff.discover(gymnastics.paths[:2], 2, method="semi-nmf", size=128)
+    assert result.method == "semi-nmf" and result.layer == "bn2"
+    chosen = deepff.discover(gymnastics.paths[:2], method=deepff.SemiNMF(3, n_init=2), size=128)
+    assert chosen.method == "semi-nmf" and chosen.n_components == 3
+    assert chosen.options["n_init"] == 2
 
 
 @pytest.mark.parametrize("k", [0, -1, [], [0, 2]])
@@ -273,7 +312,9 @@ def test_k_must_be_positive(gymnastics, k):
 
 
 def test_unknown_method_and_option(gymnastics):
-    with pytest.raises(InputError, match="no method 'ica'; choose one of nmf, pca, kmeans"):
+    with pytest.raises(
+        InputError, match="no method 'ica'; choose one of auto, nmf, semi-nmf, pca, kmeans"
+    ):
         deepff.discover(gymnastics.paths, 2, method="ica")
     with pytest.raises(
         InputError, match=r"no channel weighting 'centre'; choose one of none, border"

@@ -147,7 +147,7 @@ def test_what_does_not_go_together_is_one_sentence(elephants, backbone, options,
 @pytest.mark.parametrize(
     "option",
     [
-        *(("--method", method) for method in ("nmf", "pca", "kmeans")),
+        *(("--method", method) for method in ("auto", "nmf", "semi-nmf", "pca", "kmeans")),
         *(("--recipe", recipe) for recipe in ("paper", "contrast")),
         *(("--solver", solver) for solver in ("hals", "mu")),
         *(("--channel-weights", weights) for weights in ("none", "border")),

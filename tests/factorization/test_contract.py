@@ -17,13 +17,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from deepff.errors import InputError
-from deepff.factorization import METHODS, NMF, PCA, Factorizer, KMeans
+from deepff.factorization import METHODS, NMF, PCA, Factorizer, KMeans, SemiNMF
 from deepff.factorization.blocks import RowBlocks
 
 ESTIMATORS = [
     NMF(2, random_state=0),
     NMF(2, solver="mu", random_state=0),
     NMF(2, init="nndsvda"),
+    SemiNMF(2, random_state=0),
     PCA(2),
     KMeans(2, random_state=0),
 ]
@@ -83,11 +84,12 @@ def test_features_have_the_names_of_columns(method: str) -> None:
     estimator = named(method).fit(frame)
     assert estimator.n_features_in_ == 8
     assert list(estimator.feature_names_in_) == list(frame.columns)
-    assert list(estimator.get_feature_names_out()) == [f"{method}0", f"{method}1"]
+    names = [f"{type(estimator).__name__.lower()}{j}" for j in range(2)]
+    assert list(estimator.get_feature_names_out()) == names
     with pytest.raises(InputError, match="feature names"):
         estimator.transform(frame[frame.columns[::-1]])
     found = named(method).set_output(transform="pandas").fit_transform(frame)
-    assert list(found.columns) == [f"{method}0", f"{method}1"]
+    assert list(found.columns) == names
     assert found.index.equals(frame.index)
 
 
@@ -115,7 +117,8 @@ def test_estimators_are_parts_of_larger_ones(method: str) -> None:
     A = rng.random((120, 6)) + 3 * labels[:, None] * (np.arange(6) < 3)
     pipeline = make_pipeline(named(method), LogisticRegression())
     assert pipeline.fit(A, labels).score(A, labels) > 0.95
-    grid = {f"{method}__n_components": [1, 2]}
+    name = type(named(method)).__name__.lower()
+    grid = {f"{name}__n_components": [1, 2]}
     search = GridSearchCV(pipeline, grid, cv=3, error_score="raise").fit(A, labels)
     assert search.best_score_ > 0.9
     frame = pd.DataFrame(A, columns=list("abcdef"))
@@ -125,7 +128,7 @@ def test_estimators_are_parts_of_larger_ones(method: str) -> None:
     H = columns.fit_transform(frame)
     assert H.shape == (120, 3)
     np.testing.assert_allclose(columns.transform(frame), H, atol=1e-5)
-    assert list(columns.get_feature_names_out())[-1] == f"rest__{method}0"
+    assert list(columns.get_feature_names_out())[-1] == f"rest__{name}0"
 
 
 @pytest.mark.parametrize("options", [{"solver": "mu"}, {"solver": "hals"}, {"init": "nndsvda"}])
@@ -137,6 +140,12 @@ def test_a_fit_that_its_limit_stops_warns(options: dict) -> None:
         warnings.simplefilter("error")
         NMF(5, max_iter=2, tol=0, random_state=0, **options).fit(A)
         NMF(5, max_iter=2000, random_state=0, **options).fit(A)
+
+
+def test_a_semi_nmf_that_its_limit_stops_warns() -> None:
+    A = np.random.default_rng(0).normal(size=(60, 20))
+    with pytest.warns(ConvergenceWarning, match="SemiNMF stopped after 2 iterations"):
+        SemiNMF(5, max_iter=2, tol=1e-9, random_state=0).fit(A)
 
 
 def test_pca_says_at_once_that_it_does_not_centre() -> None:

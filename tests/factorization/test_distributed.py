@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.factorization import NMF, PCA, KMeans
+from deepff.factorization import NMF, PCA, KMeans, SemiNMF
 from deepff.factorization.blocks import RowBlocks
 
 K = 4
@@ -22,6 +22,7 @@ MODELS = {
     "nndsvda": functools.partial(NMF, K, init="nndsvda"),
     "mu": functools.partial(NMF, K, solver="mu", random_state=0, max_iter=30),
     "unseeded": functools.partial(NMF, K, max_iter=50, tol=1e-6),
+    "semi": functools.partial(SemiNMF, K, random_state=0, max_iter=30),
     "pca": functools.partial(PCA, K),
 }
 
@@ -34,6 +35,13 @@ def matrix(scale: float = 1.0) -> Tensor:
     A = (H @ W + noise).clamp_min(0) * scale
     A[::11] = 0
     return A
+
+
+def matrix_for(label: str) -> Tensor:
+    if label == "semi":
+        A = matrix()
+        return A - 1.5 * A.mean(0)
+    return matrix(1e30 if label == "huge" else 1.0)
 
 
 def own_share(A: Tensor, name: str, rank: int) -> Tensor:
@@ -51,9 +59,9 @@ def run_rank(rank: int, name: str, folder: Path) -> None:
     module.SAMPLE_ROWS = 500
     module.WHOLE_ENTRIES = 0
     found = {}
-    share = own_share(matrix(), name, rank)
     for label, build in MODELS.items():
         model = build()
+        share = own_share(matrix_for(label), name, rank)
         H = model.fit_transform(share)
         fitted = (model.components_, model.relative_err_, model.n_iter_, model.n_reads_)
         found[label] = (H, *fitted, model.transform(share))
@@ -61,6 +69,7 @@ def run_rank(rank: int, name: str, folder: Path) -> None:
     H = huge.fit_transform(own_share(matrix(1e30), name, rank))
     found["huge"] = (H, huge.components_, huge.relative_err_, huge.n_iter_, huge.n_reads_, H)
     messages = []
+    share = own_share(matrix(), name, rank)
     bad = matrix()
     bad[0, 0] = -0.5  # in rank 0's rows only
     for model, A in [
@@ -92,7 +101,7 @@ def test_ranks_find_what_one_process_finds(
     monkeypatch.setattr("deepff.factorization.nmf.SAMPLE_ROWS", 500)
     monkeypatch.setattr("deepff.factorization.nmf.WHOLE_ENTRIES", 0)
     found = [results[label] for results, _ in ranks]
-    A = matrix(1e30 if label == "huge" else 1.0)
+    A = matrix_for(label)
     H, W = torch.cat([one[0] for one in found]), found[0][1]
     for other in found[1:]:
         assert torch.equal(other[1], W)

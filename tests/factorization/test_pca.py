@@ -114,4 +114,4 @@ def test_user_mistakes_are_refused() -> None:
 
 def test_methods_are_found_by_name() -> None:
     assert METHODS["pca"] is PCA
-    assert set(METHODS) == {"nmf", "pca", "kmeans"}
+    assert set(METHODS) == {"nmf", "semi-nmf", "pca", "kmeans"}

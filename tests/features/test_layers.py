@@ -15,10 +15,10 @@ from deepff.features.layers import (
     forward_to_layers,
     list_layers,
     map_layers,
-    paper_names,
     resolve_layer,
 )
 from deepff.features.loading import load_backbone
+from deepff.features.probe import paper_names
 
 
 class SmallNetwork(nn.Module):
@@ -49,11 +49,6 @@ class SmallNetwork(nn.Module):
 class Split(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
-
-
-class Permuted(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.permute(0, 2, 3, 1)
 
 
 class AttentionWeights(nn.Module):
@@ -214,13 +209,18 @@ def test_default_of_the_embedded_network(lite: Backbone) -> None:
     assert resolve_layer(lite, size=64).path == lite.default_layer == "bn2"
 
 
-def test_no_default_where_every_layer_is_signed() -> None:
-    backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU()))
+def test_default_is_the_last_map_where_every_layer_is_signed() -> None:
+    backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.AvgPool2d(2)))
+    assert resolve_layer(backbone, size=32).path == "1"
+
+
+def test_no_default_of_single_cells() -> None:
+    backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 32), nn.GELU()))
     with pytest.raises(InputError) as error:
         resolve_layer(backbone, size=32)
     assert message(error) == (
-        "every layer of Sequential goes negative or is a single cell at 32×32 pixels, "
-        "so there is no default; name the layer, such as 0, 1"
+        "every layer of Sequential is pooled or a single cell at 32×32 pixels, so there is no "
+        "default; name the layer, or give a larger size"
     )
 
 
@@ -241,20 +241,10 @@ def test_a_module_that_gives_no_map_is_refused(small: Backbone, layer: str, faul
     )
 
 
-def test_channels_last_and_attention_are_not_taken_for_maps() -> None:
-    network = nn.Sequential(nn.Conv2d(3, 4, 4, stride=4), Permuted())
-    with pytest.raises(InputError, match=r"gives shape \(1, 8, 8, 4\), a map with the channels"):
-        resolve_layer(load_backbone(network), "1", size=32)
+def test_attention_weights_are_not_taken_for_maps() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), AttentionWeights())
     with pytest.raises(InputError, match=r"gives shape \(1, 1, 16, 16\), attention weights"):
         resolve_layer(load_backbone(network), "1", size=32)
-
-
-def test_swin_lists_no_channels_last_map() -> None:
-    backbone = load_backbone(torchvision.models.swin_t(weights=None))
-    paths = by_path(list_layers(backbone, size=64))
-    # The patch embedding before its permutation, and the map permuted back at the end.
-    assert list(paths) == ["features.0.0", "permute", "avgpool"]
 
 
 @pytest.mark.parametrize(
@@ -278,28 +268,6 @@ def test_unknown_layer_names_up_to_five_nearby(
     assert len(names) <= 5
     assert set(expected) <= set(names)
     assert set(names) <= set(by_path(list_layers(lite, size=64)))
-
-
-def test_network_made_for_one_size() -> None:
-    backbone = load_backbone(timm.create_model("vit_tiny_patch16_224"))
-    layer = resolve_layer(backbone, "patch_embed.proj", size=224)
-    assert (layer.stride, layer.grid) == (16, (14, 14))
-    for run in (
-        lambda: list_layers(backbone, size=448),
-        lambda: resolve_layer(backbone, "patch_embed.proj", size=448),
-        lambda: forward_to_layer(backbone, layer, images(1, 3, 448, 448)),
-    ):
-        with pytest.raises(InputError) as error:
-            run()
-        assert message(error) == (
-            "VisionTransformer cannot run on images of 448×448 pixels (Input height (448) "
-            "doesn't match model (224)); it is made for 224×224"
-        )
-    torchvision_vit = load_backbone(
-        torchvision.models.VisionTransformer(32, 16, 1, 1, hidden_dim=8, mlp_dim=8)
-    )
-    with pytest.raises(InputError, match=r"it is made for 32×32$"):
-        list_layers(torchvision_vit, size=64)
 
 
 def test_images_too_small_for_the_network() -> None:

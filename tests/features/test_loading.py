@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -485,7 +486,9 @@ def test_available_models_agree_with_torchvision_and_load_no_library() -> None:
         url = torchvision.models.get_model_weights(name).IMAGENET1K_V1.url
         assert url.endswith(f"/{models[name].download}")
         assert models[name].default_layer == layer
-    assert list(models)[-2:] == ["torchvision/NAME", "timm/NAME"]
+    assert {"torchvision/NAME", "timm/NAME"} <= set(models)
+    assert ("hf/OWNER/NAME" in models) == (find_spec("transformers") is not None)
+    assert ("open_clip/NAME/TAG" in models) == (find_spec("open_clip") is not None)
     code = (
         "import sys, deepff.features.loading; deepff.features.loading.available_models(); "
         "assert not {'torchvision', 'timm', 'huggingface_hub'} & set(sys.modules)"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -143,11 +142,6 @@ CANNOT = {
     "multispectral": (lambda: trunk(7), {}, "it takes 7 channels, but images have 3, or 1"),
     "two types": (Mixed, {}, "its parameters are float32 and float64: bring them to one type"),
     "two inputs": (Captioned, {}, "its forward must take a batch of images alone"),
-    "one size": (
-        lambda: timm.create_model("vit_tiny_patch16_224", depth=1),
-        {},
-        "it is made for 224×224",
-    ),
 }
 
 

@@ -1,0 +1,149 @@
+"""Semi-NMF, A ≈ H W with H ≥ 0 and W of any sign, by blocks of rows."""
+
+import math
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.factorization.blocks import RowBlocks
+from deepff.factorization.estimator import Factorization
+from deepff.factorization.nmf import (
+    FIRST_SWEEPS,
+    H_SWEEPS,
+    MAX_ITER,
+    MAX_READS,
+    concluded,
+    read_sums,
+    seeded,
+    start_sample,
+)
+from deepff.factorization.nnls import solve_free
+from deepff.factorization.start import normalize, race
+from deepff.factorization.updates import (
+    Progress,
+    Update,
+    coefficients,
+    scan,
+    sweep_coefficients,
+)
+from deepff.runtime.distributed import from_first_rank
+
+_EXACT = 1e-12  # of ‖A‖²: what rounding leaves of a matrix that is fitted whole
+
+
+class SemiNMF(Factorization):
+    """Semi-NMF with the Frobenius norm (Ding, Li & Jordan 2010), for matrices that go negative.
+
+    In the loop of `NMF`: HALS for H, and W ← (HᵀH)⁻¹HᵀA.
+
+    Parameters
+    ----------
+    n_components : int
+        k, at most rows and channels.
+    random_state : int, numpy.random.RandomState or None
+        Seed of every draw; None draws another one each time. Draws are made on the CPU,
+        so that they are the same for every device.
+    max_iter : int or None
+        The most iterations over all rows; None is 500, but where the fit starts on a sample as
+        many as leave 8 reads of A in all.
+    tol : float
+        Stop when an update of W lowers the error by no more than this share, of a matrix that
+        is fitted whole by no more than a tenth of it. A fit that `max_iter`, or the 500
+        iterations, stop short of it warns.
+    n_init : int
+        Random starts that are tried on the sample.
+    device : where to compute; None is where A is. Rows elsewhere are sent block by block.
+    memory : int or None
+        Bytes that the fit may take beside A, as of `NMF`.
+
+    Attributes
+    ----------
+    components_ : (k, c)
+        W: rows of length 1, the factor that carries most of A first; zero for a factor not needed.
+    reconstruction_err_, relative_err_ : float
+        ‖A − HW‖ and ‖A − HW‖ / ‖A‖ (0 if A is zero).
+    errors_ : list of float
+        The relative error after each iteration over all rows and after the last solution
+        for H; never rises.
+    n_iter_ : int
+        Iterations over all rows.
+    n_reads_ : int
+        Full reads of A, checks and the last solution for H included.
+    n_features_in_ : int
+        c.
+
+    Notes
+    -----
+    Precision, memory, and rows over several processes are as for `NMF`. The factors are less
+    unique than NMF's: where PCA with k components leaves about the same error, many H and W are
+    about as good, and another seed may find others.
+    """
+
+    def __init__(
+        self,
+        n_components: int,
+        random_state: int | np.random.RandomState | None = None,
+        max_iter: int | None = None,
+        tol: float = 1e-4,
+        n_init: int = 8,
+        device: str | torch.device | None = None,
+        memory: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.device = device
+        self.memory = memory
+
+    def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor]:
+        self._check_parameters()
+        k = self.n_components
+        lengths, total = scan(rows, signed=True)
+        W = torch.zeros(k, rows.n_channels, dtype=torch.float32, device=rows.device)
+        progress = Progress(W, rows.coefficients(k), torch.ones_like(W[:, 0]), total)
+        converged = self._descend(rows, progress, lengths)
+        return concluded(self, rows, progress, lengths, converged, signed=True)
+
+    def _coefficients(self, rows: RowBlocks, W: Tensor) -> Tensor:
+        return coefficients(rows, W, signed=True)
+
+    def _descend(self, rows: RowBlocks, progress: Progress, lengths: Tensor) -> bool:
+        """Whether it has converged, or made all the reads that it may."""
+        generator = seeded(self.random_state)
+        sample = start_sample(rows, lengths, self.n_components, generator)
+        if sample is None:
+            progress.note(0.0)
+            return True
+        W = race(sample, self.n_components, self.n_init, 1, generator, signed=True)[0]
+        progress.W = from_first_rank(normalize(W))
+        # Components that cancel each other, which many iterations may come to, lose the difference.
+        progress.by_residual = sample.is_whole
+        # The last read is left for the solution.
+        by_reads = self.max_iter is None and not sample.is_whole
+        enough_reads = MAX_READS - 1 if by_reads else math.inf
+        n_ahead = 10 if sample.is_whole else 1
+        while len(progress.errors) < (self.max_iter or MAX_ITER["hals"]):
+            first = not progress.errors
+            update: Update = partial(sweep_coefficients, FIRST_SWEEPS if first else H_SWEEPS)
+            P, Q, loss = read_sums(rows, progress, update, enough_reads)
+            old = progress.W.cpu().double()
+            new = solve_free(P, Q)
+            progress.set_components(new)
+            gain = 2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum()
+            is_exact = loss <= _EXACT * progress.total
+            if is_exact or n_ahead * gain <= 2 * self.tol * loss or rows.n_reads >= enough_reads:
+                return True
+        return False
+
+    def _check_parameters(self) -> None:
+        if (self.max_iter is not None and self.max_iter < 1) or self.n_init < 1:
+            raise InputError(
+                f"max_iter is {self.max_iter} and n_init {self.n_init}; both must be at least 1."
+            )
+        if not self.tol >= 0:
+            raise InputError(f"tol is {self.tol}; it must be at least 0.")

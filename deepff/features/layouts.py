@@ -1,0 +1,229 @@
+"""From a module's output to a map (batch, channels, height, width), whatever its layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+# From a module's output and the input's (height, width) to a map (b, c, h, w); None for no map.
+Reshape = Callable[[Any, tuple[int, int]], Tensor | None]
+Tokens = int | Reshape
+Kind = Literal["channels first", "channels last", "tokens", "own"]
+
+# What one linear map gives side by side, in this order: timm's and DINO's `qkv`.
+QKV = ("queries", "keys", "values")
+# Parameters that hold tokens which are put before those of the grid: timm, torchvision, open_clip,
+# transformers and DINO. One token each, but of registers as many as they have rows.
+_SINGLE_TOKENS = (
+    "cls_token",
+    "class_token",
+    "class_embedding",
+    "dist_token",
+    "distillation_token",
+)
+_REGISTERS = ("reg_token", "register_tokens", "storage_tokens")
+_MOST_GUESSED = 16  # prefix tokens
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a module's output holds a map.
+
+    Attributes
+    ----------
+    kind : str
+        "channels first", (b, c, h, w); "channels last", (b, h, w, c); "tokens", (b, t, c); or
+        "own", by the function that was given.
+    prefix : int
+        Tokens before those of the grid: class, distillation, registers.
+    is_guessed : bool
+        Whether the prefix is only what the number of tokens leaves beside a square.
+    part : str or None
+        Which of `QKV` of what the module gives side by side.
+    reshape : callable or None
+        For "own".
+    """
+
+    kind: Kind = "channels first"
+    prefix: int = 0
+    is_guessed: bool = False
+    part: str | None = None
+    reshape: Reshape | None = None
+
+    def __str__(self) -> str:
+        if self.kind != "tokens" or not self.prefix:
+            return self.kind
+        return f"tokens after {self.prefix}{' (guessed)' if self.is_guessed else ''}"
+
+    def to_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
+        """The map (b, c, h, w), a view where that is possible; None where this is not its layout.
+
+        Parameters
+        ----------
+        output : Any
+            What the module gave.
+        shape : (int, int)
+            The input's height and width in pixels.
+        stride : int
+            Pixels of the input to one cell.
+        """
+        if self.kind == "own":
+            return None if self.reshape is None else self.reshape(output, shape)
+        values = tensor_of(output)
+        if values is None or values.ndim != (3 if self.kind == "tokens" else 4):
+            return None
+        if self.kind == "tokens":
+            grid = _grid(values.shape[1] - self.prefix, shape, stride)
+            if grid is None:
+                return None
+            values = values[:, self.prefix :].unflatten(1, grid)
+        if self.kind != "channels first":
+            values = values.permute(0, 3, 1, 2)
+        if self.part is not None:
+            values = values.chunk(len(QKV), dim=1)[QKV.index(self.part)]
+        return values
+
+
+CHANNELS_FIRST = Layout()
+
+
+def layouts_of(
+    module: nn.Module, path: str, output: Any, prefix: int | None, tokens: Tokens | None
+) -> list[Layout] | str:
+    """The layout of a module's output for one square image, or, as the rest of a sentence, why it
+    is no map; three where it holds queries, keys and values.
+
+    Parameters
+    ----------
+    module, path
+        The module, and where it is in the network.
+    output : Any
+        What it gave.
+    prefix : int or None
+        Tokens before the grid's, as the network declares them (:func:`declared_prefix`).
+    tokens : int or callable, optional
+        The same as its user declares them, or what makes maps of outputs.
+    """
+    if callable(tokens):
+        return [Layout("own", reshape=tokens)]
+    values = tensor_of(output)
+    if values is None:
+        return f"gives a {type(output).__name__}, not a map (batch, channels, height, width)"
+    fault = f"gives shape {tuple(values.shape)}, not a map (batch, channels, height, width)"
+    if values.shape[:1] != (1,) or not values.is_floating_point() or not values.numel():
+        return fault
+    if values.ndim == 3 and values.shape[2] > 1:
+        found = _token_layout(values.shape[1], tokens if tokens is not None else prefix)
+    else:
+        found = _map_layout(values)
+    if found is None:
+        return fault
+    if found.kind == "channels first" and values.shape[2] > 1 and _sums_to_one(values):
+        return (
+            f"gives shape {tuple(values.shape)}, attention weights between tokens rather than a map"
+        )
+    if _is_qkv(module, path):
+        return [Layout(found.kind, found.prefix, found.is_guessed, part=part) for part in QKV]
+    return [found]
+
+
+def tensor_of(output: Any) -> Tensor | None:
+    """The tensor that an output is or holds first; None where there is none.
+
+    transformers' networks give an object with ``last_hidden_state``, their layers and
+    ``nn.MultiheadAttention`` a tuple that begins with the tokens.
+    """
+    if isinstance(output, Tensor):
+        return output
+    hidden = getattr(output, "last_hidden_state", None)
+    if hidden is None and isinstance(output, tuple) and output:
+        first = output[0]
+        hidden = first if isinstance(first, Tensor) and first.ndim == 3 else None
+    return hidden if isinstance(hidden, Tensor) else None
+
+
+def declared_prefix(network: nn.Module) -> int | None:
+    """How many tokens a network puts before those of the grid; None where it does not say."""
+    declared = getattr(network, "num_prefix_tokens", None)  # timm
+    if isinstance(declared, int):
+        return declared
+    found = {}
+    for path, parameter in network.named_parameters():
+        name = path.rpartition(".")[2]
+        if name in _SINGLE_TOKENS:
+            found[name] = 1
+        elif name in _REGISTERS:
+            found[name] = parameter.shape[-2]
+    return sum(found.values()) if found else None
+
+
+def patch_of(network: nn.Module) -> int | None:
+    """The side of the patches that a network cuts its input into; None where it does not."""
+    first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None or first.kernel_size != first.stride or first.stride[0] == 1:
+        return None
+    return first.stride[0]
+
+
+def stride_of(size: int, cells: int, patch: int | None = None) -> int:
+    """Pixels of the input to one of so many cells along a side of `size` pixels.
+
+    `patch` is what :func:`patch_of` gives.
+    """
+    if patch is not None and size // patch == cells:
+        return patch
+    # Padding makes `cells` one more or less than size / stride when size is no multiple of
+    # the stride, so a power of two that explains the grid goes before the plain ratio.
+    power = 2 ** round(math.log2(size / cells))
+    explains = cells > 1 and size / (cells + 1) <= power < size / (cells - 1)
+    return power if explains and power >= 1 else max(1, round(size / cells))
+
+
+def _token_layout(n_tokens: int, prefix: int | None) -> Layout | None:
+    """Layers before the prefix is put there, such as the embedding of patches, have none."""
+    for known in [0] if prefix is None else [prefix, 0]:
+        if _is_square(n_tokens - known):
+            return Layout("tokens", known)
+    if prefix is not None:
+        return None
+    for guess in range(1, _MOST_GUESSED + 1):
+        if _is_square(n_tokens - guess):
+            return Layout("tokens", guess, is_guessed=True)
+    return None
+
+
+def _map_layout(values: Tensor) -> Layout | None:
+    # The image is square: a map is square in its last two axes, or, with the channels last, in
+    # its second and third.
+    if values.ndim != 4:
+        return None
+    _, first, second, third = values.shape
+    if first == second != third and first > 1:
+        return Layout("channels last")
+    return Layout("channels first") if second == third else None
+
+
+def _is_square(n_cells: int) -> bool:
+    return n_cells > 1 and math.isqrt(n_cells) ** 2 == n_cells
+
+
+def _grid(n_cells: int, shape: tuple[int, int], stride: int) -> tuple[int, int] | None:
+    for rounded in (math.floor, math.ceil):
+        height, width = (rounded(side / stride) for side in shape)
+        if height * width == n_cells:
+            return height, width
+    return None
+
+
+def _is_qkv(module: nn.Module, path: str) -> bool:
+    is_named = path.rpartition(".")[2] == "qkv"
+    return is_named and getattr(module, "out_features", 0) == 3 * getattr(module, "in_features", -1)
+
+
+def _sums_to_one(values: Tensor) -> bool:
+    return torch.allclose(values.sum(-1), torch.ones_like(values[..., 0]), atol=1e-3)
