@@ -116,7 +116,18 @@ def test_layers_lists_grids_and_signs_without_downloading():
     code, stdout, _ = run("layers", "vgg16_bn", "--size", "64")
     assert code == 0
     rows = {line.split()[0]: line.split() for line in stdout.splitlines()}
-    assert rows["conv5_3"] == ["conv5_3", "(features.42)", "512", "16", "4", "×", "4", "never"]
+    first = ["channels", "first"]
+    assert rows["conv5_3"] == [
+        "conv5_3",
+        "(features.42)",
+        "512",
+        "16",
+        "4",
+        "×",
+        "4",
+        *first,
+        "never",
+    ]
     assert rows["features.41"][-3:-1] == ["down", "to"]
 
 

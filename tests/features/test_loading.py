@@ -21,10 +21,9 @@ from torch import Tensor, nn
 import deepff.features.weights
 from deepff.errors import InputError
 from deepff.features.backbone import Backbone
+from deepff.features.building import IMAGENET_MEAN, IMAGENET_STD
 from deepff.features.layers import Layer, forward_to_layers, resolve_layer
 from deepff.features.loading import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     available_models,
     load_backbone,
     select_device,
