@@ -194,7 +194,7 @@ def test_the_object_of_a_result_is_found_shown_and_kept(elephants, tmp_path):
     report = (folder / "report.html").read_text()
     assert "left the paper" in report and "object/report.html" in report
     widths = [Image.open(path).width for path in sorted((folder / "regions/recipes").glob("*"))]
-    alone = [Image.open(path).width for path in sorted((folder / "thumbnails").glob("*"))]
+    alone = [Image.open(path).width for path in sorted((folder / "thumbnails").glob("*.jpg"))]
     assert widths == [2 * width for width in alone]
 
     before = (folder / "object/manifest.json").read_text()
