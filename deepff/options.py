@@ -235,6 +235,8 @@ class RegionOptions:
         object.__setattr__(self, "value", threshold_value(self.threshold, self.value))
         object.__setattr__(self, "threshold", Threshold(self.threshold))
         object.__setattr__(self, "refine", chosen(Refinement, self.refine, "refinement"))
+        if self.parts is not None and not (isinstance(self.parts, Mapping) and self.parts):
+            raise InputError(f"parts name factors, such as {{0: 'head'}}, not {self.parts!r}")
 
     def __str__(self) -> str:
         if self.refine == Refinement.CLASSIFIER:

@@ -247,7 +247,8 @@ class RowBlocks:
                 pieces.append(dense_rows(self._parts[i], slice(start - offset, end - offset)))
                 start = end
             i += 1
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        # Row by row, so that how a matrix lies in memory does not change how sums are rounded.
+        return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces)
 
     def _prepared(self, index: slice | Tensor, rows: Tensor) -> Tensor:
         rows = rows.to(self.device, torch.float32)

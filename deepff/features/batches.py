@@ -15,7 +15,7 @@ from deepff.features.activations import ImageRecord
 from deepff.features.backbone import Backbone
 from deepff.features.layers import Layer, forward_to_layers
 from deepff.images.reading import UnreadableImageError, resize, resized_shape
-from deepff.images.sources import SetImage, source_digest, source_picture, source_size
+from deepff.images.sources import SetImage, source_picture, source_size_and_digest
 
 BATCHES_AHEAD = 3
 
@@ -26,15 +26,11 @@ class PlannedImage:
 
     records: tuple[ImageRecord, ...]  # one a layer
     shape: tuple[int, int]
+    content: str  # equal for images that need go through the network once
 
     @property
     def name(self) -> str:
         return self.records[0].name
-
-    @property
-    def content(self) -> str:
-        """Equal for files of equal content, as far as that is known."""
-        return self.records[0].digest or self.name
 
 
 @dataclass(frozen=True)
@@ -58,14 +54,18 @@ def plan(
     layers: Sequence[Layer],
     size: int,
     coarsest_stride: int,
-    with_digests: bool,
+    once_each: bool,
     stretch: bool,
 ) -> tuple[list[PlannedImage], dict[str, str]]:
-    """Read the headers: each image's resized shape and grids, or why it is skipped."""
+    """Look at each image: its resized shape, grids and digest, or why it is skipped.
 
-    def inspect(file: SetImage) -> tuple[tuple[int, int], str | None] | UnreadableImageError:
+    With ``once_each`` images of equal content go through the network once, for a store that knows
+    them by their digests.
+    """
+
+    def inspect(file: SetImage) -> tuple[tuple[int, int], str] | UnreadableImageError:
         try:
-            return source_size(file.source), source_digest(file.source) if with_digests else None
+            return source_size_and_digest(file.source)
         except UnreadableImageError as error:
             return error
 
@@ -86,7 +86,7 @@ def plan(
                 ImageRecord(file.name, file.source, own_size, grid, digest, stretch)
                 for grid in grids[shape]
             )
-            planned.append(PlannedImage(records, shape))
+            planned.append(PlannedImage(records, shape, digest if once_each else file.name))
     return planned, reasons
 
 

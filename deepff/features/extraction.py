@@ -150,7 +150,7 @@ def extract_layers(
         layers,
         size,
         coarsest_stride,
-        with_digests=cache is not None,
+        once_each=cache is not None,
         stretch=stretch,
     )
     n_bytes = 4 * sum(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deepff.errors import InputError
 from deepff.images.decoding import unreadable_reason
+from deepff.runtime.outputs import listed_files
 
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
@@ -52,9 +53,10 @@ def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
         A folder is searched with its subfolders. A glob yields files, ``**`` in it stands for any
         number of folders; a path that exists wins over its meaning as a glob. Below a folder or
         a glob's first wildcard, hidden files and folders are skipped, and so are folders
-        that hold a deepff result. The files of one source are in natural order (img2 before
-        img10), several sources in the order in which they are given. Links are followed; a file
-        reached twice counts once, and under its own path rather than that of a link.
+        that hold a deepff result, and files that deepff wrote (``.deepff-files`` lists them). The
+        files of one source are in natural order (img2 before img10), several sources in the order
+        in which they are given. Links are followed; a file reached twice counts once, and under its
+        own path rather than that of a link.
 
     Returns
     -------
@@ -156,6 +158,7 @@ def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Found]:
     """
     pending = deque([(root, os.path.realpath(root), False, frozenset([glob]))])
     seen = set()
+    written: set[str] = set()
     while pending:
         folder, real_folder, linked_folder, globs = pending.popleft()
         if (real_folder, globs) in seen or _holds_result(folder):
@@ -170,9 +173,11 @@ def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Found]:
                 ) from error
             yield _Found(folder, real_folder, linked_folder)
             continue
+        # What deepff wrote there itself, such as masks beside the photographs, is no photograph.
+        written |= {os.path.join(folder, *name.split("/")) for name in listed_files(folder)}
         for entry in entries:
             left = _left_to_match(globs, entry.name)
-            if entry.name.startswith(".") or not left:
+            if entry.name.startswith(".") or not left or entry.path in written:
                 continue
             is_link = entry.is_symlink()
             real = (

@@ -1,7 +1,7 @@
 """Images that are no files: arrays, tensors, PIL images, the items of a data set in Python."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class ImageItem:
         What it is called in the set.
     """
 
-    items: Any
+    items: Any = field(repr=False)
     index: int
     name: str
 
@@ -53,8 +53,12 @@ class ImageItem:
 
     def digest(self) -> str:
         """SHA-256 of the pixels and their shape, in hexadecimal."""
-        pixels = self.read()
-        return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+        return pixels_digest(self.read())
+
+
+def pixels_digest(pixels: np.ndarray) -> str:
+    """SHA-256 of pixels and their shape, in hexadecimal."""
+    return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
 
 
 def as_pixels(item: Any) -> np.ndarray:
@@ -63,8 +67,9 @@ def as_pixels(item: Any) -> np.ndarray:
     Parameters
     ----------
     item : PIL image, ndarray, Tensor, path, or tuple that begins with one of these
-        Arrays are uint8, (H, W, 3) or grey (H, W); tensors (3, H, W) or (1, H, W), uint8 or
-        floating-point in [0, 1]. A PIL image is turned as its EXIF data say.
+        Arrays are (H, W, 3), (H, W, 4) with transparency, or grey (H, W); tensors (3, H, W) or
+        (1, H, W). Both are uint8, uint16, bool, or floating-point in [0, 1]. A PIL image is turned
+        as its EXIF data say.
 
     Returns
     -------
@@ -86,26 +91,40 @@ def as_pixels(item: Any) -> np.ndarray:
         return _from_tensor(item)
     if not isinstance(item, np.ndarray):
         raise UnreadableImageError(f"a {type(item).__name__} is not an image")
-    is_grey = item.ndim == 2
-    if item.dtype != np.uint8 or not (is_grey or (item.ndim == 3 and item.shape[2] == 3)):
-        raise UnreadableImageError(
-            f"an array {item.shape} of {item.dtype}; give (H, W, 3) or grey (H, W), uint8"
-        )
-    if not item.size:
-        raise UnreadableImageError("an array without pixels")
-    return np.ascontiguousarray(np.repeat(item[..., None], 3, axis=2) if is_grey else item)
+    if not (item.ndim == 2 or (item.ndim == 3 and item.shape[2] in (3, 4))):
+        raise UnreadableImageError(f"an array {item.shape}; give (H, W, 3) or grey (H, W)")
+    pixels = _in_8_bits(item, f"an array {item.shape}")
+    if item.ndim == 2:
+        return np.repeat(pixels[..., None], 3, axis=2)
+    return np.array(to_rgb(Image.fromarray(pixels))[0]) if item.shape[2] == 4 else pixels
 
 
 def _from_tensor(item: torch.Tensor) -> np.ndarray:
-    pixels = item.detach().cpu()
-    if pixels.ndim != 3 or len(pixels) not in (1, 3) or not pixels.numel():
+    if item.ndim != 3 or len(item) not in (1, 3):
         raise UnreadableImageError(f"a tensor {tuple(item.shape)}; give (3, H, W) or (1, H, W)")
-    if pixels.is_floating_point():
-        if not (pixels.min() >= 0 and pixels.max() <= 1):
+    values = item.detach().cpu()
+    values = values.float() if values.is_floating_point() else values
+    pixels = _in_8_bits(values.numpy(), f"a tensor {tuple(item.shape)}")
+    rgb = np.broadcast_to(pixels, (3, *pixels.shape[1:]))
+    return np.array(rgb.transpose(1, 2, 0), order="C")
+
+
+def _in_8_bits(values: np.ndarray, what: str) -> np.ndarray:
+    """A copy of pixels as uint8, white being 255."""
+    if not values.size:
+        raise UnreadableImageError(f"{what} has no pixels")
+    if np.issubdtype(values.dtype, np.floating):
+        if not (values.min() >= 0 and values.max() <= 1):
             raise UnreadableImageError(
-                "a tensor of values outside 0 to 1; give images before their normalisation"
+                f"{what} of values outside 0 to 1; give images before their normalisation"
             )
-        pixels = (pixels.float() * 255).round().to(torch.uint8)
-    if pixels.dtype != torch.uint8:
-        raise UnreadableImageError(f"a tensor of {pixels.dtype}; give uint8, or floats in [0, 1]")
-    return np.ascontiguousarray(pixels.expand(3, -1, -1).permute(1, 2, 0).numpy())
+        return np.rint(values * 255).astype(np.uint8)
+    if values.dtype == np.uint16:
+        return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+    if values.dtype == bool:
+        return values.astype(np.uint8) * 255
+    if values.dtype != np.uint8:
+        raise UnreadableImageError(
+            f"{what} of {values.dtype}; give uint8, uint16, bool, or floats in [0, 1]"
+        )
+    return np.array(values, order="C")

@@ -1,5 +1,6 @@
 """What an image set is given as, and reading images wherever they come from."""
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from deepff.errors import InputError
-from deepff.images.decoding import UnreadableImageError
+from deepff.errors import InputError, InputWarning
+from deepff.images.decoding import UnreadableImageError, unreadable_reason
 from deepff.images.files import ImageFile, find_images
-from deepff.images.items import ImageItem
+from deepff.images.items import ImageItem, pixels_digest
 from deepff.images.reading import Picture, content_digest, image_size, read_picture
 
 # What the pixels of an image are read from; None where that is gone.
@@ -53,7 +54,14 @@ def given_images(images: Images) -> list[SetImage]:
     if all(are_named) and images:
         return list(images)
     if all(are_paths):
-        return list(find_images(images))
+        found = find_images(images)
+        if len(found) < len(images):
+            warnings.warn(
+                f"{len(images)} paths name {len(found)} images: each is taken once",
+                InputWarning,
+                stacklevel=2,
+            )
+        return list(found)
     if any(are_paths) or any(are_named):
         raise InputError("files and images are mixed in one list; give the one or the other")
     return _by_place(images)
@@ -114,6 +122,24 @@ def source_digest(source: Source) -> str:
     if source is None:
         raise UnreadableImageError(_GONE)
     return source.digest() if isinstance(source, ImageItem) else content_digest(source)
+
+
+def source_size_and_digest(source: Source) -> tuple[tuple[int, int], str]:
+    """:func:`source_size` and :func:`source_digest`, an item being fetched once for both.
+
+    Raises
+    ------
+    UnreadableImageError
+        As :func:`read_source`.
+    """
+    if isinstance(source, ImageItem):
+        pixels = source.read()
+        return (pixels.shape[0], pixels.shape[1]), pixels_digest(pixels)
+    size = source_size(source)
+    try:
+        return size, source_digest(source)
+    except OSError as error:
+        raise UnreadableImageError(unreadable_reason(error)) from error
 
 
 def _by_place(items: Any) -> list[SetImage]:

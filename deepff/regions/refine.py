@@ -105,7 +105,8 @@ def photo_of(image: ImageRecord, size: int) -> Tensor:
         back = "" if image.path is None else f": put it back at {image.path}"
         raise InputError(
             f"the CRF needs the photograph {image.name}, which cannot be read any more "
-            f"({error}){back}, or go without CRF"
+            f"({error}){back}, say where it is now (--photos, or load(folder, images=...)), "
+            "or go without CRF"
         ) from error
     if pixels.shape[:2] != image.size:
         raise InputError(

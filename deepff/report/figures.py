@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,9 +35,9 @@ _PLACEHOLDER_GREY = 128
 
 def figure(
     result: Run,
-    images: Sequence[int] | None = None,
+    images: int | Sequence[int] | None = None,
     k: int | None = None,
-    factors: Sequence[int] | None = None,
+    factors: int | Sequence[int] | None = None,
     opacity: float = 0.8,
     height: int = 180,
 ) -> Image.Image:
@@ -49,11 +50,11 @@ def figure(
     Parameters
     ----------
     result : Run
-    images : sequence of int, optional
+    images : int or sequence of int, optional
         Indices of the images to show; by default up to 8, spread evenly over the set.
     k : int, optional
         Which factorization; by default all of the result's.
-    factors : sequence of int, optional
+    factors : int or sequence of int, optional
         Which factors, a row each, of the one that is shown.
     opacity : float
         Of the heat maps, in [0, 1].
@@ -71,7 +72,8 @@ def figure(
         No index, an index outside the set, no such k or factor, or a number out of its range.
     """
     n = len(result.names)
-    indices = spread(n) if images is None else list(images)
+    indices = spread(n) if images is None else _listed(images)
+    factors = None if factors is None else _listed(factors)
     if not indices or any(not 0 <= index < n for index in indices):
         raise InputError(f"images must be one or more indices from 0 to {n - 1}, not {indices}")
     if height < 16:
@@ -79,10 +81,14 @@ def figure(
     if k is None and factors is not None:
         k = result.n_components
     shown = result.factorizations if k is None else {k: result.factorization(k)}
-    if factors is not None and not all(0 <= j < min(shown) for j in factors):
+    if factors is not None and not (factors and all(0 <= j < min(shown) for j in factors)):
         raise InputError(f"factors are numbers from 0 to {min(shown) - 1}, not {list(factors)}")
     photos = [read_photo(result.images[i], max(PHOTO_SIDE, 2 * height))[0] for i in indices]
     return compose(shown, indices, photos, factors, opacity, height)
+
+
+def _listed(numbers: int | Sequence[int]) -> list[int]:
+    return [int(numbers)] if isinstance(numbers, int | Integral) else list(numbers)
 
 
 def image_html(image: Image.Image, alt: str) -> str:

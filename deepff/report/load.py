@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.features.activations import Activations, ImageRecord
@@ -49,11 +51,11 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         raise InputError(f"the run in {folder} was not finished; run its command again")
     bank = load_concepts(folder / BANK)
     stretch = bank.sources[0].stretch
-    used = [entry for entry in manifest["images"] if entry["status"] == "used"]
+    used = [entry for entry in manifest["images"] if entry.get("status") == "used"]
     records = [_image_record(entry, stretch) for entry in used]
     if images is not None:
         records = _found_again(records, given_images(images))
-    shards = [load_file(path) for path in sorted((folder / "heatmaps").glob("*.safetensors"))]
+    shards = _shards(folder / "heatmaps")
     factorizations = {}
     for k, components in bank.components.items():
         coefficients = torch.cat([shard[f"k{k}"] for shard in shards])
@@ -80,7 +82,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         skipped=[
             SkippedFile(entry["name"], entry["reason"])
             for entry in manifest["images"]
-            if entry["status"] == "skipped"
+            if entry.get("status") == "skipped"
         ],
         factorizations=factorizations,
         method=manifest["method"],
@@ -99,6 +101,20 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         activations=_cached_activations(manifest["cache"], bank.sources, records),
         created=manifest["created"],
     )
+
+
+def _shards(folder: Path) -> list[dict[str, Tensor]]:
+    """The coefficients, as `save` cut them."""
+    paths = sorted(folder.glob("*.safetensors"))
+    try:
+        shards = [load_file(path) for path in paths]
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"the heat maps in {folder} are damaged ({error}); run the command again"
+        ) from error
+    if not shards:
+        raise InputError(f"the heat maps are gone from {folder}; run the command again")
+    return shards
 
 
 def _found_again(records: list[ImageRecord], given: list[SetImage]) -> list[ImageRecord]:
@@ -133,7 +149,9 @@ def _is_same(record: ImageRecord, image: SetImage) -> bool:
 def _load_object(folder: Path, images: Images | None) -> Result | None:
     manifest = read_manifest(folder)
     return (
-        load(folder, images) if manifest is not None and manifest["status"] == "complete" else None
+        load(folder, images)
+        if manifest is not None and manifest.get("status") == "complete"
+        else None
     )
 
 

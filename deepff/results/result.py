@@ -32,16 +32,17 @@ class Result(Run):
     object: Result | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
+        skipped = f" ({len(self.skipped)} skipped)" if self.skipped else ""
         return (
-            f"<Result of {len(self.images)} images, {self.model} {self.layer}, "
+            f"<Result of {len(self.images)} images{skipped}, {self.model} {self.layer}, "
             f"{self.method}, relative error {self.relative_errors or 'unknown'}>"
         )
 
     def plot(
         self,
-        images: Sequence[int] | None = None,
+        images: int | Sequence[int] | None = None,
         k: int | None = None,
-        factors: Sequence[int] | None = None,
+        factors: int | Sequence[int] | None = None,
         opacity: float = 0.8,
         height: int = 180,
     ) -> Image.Image:
@@ -49,11 +50,11 @@ class Result(Run):
 
         Parameters
         ----------
-        images : sequence of int, optional
+        images : int or sequence of int, optional
             Which images; by default up to 8, spread evenly over the set.
         k : int, optional
             Which factorization; by default all.
-        factors : sequence of int, optional
+        factors : int or sequence of int, optional
             Which factors, a row each; by default all, together and one by one.
         opacity : float
             Of the heat maps, in [0, 1].

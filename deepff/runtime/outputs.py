@@ -162,6 +162,12 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
         )
 
 
+def listed_files(folder: str | Path) -> list[str]:
+    """The POSIX paths that a folder's own list says deepff wrote; none where there is no list."""
+    record = Path(folder) / RECORD
+    return list(_read_record(record)) if record.is_file() else []
+
+
 def own_files(folder: str | Path, adopted: Collection[str] = ()) -> Digests:
     """What deepff wrote in a folder and those below it, with the digests that it had then.
 

@@ -230,7 +230,7 @@ def test_page_states_the_facts_of_the_run(tmp_path: Path) -> None:
         "blocks.5 (5 channels, stride 16)",
         "ImageNet",
         "448 pixels",
-        "NMF, k = 2",
+        "NMF: activations, factors and coefficients are never negative; k = 2",
         "2030-01-02 03:04 UTC",
     ]
     assert page.text_of("small")[0] == "relative error 0.2500"

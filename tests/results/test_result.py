@@ -1,6 +1,7 @@
 """A whole study without the command line: images of all kinds in, regions, tables, exports out."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from pycocotools.coco import COCO
 from torch.utils.data import Dataset
 
 import deepff
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.features.backbone import Backbone
 from deepff.images.items import as_pixels
 from deepff.images.reading import UnreadableImageError, read_image
@@ -91,15 +92,16 @@ def test_images_that_are_none_are_skipped_by_name(
     arrays: list[np.ndarray], backbone: Backbone
 ) -> None:
     found = deepff.discover(
-        [arrays[0], arrays[1] / 255, np.zeros((0, 4, 3), np.uint8)],
-        1,
-        model=backbone,
-        size=SIZE,
+        [arrays[0], arrays[1] * 1.0, np.zeros((0, 4, 3), np.uint8)], 1, model=backbone, size=SIZE
     )
-    assert found.names == ["0"]
-    assert [(file.name, file.reason.split(";")[0]) for file in found.skipped] == [
-        ("1", f"an array {arrays[1].shape} of float64"),
-        ("2", "an array without pixels"),
+    assert found.names == ["0"] and "1 images (2 skipped)" in repr(found)
+    assert [(file.name, file.reason) for file in found.skipped] == [
+        (
+            "1",
+            f"an array {arrays[1].shape} of values outside 0 to 1; give images before their "
+            "normalisation",
+        ),
+        ("2", "an array (0, 4, 3) has no pixels"),
     ]
     with pytest.raises(InputError, match="files and images are mixed"):
         deepff.discover([arrays[0], "photo.jpg"], 1, model=backbone)
@@ -107,13 +109,49 @@ def test_images_that_are_none_are_skipped_by_name(
         deepff.discover([], 1, model=backbone)
 
 
+def test_a_photograph_named_twice_is_said_to_be_taken_once(
+    photos: list[Path], backbone: Backbone
+) -> None:
+    with pytest.warns(InputWarning, match="3 paths name 2 images"):
+        found = deepff.discover([*photos[:2], photos[0]], 1, model=backbone, size=SIZE)
+    assert found.paths == photos[:2]
+
+
+def test_equal_arrays_keep_their_places(arrays: list[np.ndarray], backbone: Backbone) -> None:
+    found = deepff.discover([arrays[0], arrays[1], arrays[0]], 1, model=backbone, size=SIZE)
+    assert found.names == ["0", "1", "2"]
+    torch.testing.assert_close(found.heatmaps.grid(0), found.heatmaps.grid(2))
+
+
+PIXELS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [102, 102, 102]]], np.uint8)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        PIXELS / 255,
+        PIXELS.astype(np.float32) / 255,
+        PIXELS.astype(np.uint16) * 257,
+        np.dstack([PIXELS, np.full((2, 2), 255, np.uint8)]),
+        torch.from_numpy(PIXELS).permute(2, 0, 1).double() / 255,
+        torch.from_numpy(PIXELS).permute(2, 0, 1).to(torch.bfloat16) / 255,
+        Image.fromarray(PIXELS),
+        (PIXELS, "a label"),
+    ],
+)
+def test_pixels_are_the_same_in_whatever_form(item: object) -> None:
+    found = as_pixels(item)
+    assert np.abs(found.astype(int) - PIXELS).max() <= 1 and found.flags.writeable
+
+
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
-        (np.zeros((4, 4, 4), np.uint8), "give"),
+        (np.zeros((4, 4, 5), np.uint8), "give"),
         (torch.full((3, 2, 2), 2.0), "before their normalisation"),
         (torch.zeros(2, 2), "give"),
         (torch.zeros(3, 2, 2, dtype=torch.int64), "uint8"),
+        (np.full((2, 2, 3), np.nan), "before their normalisation"),
         ({"image": 1}, "a dict is not an image"),
     ],
 )
@@ -230,15 +268,65 @@ def test_moved_photographs_are_found_by_name_and_content(
     assert loaded.paths == [old / photos[0].name, *(new / photo.name for photo in photos[1:])]
 
 
+def test_photographs_that_changed_places_are_not_taken_for_each_other(
+    arrays: list[np.ndarray], backbone: Backbone, tmp_path: Path
+) -> None:
+    same_size = [np.ascontiguousarray(array[:200, :200]) for array in arrays]
+    deepff.discover(same_size, 1, model=backbone, size=SIZE).save(tmp_path / "result")
+    swapped = [same_size[1], same_size[0], same_size[2]]
+    loaded = deepff.load(tmp_path / "result", images=swapped)
+    assert [image.source is None for image in loaded.images] == [True, True, False]
+
+
+def test_what_deepff_wrote_is_no_photograph(
+    photos: list[Path], backbone: Backbone, tmp_path: Path
+) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for photo in photos:
+        (folder / photo.name).write_bytes(photo.read_bytes())
+    result = deepff.discover(folder, 2, model=backbone, size=SIZE)
+    result.export(["png"], folder)
+    result.export("voc", folder / "voc", images="copy")
+    assert len(list(folder.rglob("*.png"))) >= 3
+    assert deepff.discover(folder, 2, model=backbone, size=SIZE).paths == result.paths
+
+
+@pytest.mark.parametrize("damage", ["no status", "cut heat maps", "no heat maps", "no JSON"])
+def test_a_damaged_result_is_one_sentence(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "result"
+    planted(tmp_path).save(folder)
+    (shard,) = (folder / "heatmaps").glob("*.safetensors")
+    if damage == "no status":
+        manifest = json.loads((folder / "manifest.json").read_text())
+        del manifest["status"]
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    elif damage == "cut heat maps":
+        shard.write_bytes(shard.read_bytes()[:-10])
+    elif damage == "no heat maps":
+        shard.unlink()
+    else:
+        (folder / "manifest.json").write_text("{")
+    with pytest.raises(InputError, match=r"run its command again|run the command|holds no deepff"):
+        deepff.load(folder)
+
+
 def test_a_picture_shows_what_is_asked_for(from_arrays: deepff.Result) -> None:
     whole = from_arrays.plot()
     narrow = from_arrays.plot(images=[1], height=60)
-    single = from_arrays.plot(images=[1], factors=[1], height=60)
+    single = from_arrays.plot(images=1, factors=1, height=60)
     assert whole.width > narrow.width and whole.height > narrow.height > single.height
     faint = from_arrays.plot(images=[1], factors=[1], height=60, opacity=0)
     photo, below = (np.asarray(faint)[top : top + 60, 96:] for top in (0, 66))
     assert np.array_equal(photo, below)
-    for wrong in ({"factors": [2]}, {"k": 3}, {"images": [3]}, {"height": 2}, {"opacity": 2}):
+    for wrong in (
+        {"factors": [2]},
+        {"factors": []},
+        {"k": 3},
+        {"images": [3]},
+        {"height": 2},
+        {"opacity": 2},
+    ):
         with pytest.raises(InputError):
             from_arrays.plot(**wrong)
 
@@ -272,7 +360,8 @@ def test_numbers_of_numpy_are_numbers(
         ({"n_components": 0}, "whole number, 1 or more"),
         ({"n_components": 1.5}, "give a number"),
         ({"recipe": "papers"}, "choose one of paper, contrast"),
-        ({"method": "ica"}, "choose one of nmf, pca, kmeans"),
+        ({"memory": "1MiB"}, "memory, in bytes, must be a whole number"),
+        ({"method": "ica"}, "choose one of auto, nmf, semi-nmf, pca, kmeans"),
     ],
 )
 def test_wrong_arguments_get_one_sentence(
@@ -280,6 +369,12 @@ def test_wrong_arguments_get_one_sentence(
 ) -> None:
     with pytest.raises(InputError, match=message):
         deepff.discover(arrays, model=backbone, **options)
+
+
+@pytest.mark.parametrize("parts", [{}, ["head"]])
+def test_parts_that_name_no_factor_are_refused(from_arrays: deepff.Result, parts: object) -> None:
+    with pytest.raises(InputError, match="parts name factors"):
+        from_arrays.regions(parts=parts)
 
 
 def test_one_layer_in_a_list_is_that_layer(
