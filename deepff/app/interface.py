@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from deepff.app import actions, page
@@ -115,6 +116,7 @@ def blocks(workspace: Workspace) -> gr.Blocks:
             yield actions.write(workspace, format, instances, min_area or None)
 
         opening = [*outputs, waiting, work, timer]
+        demo.load(_stay_open, None, None, concurrency_limit=None, **_PRIVATELY)
         demo.load(tick, view, opening, **_ONE_BY_ONE)
         timer.tick(tick, view, opening, **_ONE_BY_ONE)
         edits = [
@@ -141,6 +143,17 @@ def blocks(workspace: Workspace) -> gr.Blocks:
             field.change(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
         write.click(export, asked, written, **_BESIDE)
     return demo
+
+
+async def _stay_open() -> AsyncIterator[None]:
+    """Never ends, so that Gradio's page keeps the stream open that brings it results.
+
+    It closes it when nothing is pending, and what is asked for at that very moment, as by two keys
+    pressed one after the other, is never answered.
+    """
+    while True:
+        yield
+        await asyncio.sleep(3600)
 
 
 def _html(elem_id: str) -> gr.HTML:
