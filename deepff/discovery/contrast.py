@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
 from deepff.features.activations import Activations
-from deepff.features.backbone import Backbone
 from deepff.features.layers import Layer, LayerMap
+from deepff.features.pixel_layers import in_a_stage, is_depthwise
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime import distributed
@@ -336,10 +336,10 @@ def contrast_layers(layer_map: LayerMap) -> tuple[Layer, Layer]:
     suitable = [
         layer
         for layer in layer_map.layers
-        if layer.non_negative and layer.grid != (1, 1) and not _is_depthwise(backbone, layer)
+        if layer.non_negative and layer.grid != (1, 1) and not is_depthwise(backbone, layer)
     ]
     # A network that is one flat sequence has no stages to leave a head outside of.
-    suitable = [layer for layer in suitable if _is_in_a_stage(backbone, layer)] or suitable
+    suitable = [layer for layer in suitable if in_a_stage(backbone, layer)] or suitable
     deepest = layer_map.resolve().stride
     strides = sorted({layer.stride for layer in suitable if layer.stride <= deepest})[-2:]
     if len(strides) < 2:
@@ -349,25 +349,6 @@ def contrast_layers(layer_map: LayerMap) -> tuple[Layer, Layer]:
         )
     finer, coarser = ([x for x in suitable if x.stride == stride][-1] for stride in strides)
     return finer, coarser
-
-
-def _is_in_a_stage(backbone: Backbone, layer: Layer) -> bool:
-    top = backbone.network.get_submodule(layer.path.partition(".")[0])
-    return sum(isinstance(module, nn.Conv2d) for module in top.modules()) > 1
-
-
-def _is_depthwise(backbone: Backbone, layer: Layer) -> bool:
-    """Whether the last convolution in the layer, or before it, is depthwise."""
-    convolution = None
-    reached = False
-    for path, module in backbone.network.named_modules():
-        within = f"{path}.".startswith(f"{layer.path}.")
-        if reached and not within:
-            break
-        reached = within
-        if isinstance(module, nn.Conv2d):
-            convolution = module
-    return convolution is not None and 1 < convolution.groups == convolution.in_channels
 
 
 def _near_an_end(cells: int) -> Tensor:
