@@ -33,12 +33,12 @@ _LONGEST_CPU_BLOCK = 2048
 _BLOCK_SHARE = 16
 # Measured: products with sparse blocks are faster where density, the share of entries that are
 # not zero, is below this.
-_SPARSE = 0.07
+SPARSE_DENSITY = 0.07
 _SPARSE_SAMPLE = 64  # rows, or up to twice as many, that say what the density is
 _SPARSE_BLOCKS = 16  # blocks at once: products with sparse ones do not depend on the cache
 # Of the memory; where none is given, of a fixed size, for the result must not depend on what
 # happens to be free.
-_SPARSE_SHARE = 8
+SPARSE_SHARE = 8
 _SPARSE_MEMORY = 2**30
 
 
@@ -107,7 +107,7 @@ class RowBlocks:
         self._transform = transform
         self.power = 0
         self.n_reads = 0
-        self._sparse_memory = (memory or _SPARSE_MEMORY) // _SPARSE_SHARE
+        self._sparse_memory = (memory or _SPARSE_MEMORY) // SPARSE_SHARE
         self._kept: list[tuple[slice, SparseBlock]] | None = None
 
     @property
@@ -169,7 +169,7 @@ class RowBlocks:
         sample = self.take(torch.arange(0, self.n_rows, step, device="cpu"))
         density = float((sample != 0).sum()) / sample.numel()
         n_bytes = 8 * density * self.n_rows * self.n_channels
-        return density < _SPARSE and n_bytes < self._sparse_memory
+        return density < SPARSE_DENSITY and n_bytes < self._sparse_memory
 
     def take(self, indices: Tensor) -> Tensor:
         """The rows (m, c) at ascending `indices` (m,), float32 on the device, always a copy."""
@@ -196,7 +196,7 @@ class RowBlocks:
         rows._kept = None
         rows.device = torch.device(device) if device is not None else self.device
         if memory:
-            rows.memory, rows._sparse_memory = memory, memory // _SPARSE_SHARE
+            rows.memory, rows._sparse_memory = memory, memory // SPARSE_SHARE
         return rows
 
     def coefficients(self, k: int, value: float = 0.0) -> Tensor:
@@ -221,13 +221,13 @@ class RowBlocks:
         with ThreadPoolExecutor(1) as pool:
             upcoming: deque[tuple[slice, Future[Tensor]]] = deque()
             for index in indices:
-                upcoming.append((index, pool.submit(self._fetched, index)))
+                upcoming.append((index, pool.submit(self.fetched, index)))
                 if len(upcoming) == 2:
                     first, fetched = upcoming.popleft()
                     yield first, fetched.result()
             yield from ((index, fetched.result()) for index, fetched in upcoming)
 
-    def _fetched(self, index: slice) -> Tensor:
+    def fetched(self, index: slice) -> Tensor:
         """The rows at `index` on the device, in memory of their own."""
         rows = self._rows(index)
         if rows.device == self.device:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from deepff.errors import InputError
 from deepff.features.checkpoints import first_line
 
-_TIMEOUT = 10.0  # seconds without an answer; left alone, the libraries wait and retry for minutes
+TIMEOUT = 10.0  # seconds without an answer; left alone, the libraries wait and retry for minutes
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def downloading(name: str, file: Path) -> Iterator[None]:
         Whatever went wrong inside.
     """
     previous = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_TIMEOUT)
+    socket.setdefaulttimeout(TIMEOUT)
     try:
         # torch.hub announces a download on stdout, where it would mix with results.
         with redirect_stdout(sys.stderr):
@@ -95,7 +95,7 @@ def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
         # The hub answers that there is no such file: timm knows the other names to try.
         with suppress(EntryNotFoundError):
             # One request, unlike a download, which retries for a minute when there is no network.
-            get_hf_file_metadata(url, timeout=_TIMEOUT)
+            get_hf_file_metadata(url, timeout=TIMEOUT)
     return place
 
 

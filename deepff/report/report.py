@@ -46,7 +46,7 @@ STRIP_GAP = 4
 _STRONGEST = 6
 _JPEG_QUALITY = 85
 # Map values embedded in the page, one byte each before compression; above it grids are coarsened.
-_MAX_EMBEDDED_VALUES = 6_000_000
+MAX_EMBEDDED_VALUES = 6_000_000
 
 
 def write_report(result: Run, folder: str | Path, *, progress: bool = False) -> None:
@@ -300,7 +300,7 @@ def _section(result: Run, k: int) -> dict[str, Any]:
 def _embedded(result: Run, files: list[str], colors: list[str]) -> dict[str, Any]:
     """The data that the page's script paints from."""
     n_cells = sum(height * width for height, width in result.grids)
-    scale = min(1.0, (_MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
+    scale = min(1.0, (MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
     grids = [
         (max(1, round(scale * height)), max(1, round(scale * width)))
         for height, width in result.grids

@@ -31,13 +31,13 @@ def mapped(A: Tensor, folder: Path) -> np.memmap:
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The blocks that are fetched ahead."""
     blocks: list[Tensor] = []
-    fetch = RowBlocks._fetched
+    fetch = RowBlocks.fetched
 
     def noted(self: RowBlocks, place: slice) -> Tensor:
         blocks.append(fetch(self, place))
         return blocks[-1]
 
-    monkeypatch.setattr(RowBlocks, "_fetched", noted)
+    monkeypatch.setattr(RowBlocks, "fetched", noted)
     return blocks
 
 

@@ -29,7 +29,7 @@ def mostly_zero(rows: int = 3000, channels: int = 80, k: int = 3, seed: int = 0)
 
 def as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take no matrix for a mostly zero one from here on."""
-    monkeypatch.setattr("deepff.factorization.blocks._SPARSE", 0)
+    monkeypatch.setattr("deepff.factorization.blocks.SPARSE_DENSITY", 0)
 
 
 @settings(deadline=None, max_examples=50)
@@ -108,13 +108,13 @@ def test_rows_on_disk_are_read_from_it_once(
     A = mostly_zero()
     np.save(tmp_path / "A.npy", A.numpy())
     fetched: list[int] = []
-    fetch = RowBlocks._fetched
+    fetch = RowBlocks.fetched
 
     def counted(self: RowBlocks, place: slice) -> Tensor:
         fetched.append(place.stop - place.start)
         return fetch(self, place)
 
-    monkeypatch.setattr(RowBlocks, "_fetched", counted)
+    monkeypatch.setattr(RowBlocks, "fetched", counted)
     model = NMF(3, random_state=0).fit(np.load(tmp_path / "A.npy", mmap_mode="r"))
     assert sum(fetched) == len(A)
     assert model.n_reads_ >= 2
@@ -161,7 +161,7 @@ def test_what_is_kept_and_its_bits_do_not_depend_on_threads(density: float) -> N
 def test_the_bits_do_not_depend_on_the_memory_that_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("deepff.factorization.blocks._SPARSE_SHARE", 2**10)
+    monkeypatch.setattr("deepff.factorization.blocks.SPARSE_SHARE", 2**10)
     A = mostly_zero(100_000)  # 2.5 MB without its zeros
     found = []
     for free in (2**30, 2**36):

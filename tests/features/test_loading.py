@@ -79,7 +79,7 @@ def no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         proxy.bind(("127.0.0.1", 0))
         if request.param == "never answers":
             proxy.listen()
-            monkeypatch.setattr(deepff.features.weights, "_TIMEOUT", 0.5)
+            monkeypatch.setattr(deepff.features.weights, "TIMEOUT", 0.5)
         for variable in [name for name in os.environ if name.lower().endswith("_proxy")]:
             monkeypatch.delenv(variable)
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")

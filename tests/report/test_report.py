@@ -267,7 +267,7 @@ def test_maps_of_a_large_set_are_coarsened_in_place(
     coefficients = torch.zeros(40 * 60, 1)
     coefficients[25 * 60 + 41] = 1  # cell (25, 41): its centre lies at (25.5 / 40, 41.5 / 60)
     result = make_result(tmp_path, ["a.jpg"], (1,), grid=(40, 60), coefficients=coefficients)
-    monkeypatch.setattr(report, "_MAX_EMBEDDED_VALUES", 600)
+    monkeypatch.setattr(report, "MAX_EMBEDDED_VALUES", 600)
     write_report(result, tmp_path / "out")
     (found,) = embedded_maps(read_page(tmp_path / "out"), 1)
     assert found.shape == (1, 20, 30)
