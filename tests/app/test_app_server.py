@@ -4,14 +4,18 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
 from planted import planted
 from typer.testing import CliRunner
 
 from deepff.app.label_file import FILE
 from deepff.cli.main import app
+from deepff.images.files import find_images
 
 pytest.importorskip("gradio")
 testing = pytest.importorskip("starlette.testclient")
@@ -137,6 +141,16 @@ def test_without_gradio_the_command_says_what_to_install(folder: Path, tmp_path:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "deepff: error: the app needs Gradio: pip install 'deepff[app]'\n"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+def test_a_new_result_is_computed_on_the_device_that_was_asked_for(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
+    workspace = Workspace(tmp_path / "result")
+    workspace.discover(find_images(tmp_path), [1], "cuda")
+    (worker,) = (thread for thread in threading.enumerate() if thread.name.endswith("(_discover)"))
+    worker.join()
+    assert workspace.error is not None and "no device 'cuda'" in workspace.error
 
 
 def test_gradio_is_imported_by_the_app_alone() -> None:

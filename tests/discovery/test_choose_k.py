@@ -156,6 +156,23 @@ def test_fewer_than_two_images_cannot_be_halved(images, sentence):
             call()
 
 
+def test_only_the_cells_that_are_looked_at_are_transformed(monkeypatch):
+    """Whatever is factorised in place of A, and of whichever cells: never a copy of all of A."""
+    monkeypatch.setattr(choose_k, "MAX_CELLS", 240)
+    images = [image.repeat(10, 1) for image in planted(3)]
+    cells = [torch.arange(len(image)) % 2 == 0 for image in images]
+    transformed = []
+
+    def doubled(rows):
+        transformed.append(len(rows))
+        return 2 * rows
+
+    chosen = select_k(images, 3, cells=cells, transform=doubled)
+    assert sum(transformed) <= 240 + len(images)
+    even = [image[own] for image, own in zip(images, cells, strict=True)]
+    assert chosen == select_k([2 * image for image in even], 3)
+
+
 def test_bounds_out_of_range():
     with pytest.raises(InputError, match="k_max is 0"):
         select_k(planted(2), 0)
