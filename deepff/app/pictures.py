@@ -13,12 +13,13 @@ import torch
 from PIL import Image
 
 from deepff.app.labels import Labels, Settings
-from deepff.app.reduced import reduced, scaled
+from deepff.app.reduced import reduced
 from deepff.export.instances import Instance
 from deepff.images.reading import UnreadableImageError
 from deepff.options import Refinement
 from deepff.regions.find import Regions, region_finder
 from deepff.report.colors import factor_colors
+from deepff.report.figures import photo_shape
 from deepff.report.overlays import overlay
 from deepff.report.region_pictures import region_picture
 from deepff.results.heatmaps import HeatMaps
@@ -120,7 +121,7 @@ class Pictures:
 
     def _photo(self, index: int) -> tuple[np.ndarray, str | None]:
         """The photograph, grey where it cannot be read any more, and why."""
-        shape = scaled(self.result.image_sizes[index], SIDE)
+        shape = photo_shape(self.result.image_sizes[index], SIDE)
         try:
             image = self.result.images[index].read(min_longest_side=SIDE)
         except UnreadableImageError as error:

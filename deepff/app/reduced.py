@@ -7,15 +7,10 @@ import numpy as np
 
 from deepff.features.activations import ImageRecord
 from deepff.images.items import ImageItem
+from deepff.report.figures import photo_shape
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
-
-
-def scaled(size: tuple[int, ...], side: int) -> tuple[int, int]:
-    """(height, width) with the longer side scaled to ``side`` pixels."""
-    height, width = (max(1, round(side * length / max(size))) for length in size)
-    return height, width
 
 
 def reduced(run: Run, k: int, photo: Callable[[int], np.ndarray], side: int) -> Run:
@@ -61,7 +56,7 @@ class _Photos:
 
 def _reduced_image(image: ImageRecord, photos: _Photos, index: int, side: int) -> ImageRecord:
     item = ImageItem(photos, index, image.name)
-    return replace(image, source=item, size=scaled(image.size, side))
+    return replace(image, source=item, size=photo_shape(image.size, side))
 
 
 def _reduced_factorization(found: Factorization, side: int) -> Factorization:
@@ -74,5 +69,5 @@ def _reduced_factorization(found: Factorization, side: int) -> Factorization:
 
 
 def _reduced_maps(maps: HeatMaps, side: int) -> HeatMaps:
-    sizes = [scaled(size, side) for size in maps.image_sizes]
+    sizes = [photo_shape(size, side) for size in maps.image_sizes]
     return HeatMaps(maps.coefficients, maps.grids, sizes, maps.scale)

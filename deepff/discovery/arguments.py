@@ -63,9 +63,7 @@ def whole_number(value: Any, what: str, least: int) -> int:
 
 def check_memory(memory: int | None) -> None:
     """Raise InputError for a bound too small for the sample of rows that factors start from."""
-    if memory is not None:
-        memory = whole_number(memory, "memory, in bytes,", 0)
-    if memory is not None and memory < MIN_MEMORY:
+    if memory is not None and whole_number(memory, "memory, in bytes,", 0) < MIN_MEMORY:
         raise InputError(
             f"{memory} bytes are too little memory; give {MIN_MEMORY // 2**20} MiB or more"
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -89,14 +87,6 @@ def figure(
 
 def _listed(numbers: int | Sequence[int]) -> list[int]:
     return [int(numbers)] if isinstance(numbers, int | Integral) else list(numbers)
-
-
-def image_html(image: Image.Image, alt: str) -> str:
-    """An ``<img>`` that holds its own data, for notebooks."""
-    data = BytesIO()
-    image.save(data, "JPEG", quality=90)
-    source = b64encode(data.getvalue()).decode("ascii")
-    return f'<img alt="{alt}" style="max-width: 100%" src="data:image/jpeg;base64,{source}">'
 
 
 def spread(n: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Heat maps alone, without their photos."""
+"""Pictures for notebooks: as HTML, and heat maps alone, without their photos."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -13,6 +13,14 @@ from deepff.report.overlays import overlay
 
 _SIDE = 112  # pixels
 _BLACK = 24
+
+
+def image_html(image: Image.Image, alt: str, format: str = "JPEG") -> str:
+    """An ``<img>`` that holds its own data, for notebooks: as "JPEG" or "PNG"."""
+    data = BytesIO()
+    image.save(data, format, quality=90)
+    source = f"data:image/{format.lower()};base64,{b64encode(data.getvalue()).decode('ascii')}"
+    return f'<img alt="{alt}" style="max-width: 100%" src="{source}">'
 
 
 def maps_html(maps: Sequence[Tensor]) -> str:
@@ -45,7 +53,4 @@ def maps_html(maps: Sequence[Tensor]) -> str:
     for row in rows:
         canvas.paste(row, (0, top))
         top += row.height
-    data = BytesIO()
-    canvas.save(data, "PNG")
-    source = b64encode(data.getvalue()).decode("ascii")
-    return f'<img alt="Heat maps" style="max-width: 100%" src="data:image/png;base64,{source}">'
+    return image_html(canvas, "Heat maps", "PNG")

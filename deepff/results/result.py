@@ -221,6 +221,6 @@ class Result(Run):
         return region_options(self.recipe, threshold, value, refine, parts, for_boxes=for_boxes)
 
     def _repr_html_(self) -> str:
-        from deepff.report.figures import image_html
+        from deepff.report.map_pictures import image_html
 
         return image_html(self.plot(), "Heat maps")
