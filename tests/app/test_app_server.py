@@ -148,8 +148,9 @@ def test_a_new_result_is_computed_on_the_device_that_was_asked_for(tmp_path: Pat
     Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
     workspace = Workspace(tmp_path / "result")
     workspace.discover(find_images(tmp_path), [1], "cuda")
-    (worker,) = (thread for thread in threading.enumerate() if thread.name.endswith("(_discover)"))
-    worker.join()
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_discover)"):
+            thread.join()
     assert workspace.error is not None and "no device 'cuda'" in workspace.error
 
 
