@@ -5,6 +5,15 @@ class InputError(ValueError):
     """Something the user gave is wrong; the message is one sentence saying what would be right.
 
     The command line prints it without a traceback and exits with status 2.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> try:
+    ...     deepff.discover("no_such_folder/")
+    ... except deepff.InputError as error:
+    ...     print(error)
+    cannot find 'no_such_folder/': give a folder, an image file or a glob
     """
 
 

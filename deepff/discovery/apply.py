@@ -65,7 +65,14 @@ def apply(
 
     Examples
     --------
-    >>> new = deepff.apply("result/concepts.safetensors", "new_photos/")  # doctest: +SKIP
+    >>> import deepff
+    >>> from skimage import data
+    >>> result = deepff.discover([data.chelsea(), data.astronaut()], n_components=2, size=224)
+    >>> new = deepff.apply(result.bank, [data.coffee()])
+    >>> bool((new.components == result.components).all())
+    True
+    >>> new.heatmaps[0].shape
+    torch.Size([2, 400, 600])
     """
     command = shown_call(apply, locals())
     bank = bank if isinstance(bank, ConceptBank) else load_concepts(bank)

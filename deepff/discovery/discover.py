@@ -152,9 +152,14 @@ def discover(
     Examples
     --------
     >>> import deepff
-    >>> result = deepff.discover("photos/", n_components=4)  # doctest: +SKIP
-    >>> result.heatmaps[0].shape  # doctest: +SKIP
-    torch.Size([4, 375, 500])
+    >>> from skimage import data
+    >>> result = deepff.discover([data.chelsea(), data.astronaut()], n_components=2, size=224)
+    >>> result.heatmaps[0].shape  # at the image's own size
+    torch.Size([2, 300, 451])
+    >>> result.heatmaps.grid(0).shape  # on the layer's grid
+    torch.Size([2, 5, 7])
+    >>> result.components.shape, result.coefficients.shape  # W and H
+    (torch.Size([2, 1280]), torch.Size([84, 2]))
     """
     command = shown_call(discover, locals())
     progress = progress and distributed.rank() == 0

@@ -102,6 +102,15 @@ def discover_parts(
     ------
     InputError
         As :func:`deepff.discover`; or the object has too few cells for so many parts.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> images = [data.chelsea(), data.chelsea()[:, ::-1].copy()]
+    >>> parts = deepff.discover_parts(images, 2)
+    >>> [regions.masks.shape for regions in parts.regions()]
+    [torch.Size([2, 300, 451]), torch.Size([2, 300, 451])]
     """
     command = shown_call(discover_parts, locals())
     counts = factor_counts_of(n_components)

@@ -38,6 +38,16 @@ def find_object(
     ------
     InputError
         The network or the images cannot be had any more.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> images = [data.chelsea(), data.chelsea()[:, ::-1].copy()]
+    >>> result = deepff.discover(images, n_components=3, size=224)
+    >>> found = deepff.find_object(result)
+    >>> next(found.regions()).names
+    ('object',)
     """
     if result.recipe == Recipe.CONTRAST and result.parts_of is None:
         return result

@@ -43,6 +43,17 @@ class KMeans(Factorization):
         Iterations of the best run; 1 read of A, into memory.
     n_features_in_ : int
         c.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deepff import KMeans
+    >>> A = np.repeat([[0.0, 5.0], [5.0, 0.0]], [30, 10], axis=0)
+    >>> model = KMeans(2, random_state=0)
+    >>> H = model.fit_transform(A)
+    >>> (H @ model.components_)[[0, -1]].round(5) + 0.0
+    array([[0., 5.],
+           [5., 0.]], dtype=float32)
     """
 
     def __init__(

@@ -113,6 +113,19 @@ class NMF(Factorization):
     Where `torch.distributed` is initialised, every rank calls `fit` with its own rows, of any
     number; all get the W of all rows together, and H of their own. The ranks exchange sums
     over rows, (k, c) and (k, k), and the sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deepff import NMF
+    >>> random = np.random.default_rng(0)
+    >>> A = random.random((500, 3)) @ random.random((3, 20))  # of three factors
+    >>> nmf = NMF(3, random_state=0)
+    >>> H = nmf.fit_transform(A)
+    >>> H.shape, nmf.components_.shape
+    ((500, 3), (3, 20))
+    >>> nmf.relative_err_ < 0.01, bool((H >= 0).all())
+    (True, True)
     """
 
     needs_non_negative = True

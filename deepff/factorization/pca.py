@@ -40,6 +40,17 @@ class PCA(Factorization):
     -----
     Where `torch.distributed` is initialised, every rank calls `fit` with its own rows, of any
     number, and all get the W of all rows together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deepff import PCA
+    >>> A = np.random.default_rng(0).normal(size=(500, 20))
+    >>> pca = PCA(3)
+    >>> H = pca.fit_transform(A)
+    >>> W = pca.components_
+    >>> bool(np.allclose(W @ W.T, np.eye(3), atol=1e-5)), bool(np.allclose(H, A @ W.T, atol=1e-4))
+    (True, True)
     """
 
     def __init__(

@@ -80,6 +80,18 @@ class SemiNMF(Factorization):
     Precision, memory, and rows over several processes are as for `NMF`. The factors are less
     unique than NMF's: where PCA with k components leaves about the same error, many H and W are
     about as good, and another seed may find others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deepff import SemiNMF
+    >>> random = np.random.default_rng(0)
+    >>> A = random.random((500, 3)) @ random.normal(size=(3, 20))  # of three factors, signed
+    >>> A += 0.01 * random.normal(size=A.shape)
+    >>> model = SemiNMF(3, random_state=0)
+    >>> H = model.fit_transform(A)
+    >>> model.relative_err_ < 0.02, bool((H >= 0).all()), bool((model.components_ < 0).any())
+    (True, True, True)
     """
 
     def __init__(

@@ -203,6 +203,13 @@ def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
     ------
     InputError
         The network cannot run at that size.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> layers = deepff.list_layers(deepff.load_backbone("efficientnet_lite0"), size=224)
+    >>> {layer.name: (layer.channels, layer.stride, layer.grid) for layer in layers}["bn2"]
+    (1280, 32, (7, 7))
     """
     return map_layers(backbone, size).layers
 

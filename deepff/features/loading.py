@@ -120,6 +120,13 @@ def load_backbone(
     InputError
         No such network; weights that are missing, unreadable, do not fit, or cannot be downloaded;
         an option that is out of range; a device that is not there.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> backbone = deepff.load_backbone("efficientnet_lite0", device="cpu")
+    >>> backbone.default_layer, backbone.mean
+    ('bn2', (0.485, 0.456, 0.406))
     """
     if not isinstance(model, str | nn.Module):
         raise InputError(

@@ -42,6 +42,16 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     InputError
         If the folder holds no result, or one that was not finished; or none of its images is among
         those given.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> images = [data.chelsea(), data.astronaut()]
+    >>> deepff.discover(images, n_components=2, size=224).save("result")
+    >>> result = deepff.load("result", images=images)  # files are found where they were
+    >>> result.names, result.model, result.layer
+    (['0', '1'], 'efficientnet_lite0', 'bn2')
     """
     folder = Path(folder)
     manifest = read_manifest(folder)

@@ -41,6 +41,15 @@ class ConceptBank:
         As of :class:`deepff.results.result.Result`.
     classifiers : dict of int to PixelClassifier
         By k, where the set's regions taught one; all of the same sources.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> bank = deepff.discover([data.chelsea(), data.astronaut()], [2, 3], size=224).bank
+    >>> {k: tuple(W.shape) for k, W in bank.components.items()}
+    {2: (2, 1280), 3: (3, 1280)}
+    >>> bank.save("concepts.safetensors")
     """
 
     components: dict[int, Tensor]
@@ -87,6 +96,16 @@ def load_concepts(path: str | Path) -> ConceptBank:
     ------
     InputError
         If the file is missing or is no concept bank.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> result = deepff.discover([data.chelsea(), data.astronaut()], n_components=2, size=224)
+    >>> result.bank.save("concepts.safetensors")
+    >>> bank = deepff.load_concepts("concepts.safetensors")
+    >>> bank.method, bank.sources[0].layer
+    ('nmf', 'bn2')
     """
     path = Path(path)
     if not path.is_file():

@@ -32,6 +32,18 @@ class HeatMaps(Sequence[Tensor]):
     scale : Tensor, shape (k,)
         The largest |value| of each factor over the whole set; 1 for a factor that is zero
         everywhere. Bilinear values never exceed it. Or as it was given.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from deepff import HeatMaps
+    >>> H = torch.eye(6)[:, :1]  # one factor, on the first of two rows of three cells
+    >>> maps = HeatMaps(H, grids=[(2, 3)], image_sizes=[(40, 60)])
+    >>> maps.grid(0)
+    tensor([[[1., 0., 0.],
+             [0., 0., 0.]]])
+    >>> maps[0].shape
+    torch.Size([1, 40, 60])
     """
 
     def __init__(

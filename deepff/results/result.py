@@ -27,7 +27,25 @@ Parts = Mapping[int, str]
 
 @dataclass(repr=False)
 class Result(Run):
-    """What :func:`deepff.discover` gives; :class:`deepff.results.run.Run` has its attributes."""
+    """What :func:`deepff.discover` gives; :class:`deepff.results.run.Run` has its attributes.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> result = deepff.discover([data.chelsea(), data.astronaut()], n_components=2, size=224)
+    >>> result.plot(images=[0], factors=[1]).size  # a picture
+    (480, 412)
+    >>> for regions in result.regions(threshold="otsu-image"):
+    ...     print(regions.names, tuple(regions.masks.shape), tuple(regions.labels.shape))
+    ('factor 0', 'factor 1') (2, 300, 451) (300, 451)
+    ('factor 0', 'factor 1') (2, 512, 512) (512, 512)
+    >>> [(box.image, box.region) for box in result.boxes(parts={1: "cat"})]
+    [('0', 'cat')]
+    >>> result.export("png", "masks", parts={1: "cat"}).n_instances
+    1
+    >>> result.save("result")
+    """
 
     object: Result | None = field(default=None, repr=False)
 
