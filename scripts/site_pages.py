@@ -1,4 +1,4 @@
-"""Pages of the site that are made from what is elsewhere: the commands, the notebook, root files.
+"""Pages of the site that are made from what is elsewhere: the commands, the notebooks, root files.
 
 A hook of MkDocs (``mkdocs.yml``); nothing is written beside the site itself.
 """
@@ -19,14 +19,21 @@ from deepff.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 COPIED = {"contributing.md": "CONTRIBUTING.md", "changes.md": "CHANGELOG.md"}
-NOTEBOOK = "examples/arrays_to_coco.ipynb"
+NOTEBOOKS = {
+    "guides/notebook.md": "arrays_to_coco",
+    "guides/paper.md": "paper_in_ten_minutes",
+    "guides/segmenter.md": "folder_to_segmenter",
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to those of ``docs/``."""
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIED.items()}
     pages["reference/commands.md"] = commands_page()
-    pages["guides/notebook.md"] = notebook_page(ROOT / NOTEBOOK)
+    pages |= {
+        page: notebook_page(ROOT / "examples" / f"{name}.ipynb")
+        for page, name in NOTEBOOKS.items()
+    }
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     return files
@@ -97,6 +104,8 @@ def _output(output: dict[str, Any]) -> str:
         if kind in data:
             encoded = "".join(data[kind]).replace("\n", "")
             return f"![What the cell shows](data:{kind};base64,{encoded})"
+    if "image/svg+xml" in data:
+        return f"<div>{''.join(data['image/svg+xml'])}</div>"
     if "text/html" in data:
         # An empty line would end Markdown's block of HTML.
         lines = "".join(data["text/html"]).splitlines()

@@ -1,0 +1,38 @@
+"""The notebooks run from their first cell to their last, and show what they are kept with."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+NOTEBOOKS = sorted(Path(__file__).parents[1].glob("examples/*.ipynb"))
+NUMBER = re.compile(r"-?\d+\.?\d*")
+TIMES = re.compile(r"\(t=[^)]*\)")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_shows_what_it_is_kept_with(path: Path) -> None:
+    kept = nbformat.read(path, as_version=4)
+    run = nbclient.NotebookClient(nbformat.read(path, as_version=4), timeout=300).execute()
+    for before, after in zip(kept.cells, run.cells, strict=True):
+        words, numbers = shown(before)
+        words_now, numbers_now = shown(after)
+        assert words_now == words
+        # Another machine may round otherwise.
+        assert numbers_now == pytest.approx(numbers, rel=0.1, abs=0.02)
+
+
+def shown(cell: Any) -> tuple[list[str], list[float]]:
+    """The text that a cell printed or gave, without its numbers, and these."""
+    outputs = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
+    texts = [
+        TIMES.sub("", output.get("text") or output.data.get("text/plain", ""))
+        for output in outputs
+    ]
+    return [NUMBER.sub("#", text) for text in texts], [
+        float(number) for text in texts for number in NUMBER.findall(text)
+    ]
