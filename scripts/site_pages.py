@@ -31,8 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIED.items()}
     pages["reference/commands.md"] = commands_page()
     pages |= {
-        page: notebook_page(ROOT / "examples" / f"{name}.ipynb")
-        for page, name in NOTEBOOKS.items()
+        page: notebook_page(ROOT / "examples" / f"{name}.ipynb") for page, name in NOTEBOOKS.items()
     }
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))

@@ -30,8 +30,7 @@ def shown(cell: Any) -> tuple[list[str], list[float]]:
     """The text that a cell printed or gave, without its numbers, and these."""
     outputs = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
     texts = [
-        TIMES.sub("", output.get("text") or output.data.get("text/plain", ""))
-        for output in outputs
+        TIMES.sub("", output.get("text") or output.data.get("text/plain", "")) for output in outputs
     ]
     return [NUMBER.sub("#", text) for text in texts], [
         float(number) for text in texts for number in NUMBER.findall(text)
