@@ -303,8 +303,8 @@ class ExportOptions:
         chosen(Instances, self.instances, "kind of instance")
         if self.images is not None:
             chosen(Photographs, self.images, "way with photographs")
-        if not 0 <= self.simplify < float("inf"):
-            raise InputError(f"polygons are simplified by 0 pixels or more, not {self.simplify:g}")
+        if not isinstance(self.simplify, int | float) or not 0 <= self.simplify < float("inf"):
+            raise InputError(f"polygons are simplified by 0 pixels or more, not {self.simplify!r}")
         if len(self.split) != 3 or min(self.split) < 0 or self.split[0] <= 0:
             raise InputError("a split has three shares, train, val and test, the first above 0")
 

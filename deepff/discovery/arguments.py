@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from torch import nn
 
 from deepff.errors import InputError
+from deepff.factorization.estimator import checked_seed
 from deepff.features.backbone import Backbone
 from deepff.features.layers import Layer, LayerMap
 from deepff.features.loading import load_backbone
@@ -59,6 +60,27 @@ def whole_number(value: Any, what: str, least: int) -> int:
     if not isinstance(value, numbers.Integral) or int(value) < least:
         raise InputError(f"{what} must be a whole number, {least} or more, not {value!r}")
     return int(value)
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed of a run, which is told again in its manifest, as an ``int``.
+
+    Raises
+    ------
+    InputError
+        It is no whole number from 0 to 2³² − 1.
+    """
+    checked_seed(whole_number(random_state, "random_state", 0))
+    return int(random_state)
+
+
+def check_factor_counts(counts: list[int] | Literal["auto"], layers: Sequence[Layer]) -> None:
+    """Raise InputError for more factors than a layer has channels, before the network runs."""
+    layer = min(layers, key=lambda layer: layer.channels)
+    if counts != "auto" and max(counts) > layer.channels:
+        raise InputError(
+            f"layer {layer.name} has {layer.channels} channels, too few for {max(counts)} factors"
+        )
 
 
 def check_memory(memory: int | None) -> None:

@@ -14,10 +14,12 @@ from deepff.discovery.arguments import (
     FactorCounts,
     Model,
     check_activations,
+    check_factor_counts,
     check_memory,
     factor_counts_of,
     opened_backbone,
     own_cache,
+    seed_of,
     shown_call,
     whole_number,
 )
@@ -165,7 +167,7 @@ def discover(
     progress = progress and distributed.rank() == 0
     check_memory(memory)
     size, batch_size = whole_number(size, "size", 1), whole_number(batch_size, "batch_size", 1)
-    random_state = whole_number(random_state, "random_state", 0)
+    random_state = seed_of(random_state)
     plan = _plan(n_components, layer, method, recipe, channel_weights, random_state, memory)
     files = given_images(images)
     watch = Stopwatch()
@@ -173,6 +175,7 @@ def discover(
     layer_map = map_layers(backbone, size)
     layers = _layers(layer_map, layer, plan)
     plan = _settled(plan, layers, random_state, memory)
+    check_factor_counts(plan.factor_counts, layers)
     check_activations(layer_map, layers, _what_needs_non_negative(plan))
     classified = pixel_layers(layer_map) if plan.is_classified else []
     every = [*layers, *(x for x in classified if x.path not in {y.path for y in layers})]

@@ -11,9 +11,11 @@ from deepff.discovery.arguments import (
     FactorCounts,
     Model,
     check_activations,
+    check_factor_counts,
     check_memory,
     factor_counts_of,
     opened_backbone,
+    seed_of,
     shown_call,
     whole_number,
 )
@@ -118,13 +120,14 @@ def discover_parts(
         raise InputError("parts inside the object are found by one process; run it without others")
     check_memory(memory)
     size, batch_size = whole_number(size, "size", 1), whole_number(batch_size, "batch_size", 1)
-    random_state = whole_number(random_state, "random_state", 0)
+    random_state = seed_of(random_state)
     files = given_images(images)
     watch = Stopwatch()
     backbone = opened_backbone(model, device)
     layer_map = map_layers(backbone, size)
     object_layers = contrast_layers(layer_map)
     own_layer = layer_map.resolve(layer) if layer else part_layer(layer_map)
+    check_factor_counts(counts, [own_layer])
     check_activations(layer_map, [own_layer, *object_layers], "finding parts")
     classified = pixel_layers(layer_map)
     layers = list(

@@ -10,6 +10,7 @@ import numpy as np
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
+from deepff.export.photographs import photograph_name, place_photograph
 from deepff.export.polygons import enclosed_area, instance_polygons
 from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
@@ -22,7 +23,7 @@ def write_coco(
     settings: ExportOptions,
     polygons: bool = False,
 ) -> None:
-    """Write ``<folder>/annotations.json``.
+    """Write ``<folder>/annotations.json``, and photographs that are wanted into ``images/``.
 
     Categories are numbered from 1 in the order of the names, images and annotations from 1 in the
     order of the images. Every annotation has ``iscrowd`` 0: COCO's evaluation ignores crowds, and
@@ -55,9 +56,9 @@ def write_coco(
         count = 0
         for image_id, image in enumerate(images, 1):
             height, width = image.size
-            entries.append(
-                {"id": image_id, "file_name": image.name, "width": width, "height": height}
-            )
+            name = photograph_name(image)
+            place_photograph(image, f"images/{name}", folder, settings.images or "none")
+            entries.append({"id": image_id, "file_name": name, "width": width, "height": height})
             for instance in image.instances:
                 count += 1
                 annotation = {

@@ -17,6 +17,12 @@ def photograph_suffix(image: AnnotatedImage) -> str:
     return os.path.splitext(image.name)[1] if is_file else ".png"
 
 
+def photograph_name(image: AnnotatedImage) -> str:
+    """An image's name with the suffix of its photograph, copied or not."""
+    suffix = photograph_suffix(image)
+    return image.name if image.name.endswith(suffix) else image.name + suffix
+
+
 def place_photograph(image: AnnotatedImage, place: str, folder: Path, images: str) -> None:
     """Put a copy of an image's photograph, or a link to it, where a format's readers look for it.
 

@@ -6,6 +6,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -101,6 +102,8 @@ class RowBlocks:
                 "required."
             )
         self.device = torch.device(device) if device is not None else _device(self._parts[0])
+        if memory is not None and not isinstance(memory, Integral):
+            raise InputError(f"memory is a whole number of bytes, or None, not {memory!r}.")
         self.memory = available_memory() if memory is None else memory
         if self.memory < 2**20:
             raise InputError(f"memory is {memory} bytes; it must be at least 1 MiB.")

@@ -188,10 +188,14 @@ def test_images_that_are_no_files_become_pngs_where_formats_want_them(tmp_path: 
         out, settings = tmp_path / images, ExportOptions(images=images)
         export(result, list(ExportFormat), out, options=HALF, settings=settings)
         found = [path for path in out.rglob("*.png") if Image.open(path).mode == "RGB"]
-        assert len(found) == 2 * len(("yolo", "yolo-seg", "voc", "cvat", "labelme"))
+        wanted = ("coco", "coco-polygons", "yolo", "yolo-seg", "voc", "cvat", "labelme")
+        assert len(found) == 2 * len(wanted)
         assert {int(np.asarray(Image.open(path)).mean()) for path in found} == {10, 20}
         named = ET.parse(out / "cvat" / "annotations.xml").getroot().iter("image")
         assert [image.get("name") for image in named] == ["a.png", "b.png"]
+        content = json.loads((out / "coco" / "annotations.json").read_text("utf-8"))
+        assert [image["file_name"] for image in content["images"]] == ["a.png", "b.png"]
+        assert all((out / "coco" / "images" / f"{name}.png").is_file() for name in "ab")
     export(result, list(ExportFormat), tmp_path / "default", options=HALF)
 
 

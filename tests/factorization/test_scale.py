@@ -143,6 +143,9 @@ def test_bounds_that_cannot_be_kept_are_refused() -> None:
     A = matrix(rows=9000)
     with pytest.raises(InputError, match="at least 1 MiB"):
         NMF(3, memory=1000).fit(A)
+    for memory in ("1GiB", 2.0**30):
+        with pytest.raises(InputError, match="whole number of bytes"):
+            NMF(3, memory=memory).fit(A)
     with pytest.raises(InputError, match="k-means holds all"):
         KMeans(3, memory=2 * MIB).fit(A)
 

@@ -1,0 +1,32 @@
+"""What can be told to be wrong before an image is read."""
+
+import numpy as np
+import pytest
+
+import deepff
+
+
+class Unread:
+    """A data set none of whose images may be asked for."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        raise AssertionError("an image was read")
+
+
+@pytest.mark.parametrize("find", [deepff.discover, deepff.discover_parts])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"n_components": 2000}, "layer .* has .* channels, too few for 2000 factors"),
+        ({"random_state": 2**32}, "from 0 to 2³² − 1"),
+        ({"random_state": -1}, "random_state must be a whole number, 0 or more"),
+        ({"layer": "no_such_layer"}, "no_such_layer"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_mistake_is_told_before_an_image_is_read(find, wrong, said) -> None:
+    with pytest.raises(deepff.InputError, match=said):
+        find(Unread(), **{"n_components": 2, "size": 64, **wrong})
