@@ -29,7 +29,7 @@ from pathlib import Path
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets import (
-    MERGED_PARTS,
+    TABLE4_PARTS,
     TABLE3_PARTS,
     load_icoseg,
     load_pascal_part,
@@ -58,7 +58,7 @@ def missing_data(data: Path) -> dict[str, str]:
         "VOC 2007": (["table2"], lambda: load_voc(data, year=2007)),
         "PASCAL-Part": (
             ["table3", "table4", "figure5a", "figure5b"],
-            lambda: load_pascal_part(data, {name: MERGED_PARTS[name] for name in PART_CLASSES}),
+            lambda: load_pascal_part(data, {name: TABLE4_PARTS[name] for name in PART_CLASSES}),
         ),
     }
     missing: dict[str, str] = {}

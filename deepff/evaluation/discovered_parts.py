@@ -16,7 +16,7 @@ from deepff.errors import InputError
 from deepff.evaluation.baselines import factor_coefficients
 from deepff.evaluation.datasets import (
     CAR_PARTS,
-    MERGED_PARTS,
+    TABLE4_PARTS,
     GroundTruthSet,
     load_coco,
     load_pascal_part,
@@ -179,7 +179,7 @@ def part_sets(root: str | Path, classes: Sequence[str]) -> dict[str, Callable[[]
     if is_coco(root):
         folder = root if root.is_dir() else root.parent
         return {folder.resolve().name: partial(load_coco, root, merge=CAR_PARTS)}
-    check_classes(classes, list(MERGED_PARTS))
+    check_classes(classes, list(TABLE4_PARTS))
     return {name: partial(_load_pascal_class, root, name) for name in classes}
 
 
@@ -424,7 +424,7 @@ def _counted(
 
 
 def _load_pascal_class(root: Path, class_name: str) -> GroundTruthSet:
-    return load_pascal_part(root, {class_name: MERGED_PARTS[class_name]})[0]
+    return load_pascal_part(root, {class_name: TABLE4_PARTS[class_name]})[0]
 
 
 def _evaluate(

@@ -10,7 +10,13 @@ import numpy as np
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets.ground_truth import UNNAMED, GroundTruthImage, GroundTruthSet
-from deepff.evaluation.datasets.voc import check_classes, find_voc, image_file, image_ids
+from deepff.evaluation.datasets.voc import (
+    check_classes,
+    find_voc,
+    image_file,
+    image_ids,
+    read_boxes,
+)
 
 # What loadmat raises for files that are truncated, of MATLAB 7.3, or not MATLAB's, and what reading
 # an array as a struct raises.
@@ -22,26 +28,35 @@ PartNames = Mapping[str, Sequence[str]]
 # Upper and lower legs are annotated apart on cows, horses and sheep, with hooves on horses only.
 _LEGS = tuple(f"{side}{end}{piece}leg" for end in "fb" for side in "lr" for piece in "ul")
 _HOOVES = ("lfho", "rfho", "lbho", "rbho")
-_PAW_LEGS = tuple(f"{side}{end}{piece}" for end in "fb" for side in "lr" for piece in ("leg", "pa"))
-_FACE = ("head", "leye", "reye", "lear", "rear")
+_ON_HEAD = ("head", "leye", "reye", "lear", "rear", "muzzle")
 _TORSO = ("torso", "neck")
 
 TABLE3_PARTS: dict[str, PartNames] = {
-    "cow": {"head": (*_FACE, "muzzle", "lhorn", "rhorn"), "neck+torso": _TORSO, "leg": _LEGS},
-    "horse": {"head": (*_FACE, "muzzle"), "neck+torso": _TORSO, "leg": (*_LEGS, *_HOOVES)},
+    "cow": {"head": (*_ON_HEAD, "lhorn", "rhorn"), "neck+torso": _TORSO, "leg": _LEGS},
+    "horse": {"head": _ON_HEAD, "neck+torso": _TORSO, "leg": (*_LEGS, *_HOOVES)},
 }
 """Parts of the paper's Table 3. Tails are on the object but belong to none of them."""
 
-_HORNED: PartNames = {
-    "head": (*_FACE, "muzzle", "lhorn", "rhorn"),
-    "torso": _TORSO,
-    "leg": _LEGS,
-    "tail": ("tail",),
+_HEAD: PartNames = {"head": ("head",), "eye": ("leye", "reye"), "ear": ("lear", "rear")}
+_BODY: PartNames = {"torso": ("torso",), "neck": ("neck",)}
+_TAIL: PartNames = {"tail": ("tail",)}
+_PAWED: PartNames = {
+    **_HEAD,
+    "nose": ("nose",),
+    **_BODY,
+    "leg": ("lfleg", "rfleg", "lbleg", "rbleg"),
+    "paw": ("lfpa", "rfpa", "lbpa", "rbpa"),
+    **_TAIL,
 }
+_HOOFED: PartNames = {**_HEAD, "muzzle": ("muzzle",), **_BODY, "leg": _LEGS, **_TAIL}
+_HORNED: PartNames = {**_HOOFED, "horn": ("lhorn", "rhorn")}
 _ROAD_VEHICLE: PartNames = {
-    "body": ("frontside", "leftside", "rightside", "backside", "roofside"),
+    "front": ("frontside",),
+    "side": ("leftside", "rightside"),
+    "back": ("backside",),
+    "roof": ("roofside",),
     "mirror": ("leftmirror", "rightmirror"),
-    "license plate": ("fliplate", "bliplate"),
+    "licenseplate": ("fliplate", "bliplate"),
     "door": ("door",),
     "wheel": ("wheel",),
     "headlight": ("headlight",),
@@ -54,46 +69,45 @@ _TWO_WHEELER: PartNames = {
     "headlight": ("headlight",),
 }
 
-MERGED_PARTS: dict[str, PartNames] = {
+TABLE4_PARTS: dict[str, PartNames] = {
     "aeroplane": {
         "body": ("body",),
         "stern": ("stern",),
         "wing": ("lwing", "rwing"),
-        "tail": ("tail",),
+        **_TAIL,
         "engine": ("engine",),
         "wheel": ("wheel",),
     },
     "bicycle": {**_TWO_WHEELER, "chainwheel": ("chainwheel",)},
     "bird": {
-        "head": ("head", "leye", "reye", "beak"),
-        "torso": _TORSO,
+        "head": ("head",),
+        "eye": ("leye", "reye"),
+        "beak": ("beak",),
+        **_BODY,
         "wing": ("lwing", "rwing"),
-        "leg": ("lleg", "rleg", "lfoot", "rfoot"),
-        "tail": ("tail",),
+        "leg": ("lleg", "rleg"),
+        "foot": ("lfoot", "rfoot"),
+        **_TAIL,
     },
     "bottle": {"cap": ("cap",), "body": ("body",)},
     "bus": _ROAD_VEHICLE,
     "car": _ROAD_VEHICLE,
-    "cat": {"head": (*_FACE, "nose"), "torso": _TORSO, "leg": _PAW_LEGS, "tail": ("tail",)},
+    "cat": _PAWED,
     "cow": _HORNED,
-    "dog": {
-        "head": (*_FACE, "nose", "muzzle"),
-        "torso": _TORSO,
-        "leg": _PAW_LEGS,
-        "tail": ("tail",),
-    },
-    "horse": {
-        "head": (*_FACE, "muzzle"),
-        "torso": _TORSO,
-        "leg": (*_LEGS, *_HOOVES),
-        "tail": ("tail",),
-    },
+    "dog": {**_PAWED, "muzzle": ("muzzle",)},
+    "horse": {**_HOOFED, "hoof": _HOOVES},
     "motorbike": _TWO_WHEELER,
     "person": {
-        "head": (*_FACE, "lebrow", "rebrow", "nose", "mouth", "hair"),
-        "torso": _TORSO,
-        "arm": ("llarm", "luarm", "lhand", "rlarm", "ruarm", "rhand"),
-        "leg": ("llleg", "luleg", "lfoot", "rlleg", "ruleg", "rfoot"),
+        **_HEAD,
+        "eyebrow": ("lebrow", "rebrow"),
+        "nose": ("nose",),
+        "mouth": ("mouth",),
+        "hair": ("hair",),
+        **_BODY,
+        "arm": ("llarm", "luarm", "rlarm", "ruarm"),
+        "hand": ("lhand", "rhand"),
+        "leg": ("llleg", "luleg", "rlleg", "ruleg"),
+        "foot": ("lfoot", "rfoot"),
     },
     "pottedplant": {"pot": ("pot",), "plant": ("plant",)},
     "sheep": _HORNED,
@@ -104,22 +118,24 @@ MERGED_PARTS: dict[str, PartNames] = {
     },
     "tvmonitor": {"screen": ("screen",)},
 }
-"""Parts of every class that has any, for automatic labels (the paper's Table 4).
+"""Parts of every class that has any, for automatic labels, as the paper's Table 4 names them.
 
-These are this project's merges, not the paper's: left and right, front and back, and numbered
-parts become one; what lies on a head belongs to the head, the neck to the torso, paws, hooves and
-feet to the legs. The labels that the paper prints for its Table 4 keep eyes, noses, beaks, necks
-and feet as parts of their own.
+Left and right, front and back, upper and lower, and numbered parts become one; eyes, ears, noses,
+beaks, necks and feet are parts of their own. The paper prints five classes; the names of the other
+classes' parts follow the same rule, but for the sides of trains, which belong to head and coach.
 """
 
 
 def load_pascal_part(
     root: str | Path,
-    parts: Mapping[str, PartNames] = MERGED_PARTS,
+    parts: Mapping[str, PartNames] = TABLE4_PARTS,
     *,
     split: str = "trainval",
 ) -> list[GroundTruthSet]:
     """Load PASCAL-Part, one set of images a class.
+
+    As in the paper, images with an object of the class that is marked difficult or truncated in
+    VOC's annotation are left out.
 
     Parameters
     ----------
@@ -131,7 +147,7 @@ def load_pascal_part(
         of. Numbers at the end of a name do not count: `"wheel"` stands for `wheel_1`, `wheel_2`, …
         Other pieces of an object are on the object without being a part of it.
     split : str
-        The image set, as for `load_voc`. No image is left out for being difficult or truncated.
+        The image set, as for `load_voc`.
 
     Returns
     -------
@@ -145,7 +161,7 @@ def load_pascal_part(
         a `.mat` file is not laid out as PASCAL-Part's are.
     """
     root = Path(root)
-    check_classes(list(parts), list(MERGED_PARTS))
+    check_classes(list(parts), list(TABLE4_PARTS))
     folder = find_voc(root, 2010)
     found = [parent / "Annotations_Part" for parent in (folder, root)]
     annotations = next((path for path in found if path.is_dir()), None)
@@ -167,6 +183,12 @@ def _load_class(
     }
     images = []
     for image_id in image_ids(folder, class_name, split):
+        boxes = read_boxes(folder / "Annotations" / f"{image_id}.xml")
+        marked = (
+            box.class_name == class_name and (box.difficult or box.truncated) for box in boxes
+        )
+        if any(marked):
+            continue
         path = annotations / f"{image_id}.mat"
         if not path.is_file():
             raise InputError(f"no part masks {path}, which the image set of {class_name} names")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets import (
-    MERGED_PARTS,
+    TABLE4_PARTS,
     TABLE3_PARTS,
     VOC_CLASSES,
     load_pascal_part,
@@ -267,6 +267,7 @@ def voc2010(tmp_path: Path) -> Path:
     folder = write_voc(tmp_path / "VOCdevkit" / "VOC2010")
     for class_name in ("horse", "bus", "cow"):
         (folder / f"ImageSets/Main/{class_name}_trainval.txt").write_text("000005 1\n000001 -1\n")
+    (folder / "Annotations/000005.xml").write_text(annotation([("horse", 0, 0), ("bus", 0, 0)]))
     person = ("person", mask(slice(0, 2), slice(4, 6)), [])
     write_parts(folder / "Annotations_Part/000005.mat", [person, HORSE, BUS])
     return folder
@@ -284,6 +285,23 @@ def test_pascal_part_merges_the_parts_of_table_3(voc2010: Path) -> None:
         [254, 3, 254, 254, 0, 0],
         [254, 3, 254, 254, 0, 0],
     ]
+
+
+@pytest.mark.parametrize(
+    ("objects", "kept"),
+    [
+        ([("horse", 0, 0)], True),
+        ([("horse", 0, 0), ("bus", 1, 1)], True),
+        ([("horse", 0, 0), ("horse", 1, 0)], False),
+        ([("horse", 0, 0), ("horse", 0, 1)], False),
+    ],
+)
+def test_pascal_part_leaves_out_images_with_a_marked_object_of_the_class(
+    voc2010: Path, objects: Objects, kept: bool
+) -> None:
+    (voc2010 / "Annotations/000005.xml").write_text(annotation(objects))
+    (horses,) = load_pascal_part(voc2010, {"horse": TABLE3_PARTS["horse"]})
+    assert len(horses.images) == kept
 
 
 def test_pascal_part_numbered_parts_are_one(voc2010: Path) -> None:
@@ -394,8 +412,8 @@ OWN_NAMES |= {"car": OWN_NAMES["bus"], "sheep": OWN_NAMES["cow"]}
 
 
 def test_merges_name_each_part_of_the_data_set_once() -> None:
-    assert set(MERGED_PARTS) == set(OWN_NAMES)
-    for class_name, parts in MERGED_PARTS.items():
+    assert set(TABLE4_PARTS) == set(OWN_NAMES)
+    for class_name, parts in TABLE4_PARTS.items():
         merged = [name for own_names in parts.values() for name in own_names]
         assert sorted(merged) == sorted(OWN_NAMES[class_name].replace("_N", "").split())
 
