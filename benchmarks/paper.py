@@ -29,8 +29,8 @@ from pathlib import Path
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets import (
-    TABLE4_PARTS,
     TABLE3_PARTS,
+    TABLE4_PARTS,
     load_icoseg,
     load_pascal_part,
     load_voc,

@@ -12,7 +12,7 @@ from deepff.evaluation.datasets.ground_truth import (
 )
 from deepff.evaluation.datasets.icoseg import load_icoseg
 from deepff.evaluation.datasets.labels import load_label_folder, read_part_names
-from deepff.evaluation.datasets.pascal_part import TABLE4_PARTS, TABLE3_PARTS, load_pascal_part
+from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
 from deepff.evaluation.datasets.voc import VOC_CLASSES, load_voc
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "CAR_PARTS",
     "IGNORED",
     "LEFT_RIGHT",
-    "TABLE4_PARTS",
     "TABLE3_PARTS",
+    "TABLE4_PARTS",
     "UNNAMED",
     "VOC_CLASSES",
     "AnnotatedBox",

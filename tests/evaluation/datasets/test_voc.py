@@ -12,8 +12,8 @@ from PIL import Image
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets import (
-    TABLE4_PARTS,
     TABLE3_PARTS,
+    TABLE4_PARTS,
     VOC_CLASSES,
     load_pascal_part,
     load_voc,
