@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from deepff.features.fingerprint import function_fingerprint
 
 # From a module's output and the input's (height, width) to a map (b, c, h, w); None for no map.
 Reshape = Callable[[Any, tuple[int, int]], Tensor | None]
@@ -59,6 +61,13 @@ class Layout:
         if self.kind != "tokens" or not self.prefix:
             return self.kind
         return f"tokens after {self.prefix}{' (guessed)' if self.is_guessed else ''}"
+
+    @property
+    def identity(self) -> str:
+        """What tells layouts apart that give other maps of the same output."""
+        if self.reshape is not None:
+            return f"own {function_fingerprint(self.reshape)}"
+        return str(replace(self, is_guessed=False))
 
     def to_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
         """The map (b, c, h, w), a view where that is possible; None where this is not its layout.
@@ -145,6 +154,11 @@ def tensor_of(output: Any) -> Tensor | None:
         first = output[0]
         hidden = first if isinstance(first, Tensor) and first.ndim == 3 else None
     return hidden if isinstance(hidden, Tensor) else None
+
+
+def declared(tokens: Tokens | None) -> int | str | None:
+    """What is kept of a declaration: a function's fingerprint stands for it."""
+    return function_fingerprint(tokens) if callable(tokens) else tokens
 
 
 def declared_prefix(network: nn.Module) -> int | None:
