@@ -18,7 +18,6 @@ from deepff.options import MIN_MEMORY
 from deepff.runtime import distributed
 
 Model = str | nn.Module | Backbone
-NMF_ITSELF = "NMF"
 FactorCounts = int | Iterable[int] | Literal["auto"]
 
 
@@ -91,16 +90,14 @@ def check_memory(memory: int | None) -> None:
         )
 
 
-def check_activations(layer_map: LayerMap, layers: Sequence[Layer], needed_by: str | None) -> None:
-    """Raise InputError for layers that are NaN, or that go negative where that is of no use.
+def check_activations(layer_map: LayerMap, layers: Sequence[Layer], by_nmf: bool) -> None:
+    """Raise InputError for layers that are NaN, or that go negative where NMF is to factorise them.
 
     Parameters
     ----------
     layer_map : LayerMap
     layers : sequence of Layer
-    needed_by : str or None
-        What needs activations that are never negative: `NMF_ITSELF` where another method would
-        do; None where nothing does.
+    by_nmf : bool
     """
     name = layer_map.backbone.name
     for layer in layers:
@@ -108,16 +105,13 @@ def check_activations(layer_map: LayerMap, layers: Sequence[Layer], needed_by: s
             raise InputError(
                 f"the activations of layer {layer.name} are NaN; check the weights of {name}"
             )
-        if needed_by is None or layer.non_negative:
+        if layer.non_negative or not by_nmf:
             continue
         nearby = layer_map.nearby_non_negative(layer)
-        ways = [f"choose a layer that does not, such as {', '.join(nearby)}"] if nearby else []
-        if needed_by == NMF_ITSELF:
-            ways.append("use the method semi-nmf")
-        advice = ", or ".join(ways) or "choose another network"
+        other = f"choose a layer that does not, such as {', '.join(nearby)}, or " if nearby else ""
         raise InputError(
-            f"layer {layer.name} of {name} goes down to {layer.minimum:.3g}, and {needed_by} "
-            f"needs activations that are never negative; {advice}"
+            f"layer {layer.name} of {name} goes down to {layer.minimum:.3g}, and NMF needs "
+            f"activations that are never negative; {other}use the method semi-nmf"
         )
 
 

@@ -19,7 +19,8 @@ from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
 from deepff.features.activations import Activations
 from deepff.features.layers import Layer, LayerMap
-from deepff.features.pixel_layers import in_a_stage, is_depthwise
+from deepff.features.pixel_layers import stride_layers
+from deepff.features.probe import by_sign
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime import distributed
@@ -301,17 +302,12 @@ def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
     return HeatMaps(torch.cat(fused)[:, None], finest.grids, finest.image_sizes)
 
 
-def contrast_layers(layer_map: LayerMap) -> tuple[Layer, Layer]:
+def contrast_layers(layer_map: LayerMap) -> list[Layer]:
     """The two layers, finer and coarser, whose weighted maps are worth fusing.
 
-    The coarser has the stride of the network's default layer, the finer the next smaller stride.
-    Of each stride it is the last map that is nowhere negative, passing over
-
-    - a head: a map outside the stages, which are the top-level modules with several convolutions
-      (it serves the classes more than the places: in place of the coarser, it costs 0.05 IoU on
-      iCoseg);
-    - maps of depthwise convolutions: their zero padding alone makes every channel weaker on the
-      border, which is what :func:`border_contrast` takes for background.
+    The coarser has the stride of the network's default layer, the finer the next smaller stride
+    (:func:`deepff.features.pixel_layers.stride_layers`). A head in place of the coarser costs 0.05
+    IoU on iCoseg. Signed layers are taken by sign (:func:`deepff.features.probe.by_sign`).
 
     ==================  ========================  ========================
     network             finer                     coarser
@@ -327,28 +323,17 @@ def contrast_layers(layer_map: LayerMap) -> tuple[Layer, Layer]:
     ----------
     layer_map : LayerMap
 
-    Raises
-    ------
-    InputError
-        The network has no two such layers.
+    Returns
+    -------
+    list of Layer
+        Two, or the default layer alone where all have one stride, as in a vision transformer.
     """
-    backbone = layer_map.backbone
-    suitable = [
-        layer
-        for layer in layer_map.layers
-        if layer.non_negative and layer.grid != (1, 1) and not is_depthwise(backbone, layer)
-    ]
-    # A network that is one flat sequence has no stages to leave a head outside of.
-    suitable = [layer for layer in suitable if in_a_stage(backbone, layer)] or suitable
-    deepest = layer_map.resolve().stride
-    strides = sorted({layer.stride for layer in suitable if layer.stride <= deepest})[-2:]
-    if len(strides) < 2:
-        raise InputError(
-            f"{backbone.name} has no maps of two strides that are nowhere negative; name the "
-            "layers, or take one"
-        )
-    finer, coarser = ([x for x in suitable if x.stride == stride][-1] for stride in strides)
-    return finer, coarser
+    return weighable(stride_layers(layer_map)[-2:])
+
+
+def weighable(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers, signed ones by sign: means of channels that go negative compare nothing."""
+    return [layer if layer.non_negative else by_sign(layer) for layer in layers]
 
 
 def _near_an_end(cells: int) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from deepff.discovery.arguments import (
-    NMF_ITSELF,
     FactorCounts,
     Model,
     check_activations,
@@ -30,6 +29,7 @@ from deepff.discovery.contrast import (
     border_weights,
     contrast_layers,
     fused_object,
+    weighable,
 )
 from deepff.errors import InputError
 from deepff.factorization import METHODS, Factorizer
@@ -176,7 +176,7 @@ def discover(
     layers = _layers(layer_map, layer, plan)
     plan = _settled(plan, layers, random_state, memory)
     check_factor_counts(plan.factor_counts, layers)
-    check_activations(layer_map, layers, _what_needs_non_negative(plan))
+    check_activations(layer_map, layers, plan.estimator(1).needs_non_negative)
     classified = pixel_layers(layer_map) if plan.is_classified else []
     every = [*layers, *(x for x in classified if x.path not in {y.path for y in layers})]
     coarsest_stride = max(x.stride for x in every)
@@ -346,30 +346,22 @@ def _estimator(
 
 def _layers(layer_map: LayerMap, layer: str | Sequence[str] | None, plan: _Plan) -> list[Layer]:
     if layer is None and plan.recipe == Recipe.CONTRAST:
-        layers = list(contrast_layers(layer_map))
-    elif isinstance(layer, str | None):
+        return contrast_layers(layer_map)
+    if isinstance(layer, str | None):
         layers = [layer_map.resolve(layer)]
     else:
         layers = [layer_map.resolve(name) for name in layer]
-    return layers
+    return weighable(layers) if plan.is_fused or plan.weighting == ChannelWeights.BORDER else layers
 
 
 def _settled(plan: _Plan, layers: Sequence[Layer], random_state: int, memory: int | None) -> _Plan:
     """The plan with "auto" replaced by the method for these layers."""
     if plan.method != Method.AUTO:
         return plan
-    # The border's weights compare means, which say nothing where channels go negative.
     is_signed = not all(layer.non_negative for layer in layers)
-    takes_signed = not plan.is_fused and plan.weighting == ChannelWeights.NONE
-    name = Method.SEMI_NMF if is_signed and takes_signed else Method.NMF
+    name = Method.SEMI_NMF if is_signed else Method.NMF
     estimator, method, options = _estimator(name, random_state, memory)
     return replace(plan, method=method, options=options, estimator=estimator)
-
-
-def _what_needs_non_negative(plan: _Plan) -> str | None:
-    if plan.is_fused:
-        return "one map of several layers"
-    return NMF_ITSELF if plan.estimator(1).needs_non_negative else None
 
 
 def _factorizations(

@@ -128,7 +128,7 @@ def discover_parts(
     object_layers = contrast_layers(layer_map)
     own_layer = layer_map.resolve(layer) if layer else part_layer(layer_map)
     check_factor_counts(counts, [own_layer])
-    check_activations(layer_map, [own_layer, *object_layers], "finding parts")
+    check_activations(layer_map, [own_layer, *object_layers], by_nmf=False)
     classified = pixel_layers(layer_map)
     layers = list(
         {layer.path: layer for layer in (own_layer, *object_layers, *classified)}.values()

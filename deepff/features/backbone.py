@@ -31,6 +31,9 @@ class Backbone:
     tokens : int or callable, optional
         How many tokens come before those of the grid, or what makes maps of outputs
         (:data:`deepff.features.layouts.Reshape`), where the network does not tell.
+    structure : str
+        Of one's own module, the fingerprint of how it is built
+        (:func:`deepff.features.fingerprint.structure_fingerprint`); empty where its name says so.
     missing : tuple of str
         Parameters and buffers that a file of weights did not fill, such as those of the head; they
         are NaN.
@@ -46,6 +49,7 @@ class Backbone:
     weights_digest: str
     missing: tuple[str, ...] = ()
     tokens: Tokens | None = None
+    structure: str = ""
 
     @property
     def device(self) -> torch.device:

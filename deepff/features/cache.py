@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,10 +68,7 @@ class ActivationCache:
     """
 
     def __init__(self, folder: str | Path, source: FeatureSource) -> None:
-        fields = asdict(source)
-        if not source.stretch:  # which older caches do not know
-            del fields["stretch"]
-        self._description = json.dumps(fields, sort_keys=True)
+        self._description = json.dumps(_key_fields(source), sort_keys=True)
         digest = hashlib.sha256(self._description.encode()).hexdigest()[:16]
         readable = re.sub(r"[^\w.]+", "_", f"{source.model}-{source.layer}-{source.size}")
         self.folder = Path(folder) / f"{readable}-{digest}"
@@ -234,6 +232,12 @@ def _entries(index: sqlite3.Connection) -> dict[str, _Entry]:
     has_checksums = "checksum" in {row[1] for row in index.execute("PRAGMA table_info(images)")}
     query = ENTRIES if has_checksums else ENTRIES.replace("checksum", "NULL")
     return {key: _Entry(first, n, bool(done), c) for key, first, n, done, c in index.execute(query)}
+
+
+def _key_fields(source: FeatureSource) -> dict[str, Any]:
+    """All fields, but without those at their default, which older caches do not know."""
+    values = asdict(source)
+    return {f.name: values[f.name] for f in fields(source) if values[f.name] != f.default}
 
 
 def _key(image: ImageRecord) -> str:

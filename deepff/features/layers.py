@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 
 from deepff.errors import InputError
 from deepff.features.forward import LayoutError, StopForwardError, input_size, run_network
-from deepff.features.probe import Layer, noise, probe
+from deepff.features.layouts import output_of
+from deepff.features.probe import SIGNS, Layer, by_sign, noise, probe
 from deepff.options import SIZE
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ class LayerMap:
     def resolve(self, layer: str | None = None) -> Layer:
         """As :func:`resolve_layer` finds it."""
         wanted = self.backbone.default_layer if layer is None else layer
+        if wanted is not None and wanted.endswith(f":{SIGNS}"):
+            return by_sign(self.resolve(wanted.removesuffix(f":{SIGNS}")))
         for found in self.by_path.values():
             if wanted in (found.name, found.path):
                 return self._filled(found)
@@ -154,32 +158,63 @@ def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
             found, size = at_own, own
     if found.failure is not None and not found.layers:
         raise found.failure
-    layers = found.layers
-    if found.failure is None and not _takes_oblong(backbone, layers, size):
-        layers = {path: replace(layer, input_size=size) for path, layer in layers.items()}
+    layers, not_maps = found.layers, found.not_maps
+    all_first = all(layer.layout.kind == "channels first" for layer in layers.values())
+    if found.failure is None and not all_first:
+        grids = _oblong_grids(backbone, layers, size)
+        for path, layer in list(layers.items()):
+            if grids is None:
+                layers[path] = replace(layer, input_size=size)
+            elif grids.get(path) == layer.grid != (1, 1):  # such as tables of relative positions
+                not_maps[path] = "gives as many values for images of any shape"
+                del layers[path]
     return LayerMap(
         backbone,
         size,
         layers,
-        found.not_maps,
+        not_maps,
         found.pooled,
         found.has_windows,
         found.failure,
     )
 
 
-def _takes_oblong(backbone: Backbone, layers: dict[str, Layer], size: int) -> bool:
-    """Whether the network runs on images that are not square; all without tokens do."""
-    if all(layer.layout.kind == "channels first" for layer in layers.values()):
-        return True
+def _oblong_grids(
+    backbone: Backbone, layers: dict[str, Layer], size: int
+) -> dict[str, tuple[int, int]] | None:
+    """The grids of layers on an image that is not square; None where the network takes none."""
     multiple = max(layer.stride for layer in layers.values() if layer.grid != (1, 1))
     if size <= multiple:
-        return True
+        return {}
+    batch = noise(backbone, size)[..., :-multiple]
+    grids: dict[str, tuple[int, int]] = {}
+
+    def keep_grid(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
+        own = output_of(module, inputs, output, layer.layout)
+        values = layer.layout.to_map(own, (batch.shape[2], batch.shape[3]), layer.stride)
+        if values is not None:
+            grids[layer.path] = (values.shape[2], values.shape[3])
+
     try:
-        run_network(backbone, noise(backbone, size)[..., :-multiple])
+        with _hooks(backbone, list(layers.values()), keep_grid):
+            run_network(backbone, batch)
     except (InputError, LayoutError):
-        return False
-    return True
+        return None
+    return grids
+
+
+@contextmanager
+def _hooks(backbone: Backbone, layers: Sequence[Layer], hook: Any) -> Iterator[None]:
+    """Hooks that are given the layer first."""
+    handles = [
+        backbone.network.get_submodule(layer.module).register_forward_hook(partial(hook, layer))
+        for layer in layers
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
@@ -221,9 +256,11 @@ def resolve_layer(backbone: Backbone, layer: str | None = None, size: int = SIZE
     ----------
     backbone : Backbone
     layer : str, optional
-        The paper's name for VGG (``conv5_4``, read after its ReLU) or a module path. By default
-        ``backbone.default_layer``; where that is None, the last map without a value below
-        zero that is neither pooled nor a single cell.
+        The paper's name for VGG (``conv5_4``, read after its ReLU) or a module path; with
+        ``:signs`` after it, every channel's positive and negative part are channels of their own
+        (:func:`deepff.features.probe.by_sign`). By default ``backbone.default_layer``; where
+        that is None, the last map without a value below zero that is neither pooled nor a
+        single cell.
     size : int
         Side of the probe in pixels.
 
@@ -271,25 +308,18 @@ def _forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tenso
         if calls[layer.path] != layer.calls:
             return
         is_last = len(outputs) + 1 == len(layers)
+        output = output_of(module, inputs, output, layer.layout)
         values = layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
         # What runs after this may overwrite the output in place; after the last nothing does.
         outputs[layer.path] = values if is_last or values is None else values.clone()
         if is_last:
             raise StopForwardError
 
-    handles = [
-        backbone.network.get_submodule(layer.module).register_forward_hook(
-            partial(keep_last_call, layer)
-        )
-        for layer in layers
-    ]
     try:
-        run_network(backbone, batch)
+        with _hooks(backbone, layers, keep_last_call):
+            run_network(backbone, batch)
     except StopForwardError:
         return [_checked(backbone, layer, outputs[layer.path], batch) for layer in layers]
-    finally:
-        for handle in handles:
-            handle.remove()
     missing = next(layer for layer in layers if layer.path not in outputs)
     raise InputError(
         f"layer {missing.name!r} of {backbone.name} ran {calls[missing.path]} times on these "

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+
+from deepff.features.fingerprint import function_fingerprint
 
 # From a module's output and the input's (height, width) to a map (b, c, h, w); None for no map.
 Reshape = Callable[[Any, tuple[int, int]], Tensor | None]
 Tokens = int | Reshape
 Kind = Literal["channels first", "channels last", "tokens", "own"]
 
-# What one linear map gives side by side, in this order: timm's and DINO's `qkv`.
+# What one linear map gives side by side, in this order: timm's and DINO's `qkv`, and the input
+# projection of `nn.MultiheadAttention`.
 QKV = ("queries", "keys", "values")
 # Parameters that hold tokens which are put before those of the grid: timm, torchvision, open_clip,
 # transformers and DINO. One token each, but of registers as many as they have rows.
@@ -47,6 +51,8 @@ class Layout:
         Which of `QKV` of what the module gives side by side.
     reshape : callable or None
         For "own".
+    by_sign : bool
+        Whether the map is of every channel's positive part, and then of every negative part.
     """
 
     kind: Kind = "channels first"
@@ -54,14 +60,24 @@ class Layout:
     is_guessed: bool = False
     part: str | None = None
     reshape: Reshape | None = None
+    by_sign: bool = False
 
     def __str__(self) -> str:
         if self.kind != "tokens" or not self.prefix:
             return self.kind
         return f"tokens after {self.prefix}{' (guessed)' if self.is_guessed else ''}"
 
+    @property
+    def identity(self) -> str:
+        """What tells layouts apart that give other maps of the same output."""
+        if self.reshape is not None:
+            return f"own {function_fingerprint(self.reshape)}"
+        return str(replace(self, is_guessed=False))
+
     def to_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
         """The map (b, c, h, w), a view where that is possible; None where this is not its layout.
+
+        By sign it is (b, 2c, h, w), nowhere negative.
 
         Parameters
         ----------
@@ -72,6 +88,12 @@ class Layout:
         stride : int
             Pixels of the input to one cell.
         """
+        values = self._signed_map(output, shape, stride)
+        if values is None or not self.by_sign:
+            return values
+        return torch.cat([values.clamp_min(0), (-values).clamp_min(0)], dim=1)
+
+    def _signed_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
         if self.kind == "own":
             return None if self.reshape is None else self.reshape(output, shape)
         values = tensor_of(output)
@@ -93,17 +115,22 @@ CHANNELS_FIRST = Layout()
 
 
 def layouts_of(
-    module: nn.Module, path: str, output: Any, prefix: int | None, tokens: Tokens | None
+    module: nn.Module,
+    path: str,
+    inputs: tuple[Any, ...],
+    output: Any,
+    prefix: int | None,
+    tokens: Tokens | None,
 ) -> list[Layout] | str:
-    """The layout of a module's output for one square image, or, as the rest of a sentence, why it
-    is no map; three where it holds queries, keys and values.
+    """The layouts of a module's output for one square image, or, as the rest of a sentence, why it
+    is no map: one, or those of the queries, keys and values that it gives or makes, too.
 
     Parameters
     ----------
     module, path
         The module, and where it is in the network.
-    output : Any
-        What it gave.
+    inputs, output
+        What it was given, and gave.
     prefix : int or None
         Tokens before the grid's, as the network declares them (:func:`declared_prefix`).
     tokens : int or callable, optional
@@ -115,6 +142,11 @@ def layouts_of(
     if values is None:
         return f"gives a {type(output).__name__}, not a map (batch, channels, height, width)"
     fault = f"gives shape {tuple(values.shape)}, not a map (batch, channels, height, width)"
+    if is_of_windows(values):
+        return (
+            f"gives shape {tuple(values.shape)} for one image, window by window and without their "
+            "places"
+        )
     if values.shape[:1] != (1,) or not values.is_floating_point() or not values.numel():
         return fault
     if values.ndim == 3 and values.shape[2] > 1:
@@ -127,9 +159,10 @@ def layouts_of(
         return (
             f"gives shape {tuple(values.shape)}, attention weights between tokens rather than a map"
         )
+    parts = [Layout(found.kind, found.prefix, found.is_guessed, part=part) for part in QKV]
     if _is_qkv(module, path):
-        return [Layout(found.kind, found.prefix, found.is_guessed, part=part) for part in QKV]
-    return [found]
+        return parts
+    return [found, *parts] if _projects(module, inputs) else [found]
 
 
 def tensor_of(output: Any) -> Tensor | None:
@@ -145,6 +178,35 @@ def tensor_of(output: Any) -> Tensor | None:
         first = output[0]
         hidden = first if isinstance(first, Tensor) and first.ndim == 3 else None
     return hidden if isinstance(hidden, Tensor) else None
+
+
+def is_of_windows(output: Any) -> bool:
+    """Whether one image gave a batch, of token sequences or small maps: one for each window."""
+    return isinstance(output, Tensor) and output.ndim in (3, 4) and len(output) > 1
+
+
+def output_of(module: nn.Module, inputs: tuple[Any, ...], output: Any, layout: Layout) -> Any:
+    """What a layer is read from: a module's output, or what it makes of its inputs within.
+
+    Parameters
+    ----------
+    module : nn.Module
+    inputs, output
+        As a forward hook is given them.
+    layout : Layout
+        The layer's.
+    """
+    if layout.part is None or not isinstance(module, nn.MultiheadAttention):
+        return output
+    n = len(QKV)
+    biases = [None] * n if module.in_proj_bias is None else module.in_proj_bias.chunk(n)
+    found = zip(inputs[:n], module.in_proj_weight.chunk(n), biases, strict=True)
+    return torch.cat([functional.linear(x, w, b) for x, w, b in found], dim=-1)
+
+
+def declared(tokens: Tokens | None) -> int | str | None:
+    """What is kept of a declaration: a function's fingerprint stands for it."""
+    return function_fingerprint(tokens) if callable(tokens) else tokens
 
 
 def declared_prefix(network: nn.Module) -> int | None:
@@ -223,6 +285,16 @@ def _grid(n_cells: int, shape: tuple[int, int], stride: int) -> tuple[int, int] 
 def _is_qkv(module: nn.Module, path: str) -> bool:
     is_named = path.rpartition(".")[2] == "qkv"
     return is_named and getattr(module, "out_features", 0) == 3 * getattr(module, "in_features", -1)
+
+
+def _projects(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    """Whether it is attention that makes queries, keys and values of tokens (b, t, c) itself."""
+    return (
+        isinstance(module, nn.MultiheadAttention)
+        and module.batch_first
+        and module.in_proj_weight is not None
+        and len(inputs) >= len(QKV)
+    )
 
 
 def _sums_to_one(values: Tensor) -> bool:

@@ -25,6 +25,7 @@ from deepff.features.building import (
     lite_module,
 )
 from deepff.features.checkpoints import read_state_dicts
+from deepff.features.fingerprint import structure_fingerprint
 from deepff.features.fitting import fit_state_dicts
 from deepff.features.layouts import Tokens
 from deepff.features.lite import as_timm_lite
@@ -178,6 +179,7 @@ def load_backbone(
         weights_digest=weights_digest(network),
         missing=missing,
         tokens=tokens,
+        structure=structure_fingerprint(network) if isinstance(model, nn.Module) else "",
     )
 
 

@@ -9,14 +9,13 @@ from deepff.features.layers import Layer, LayerMap
 from deepff.features.source import FeatureSource
 
 CELL_STRIDE = 8
+_MIXING = nn.Conv2d | nn.Linear  # a linear layer is a convolution of single cells
 
 
 def pixel_layers(layer_map: LayerMap) -> list[Layer]:
     """One layer of each stride from 8 pixels to that of the network's default layer.
 
-    Of each stride it is the last map that is nowhere negative, or the last one where all are
-    signed, passing over heads (:func:`in_a_stage`) and depthwise convolutions
-    (:func:`is_depthwise`).
+    They are those of :func:`stride_layers`.
 
     ==================  ======================================================================
     network             layers (stride, channels)
@@ -39,17 +38,33 @@ def pixel_layers(layer_map: LayerMap) -> list[Layer]:
     list of Layer
         From the finest to the coarsest; at least the default layer.
     """
+    layers = stride_layers(layer_map)
+    return [layer for layer in layers if layer.stride >= CELL_STRIDE] or layers[-1:]
+
+
+def stride_layers(layer_map: LayerMap) -> list[Layer]:
+    """One layer of each stride up to that of the network's default layer, from fine to coarse.
+
+    Of each stride it is the last map that is nowhere negative, or the last one where all are
+    signed, passing over
+
+    - heads: maps outside the stages, which are the top-level modules with several convolutions or
+      linear layers (they serve the classes more than the places);
+    - maps of depthwise convolutions: their zero padding alone makes every channel weaker on the
+      border, which is what :func:`deepff.discovery.contrast.border_contrast` takes for background.
+
+    Where all have one stride, as in a vision transformer, it is the default layer.
+    """
     deepest = layer_map.resolve()
-    suitable = [
-        layer
-        for layer in telling_layers(layer_map)
-        if CELL_STRIDE <= layer.stride <= deepest.stride
-    ]
+    suitable = [layer for layer in _telling(layer_map) if layer.stride <= deepest.stride]
+    strides = sorted({layer.stride for layer in suitable})
+    if len(strides) < 2:
+        return [deepest]
     chosen = []
-    for stride in sorted({layer.stride for layer in suitable}):
+    for stride in strides:
         own = [layer for layer in suitable if layer.stride == stride]
         chosen.append(([layer for layer in own if layer.non_negative] or own)[-1])
-    return chosen or [deepest]
+    return chosen
 
 
 def cell_layer(layers: Sequence[Layer | FeatureSource]) -> int:
@@ -57,35 +72,33 @@ def cell_layer(layers: Sequence[Layer | FeatureSource]) -> int:
     return min(range(len(layers)), key=lambda index: abs(layers[index].stride - CELL_STRIDE))
 
 
-def telling_layers(layer_map: LayerMap) -> list[Layer]:
-    """The layers of more than one cell that belong to a stage and are no depthwise convolution's.
-
-    A network that is one flat sequence has no stages to leave a head outside of.
-    """
+def _telling(layer_map: LayerMap) -> list[Layer]:
+    """The maps of more than one cell that are in a stage and no depthwise convolution's."""
     backbone = layer_map.backbone
     maps = [
         layer
         for layer in layer_map.layers
-        if layer.grid != (1, 1) and not is_depthwise(backbone, layer)
+        if layer.grid != (1, 1) and not _is_depthwise(backbone, layer)
     ]
-    return [layer for layer in maps if in_a_stage(backbone, layer)] or maps
+    # A network that is one flat sequence has no stages to leave a head outside of.
+    return [layer for layer in maps if _in_a_stage(backbone, layer)] or maps
 
 
-def in_a_stage(backbone: Backbone, layer: Layer) -> bool:
-    """Whether the layer's top-level module has several convolutions; a head's has none or one."""
-    top = backbone.network.get_submodule(layer.path.partition(".")[0])
-    return sum(isinstance(module, nn.Conv2d) for module in top.modules()) > 1
+def _in_a_stage(backbone: Backbone, layer: Layer) -> bool:
+    """Whether the layer's top-level module mixes channels several times; a head does it once."""
+    top = backbone.network.get_submodule(layer.path.partition(".")[0].partition(":")[0])
+    return sum(isinstance(module, _MIXING) for module in top.modules()) > 1
 
 
-def is_depthwise(backbone: Backbone, layer: Layer) -> bool:
+def _is_depthwise(backbone: Backbone, layer: Layer) -> bool:
     """Whether the last convolution in the layer, or before it, is depthwise."""
-    convolution = None
+    last = None
     reached = False
     for path, module in backbone.network.named_modules():
         within = f"{path}.".startswith(f"{layer.module}.")
         if reached and not within:
             break
         reached = within
-        if isinstance(module, nn.Conv2d):
-            convolution = module
-    return convolution is not None and 1 < convolution.groups == convolution.in_channels
+        if isinstance(module, _MIXING):
+            last = module
+    return isinstance(last, nn.Conv2d) and 1 < last.groups == last.in_channels

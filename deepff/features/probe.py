@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ from deepff.features.layouts import (
     QKV,
     Layout,
     declared_prefix,
+    is_of_windows,
     layouts_of,
+    output_of,
     patch_of,
     stride_of,
     tensor_of,
@@ -29,6 +31,7 @@ from deepff.features.layouts import (
 if TYPE_CHECKING:
     from deepff.features.backbone import Backbone
 
+SIGNS = "signs"  # after a colon, in the names of layers by sign
 _POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
 
 
@@ -41,7 +44,7 @@ class Layer:
     path : str
         The module's path in the network, as ``nn.Module.get_submodule`` takes it; of queries,
         keys and values that one module gives, with which after a colon
-        (``blocks.11.attn.qkv:keys``).
+        (``blocks.11.attn.qkv:keys``); with ``:signs`` of :func:`by_sign`.
     name : str
         The paper's name where there is one (``conv5_4``), else the path.
     channels : int
@@ -78,6 +81,21 @@ class Layer:
     def non_negative(self) -> bool:
         """Whether nothing below zero was seen, as NMF needs."""
         return self.minimum >= 0
+
+
+def by_sign(layer: Layer) -> Layer:
+    """The layer with every channel's positive and negative part as channels of their own.
+
+    Its map, (b, 2c, h, w), has the positive parts first, and is nowhere negative.
+    """
+    return replace(
+        layer,
+        path=f"{layer.path}:{SIGNS}",
+        name=f"{layer.name}:{SIGNS}",
+        channels=2 * layer.channels,
+        minimum=min(layer.minimum, 0.0) * 0,  # NaN stays NaN
+        layout=replace(layer.layout, by_sign=True),
+    )
 
 
 def paper_names(network: nn.Module) -> dict[str, str]:
@@ -139,24 +157,25 @@ def probe(backbone: Backbone, size: int) -> Probe:
             layers.pop(old, None)
         not_maps.pop(path, None)
         pooled.discard(path)
-        has_windows = has_windows or _is_of_many(output)
+        has_windows = has_windows or is_of_windows(output)
         same_output = output is previous_output
         previous, before, previous_output = None, previous, output
-        found = layouts_of(module, path, output, prefix, backbone.tokens)
+        found = layouts_of(module, path, inputs, output, prefix, backbone.tokens)
         if isinstance(found, str):
             not_maps[path] = found
             return
         for layout in found:
             place = path if layout.part is None else f"{path}:{layout.part}"
-            layer = _layer(place, names.get(path, place), calls[path], layout, output, size, patch)
+            own = output_of(module, inputs, output, layout)
+            layer = _layer(place, names.get(path, place), calls[path], layout, own, size, patch)
             if layer is None:
                 not_maps[path] = "gives nothing that becomes a map"
                 return
             layers[place] = layer
-        if len(found) > 1:
+        if path not in layers:
             not_maps[path] = f"gives {', '.join(QKV)} in one: name one of them, as in {place}"
             return
-        previous = layer
+        previous = layer = layers[path]
         same_map = same_output and before is not None and before.minimum == layer.minimum
         if same_map and isinstance(module, nn.Identity):
             not_maps[path] = "passes on the map before it unchanged"
@@ -172,11 +191,6 @@ def probe(backbone: Backbone, size: int) -> Probe:
         except InputError as error:
             failure = error
     return Probe(layers, not_maps, pooled, has_windows, failure)
-
-
-def _is_of_many(output: Any) -> bool:
-    """Whether one image gave a batch of token sequences, one for each window."""
-    return isinstance(output, Tensor) and output.ndim == 3 and len(output) > 1
 
 
 def _layer(

@@ -9,6 +9,7 @@ from torch import nn
 from deepff.errors import InputError
 from deepff.features.backbone import Backbone
 from deepff.features.layers import Layer
+from deepff.features.layouts import CHANNELS_FIRST, declared
 from deepff.features.loading import load_backbone
 from deepff.options import Device
 
@@ -42,6 +43,16 @@ class FeatureSource:
         Whether the network ran in automatic mixed precision.
     stretch : bool
         Whether the largest value of images of more than 8 bits was made white.
+    layout : str
+        How the layer's output holds the map (:class:`deepff.features.layouts.Layout`).
+    tokens : int, str or None
+        What was declared of the network's tokens: how many come before the grid's, or the
+        fingerprint of the function that makes maps of outputs.
+    square : bool
+        Whether images were squeezed to squares of that size, the only ones that the network takes.
+    structure : str
+        Of a module of one's own, the fingerprint of how it is built: networks that differ only in
+        what has no weights, such as an activation's slope, give other activations.
     """
 
     model: str
@@ -57,6 +68,10 @@ class FeatureSource:
     interpolation: str
     amp: bool
     stretch: bool = False
+    layout: str = str(CHANNELS_FIRST)
+    tokens: int | str | None = None
+    square: bool = False
+    structure: str = ""
 
     @classmethod
     def of(
@@ -86,6 +101,10 @@ class FeatureSource:
             interpolation=backbone.interpolation,
             amp=amp,
             stretch=stretch,
+            layout=layer.layout.identity,
+            tokens=declared(backbone.tokens),
+            square=layer.input_size is not None,
+            structure=backbone.structure,
         )
 
     @classmethod
@@ -120,7 +139,8 @@ class FeatureSource:
         Raises
         ------
         InputError
-            It cannot be had, or its weights are others than those of the source.
+            It cannot be had, its weights are others than those of the source, or the function that
+            made maps of its outputs is not given.
         """
         try:
             backbone = (
@@ -143,4 +163,15 @@ class FeatureSource:
                 f"this needs {self.model} with the weights that were used before "
                 f"({self.weights}), but {backbone.weights} are others; give the file of the weights"
             )
-        return replace(backbone, mean=self.mean, std=self.std, interpolation=self.interpolation)
+        if isinstance(self.tokens, str) and not callable(backbone.tokens):
+            raise InputError(
+                f"a function of your own made maps of what {self.model} gives: give as model what "
+                "load_backbone(network, tokens=function) makes of the network"
+            )
+        return replace(
+            backbone,
+            mean=self.mean,
+            std=self.std,
+            interpolation=self.interpolation,
+            tokens=backbone.tokens if isinstance(self.tokens, str) else self.tokens,
+        )

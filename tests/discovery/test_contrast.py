@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -282,9 +283,29 @@ def test_maps_of_depthwise_convolutions_are_passed_over():
     assert [(layer.path, layer.stride) for layer in found] == [("3", 2), ("5", 4)]
 
 
-def test_a_network_without_two_strides_is_refused():
-    with pytest.raises(InputError, match="two strides"):
-        contrast_layers(map_layers(load_backbone(flat_network(1, 1)), 64))
+def test_a_network_of_one_stride_has_its_default_layer_alone():
+    found = contrast_layers(map_layers(load_backbone(flat_network(1, 1)), 64))
+    assert [(layer.path, layer.stride) for layer in found] == [("5", 1)]
+
+
+def test_signed_layers_are_taken_by_sign():
+    network = timm.create_model("convnext_atto", depths=(1, 1, 1, 1))
+    found = contrast_layers(map_layers(load_backbone(network), 64))
+    assert [(layer.path, layer.stride, layer.channels) for layer in found] == [
+        ("stages.3.downsample.0:signs", 16, 320),
+        ("stages:signs", 32, 640),
+    ]
+    assert all(layer.non_negative for layer in found)
+
+
+def test_what_is_negative_on_the_object_is_found():
+    """A channel that is −1 on the object and 0 elsewhere, and one that is 1 everywhere."""
+    cells = torch.zeros(8, 8)
+    cells[2:6, 2:6] = 1
+    signed = torch.stack([-cells, torch.ones(8, 8)])
+    weights = border_contrast(as_activations(torch.cat([signed.relu(), (-signed).relu()]))).weights
+    # A ring of one cell is border: μ_in = 16/36 of the negative part.
+    assert weights.tolist() == pytest.approx([0, 0, (16 / 36 / (16 / 36 + 1e-3)) ** 2, 0])
 
 
 def object_quality(maps: HeatMaps, method: str, truth: GroundTruthSet) -> float:

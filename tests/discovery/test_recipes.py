@@ -1,6 +1,7 @@
 """The recipe contrast from images to masks, its steps alone, and masks of the object."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,20 @@ def test_the_classifier_makes_better_masks_of_what_the_map_half_covers(data_root
     # 0.858 and 0.926 when measured
     assert quality(result, truth) > by_map + 0.04
     assert result.factorization(1).classified.coefficients.amax() <= 1
+
+
+def test_signed_layers_find_the_object_too(elephants, backbone, tmp_path):
+    files = [item.image for item in elephants.images[::3]]
+    options = {"recipe": "contrast", "model": backbone, "size": 224}
+    result = deepff.discover(files, layer=["blocks.4.2", "blocks.6.0"], **options)
+    assert result.layer == "blocks.4.2:signs + blocks.6.0:signs"
+    assert result.components.shape == (1, 2 * (112 + 320)) and result.components.min() >= 0
+    truth = replace(elephants, images=elephants.images[::3])
+    # 0.776 when measured.
+    assert quality(result, truth) > 0.7
+    result.bank.save(tmp_path / "bank.safetensors")
+    new = deepff.apply(tmp_path / "bank.safetensors", files, model=backbone)
+    torch.testing.assert_close(new.coefficients, result.coefficients, rtol=1e-3, atol=1e-4)
 
 
 def test_a_saved_object_keeps_its_classifier(contrast, tmp_path):

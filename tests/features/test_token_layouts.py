@@ -143,6 +143,60 @@ def test_queries_keys_and_values_are_layers_of_their_own() -> None:
         layer_map.resolve("blocks.1.attn.qkv")
 
 
+def test_queries_keys_and_values_of_torchs_own_attention() -> None:
+    """As `nn.MultiheadAttention` makes them of its input, in torchvision's and open_clip's ViTs."""
+    network = torchvision_vit()
+    backbone = load_backbone(network)
+    layer_map = map_layers(backbone, 64)
+    attention = "encoder.layers.encoder_layer_1.self_attention"
+    assert layer_map.resolve().path == f"{attention}:keys"
+    names = [attention, *(f"{attention}:{part}" for part in ("queries", "keys", "values"))]
+    batch = images(2, 3, 64, 64)
+    whole, *found = forward_to_layers(backbone, [layer_map.resolve(x) for x in names], batch)
+    given = hooked(network, "encoder.layers.encoder_layer_1.ln_1", batch)
+    module = network.get_submodule(attention)
+    with torch.no_grad():
+        q, k, v = (
+            nn.functional.linear(given, *pair)
+            for pair in zip(
+                module.in_proj_weight.chunk(3), module.in_proj_bias.chunk(3), strict=True
+            )
+        )
+        heads = [x.unflatten(2, (2, 8)).transpose(1, 2) for x in (q, k, v)]
+        attended = nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        expected = module.out_proj(attended)
+    for own, tokens in zip((whole, *found), (expected, q, k, v), strict=True):
+        torch.testing.assert_close(own.flatten(2).mT, tokens[:, 1:])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_tokens_of_windows_are_no_map(version: int) -> None:
+    options = {"embed_dim": 8, "depths": (1, 2), "num_heads": (2, 2), "window_size": 4}
+    swins = {1: timm.models.SwinTransformer, 2: timm.models.SwinTransformerV2}
+    torch.manual_seed(0)
+    network = swins[version](img_size=64, patch_size=4, strict_img_size=False, **options)
+    for path, parameter in network.named_parameters():
+        if "norm" in path:  # which is zero at first in the second version
+            nn.init.normal_(parameter)
+    layer_map = map_layers(load_backbone(network), 64)
+    with pytest.raises(InputError, match=r"shape \(4, 16, 16\) .* window by window"):
+        layer_map.resolve("layers.1.blocks.0.attn.proj")
+    # Neither is what the second version makes of relative positions, whatever the image is.
+    assert layer_map.resolve().path == "norm"
+    assert not any("cpb_mlp" in path for path in layer_map.by_path)
+
+
+def test_a_layer_by_sign_has_both_parts_of_every_channel() -> None:
+    backbone = load_backbone(timm_vit(dynamic_img_size=True))
+    layer_map = map_layers(backbone, 64)
+    layers = [layer_map.resolve(name) for name in ("blocks.0", "blocks.0:signs")]
+    signed, apart = forward_to_layers(backbone, layers, images(2, 3, 64, 32))
+    assert layers[0].minimum < 0 == layers[1].minimum and layers[1].channels == 48
+    torch.testing.assert_close(apart, torch.cat([signed.relu(), (-signed).relu()], dim=1))
+    keys = layer_map.resolve("blocks.0.attn.qkv:keys:signs")
+    assert (keys.module, keys.channels) == ("blocks.0.attn.qkv", 48)
+
+
 @pytest.mark.parametrize(
     ("build", "path"),
     [
