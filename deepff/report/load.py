@@ -76,6 +76,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
             **facts,
             classifier=bank.classifiers.get(k),
             classified=classified,
+            classes=bank.classes.get(k),
         )
     return Result(
         images=records,
@@ -98,6 +99,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         object=_load_object(folder / OBJECT, images),
         parts_of=manifest["parts_of"],
         applied=bank if manifest["applied"] else None,
+        unnamed=manifest.get("unnamed"),
         activations=_cached_activations(manifest["cache"], bank.sources, records),
         created=manifest["created"],
     )
