@@ -15,6 +15,7 @@ from deepff.factorization.blocks import RowBlocks
 from deepff.features.activations import Activations
 from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract_layers
+from deepff.features.later import OpenLayer
 from deepff.features.layers import map_layers
 from deepff.images.sources import Images, given_images
 from deepff.options import BATCH_SIZE, Device
@@ -122,6 +123,9 @@ def apply(
             bank.components[k], _rescaled(maps, bank.histograms[k].high), math.nan, 0
         )
         factorizations[k] = replace(found, classifier=classifier, classified=maps)
+    factorizations = {
+        k: replace(found, classes=bank.classes.get(k)) for k, found in factorizations.items()
+    }
     watch.lap("classifier")
     finest = max(activations or cells, key=lambda a: sum(image.n_cells for image in a.images))
     return Result(
@@ -139,6 +143,9 @@ def apply(
         parts_of=bank.parts_of,
         applied=bank,
         activations=activations[0] if len(activations) == 1 else None,
+        opened=tuple(
+            OpenLayer(backbone, x) for x in layers if x.path in {s.layer for s in of_factors}
+        ),
     )
 
 

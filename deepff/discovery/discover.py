@@ -36,6 +36,7 @@ from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.blocks import RowBlocks
 from deepff.features.activations import Activations
 from deepff.features.extraction import extract_layers
+from deepff.features.later import OpenLayer
 from deepff.features.layers import Layer, LayerMap, map_layers
 from deepff.features.pixel_layers import pixel_layers
 from deepff.features.shares import own_share
@@ -240,6 +241,7 @@ def discover(
         separation=None if border is None else border.separation,
         cache=None if cache is None or is_shared else str(Path(cache).resolve()),
         activations=None if plan.is_fused or is_shared else activations[0],
+        opened=tuple(OpenLayer(backbone, x) for x in layers),
     )
 
 

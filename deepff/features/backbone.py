@@ -37,6 +37,8 @@ class Backbone:
     missing : tuple of str
         Parameters and buffers that a file of weights did not fill, such as those of the head; they
         are NaN.
+    labels : tuple of str or None
+        The names of its outputs, where they were given.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Backbone:
     missing: tuple[str, ...] = ()
     tokens: Tokens | None = None
     structure: str = ""
+    labels: tuple[str, ...] | None = None
 
     @property
     def device(self) -> torch.device:

@@ -256,7 +256,7 @@ def _forward(
     amp: bool,
 ) -> list[Tensor]:
     """The rows of each layer for a batch of uint8 images (b, 3, H, W): float32 (b, cells, c)."""
-    batch = _normalised(backbone, pixels).to(memory_format=torch.channels_last)
+    batch = normalised(backbone, pixels).to(memory_format=torch.channels_last)
     device = backbone.device
     try:
         with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
@@ -272,7 +272,7 @@ def _forward(
     ]
 
 
-def _normalised(backbone: Backbone, pixels: Tensor) -> Tensor:
+def normalised(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Images of uint8 (b, 3, H, W) as the network takes them: grey where that is what it takes."""
     batch = pixels.to(backbone.device).float() / 255
     if backbone.channels == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deepff.errors import InputError
 from deepff.features.fingerprint import function_fingerprint
 
 # From a module's output and the input's (height, width) to a map (b, c, h, w); None for no map.
@@ -110,6 +112,47 @@ class Layout:
             values = values.chunk(len(QKV), dim=1)[QKV.index(self.part)]
         return values
 
+    def to_output(self, maps: Tensor, output: Any) -> Any:
+        """What the module would give if its map were another: the inverse of `to_map`.
+
+        Parameters
+        ----------
+        maps : Tensor
+            (b, c, h, w), of the map's grid; of another number of images than the output where that
+            has one.
+        output : Any
+            What the module gave, for all that the map does not hold.
+
+        Raises
+        ------
+        InputError
+            The map was made by a function that was given, whose inverse is not known.
+        """
+        if self.kind == "own":
+            raise InputError(
+                "the layer's map was made by your own function, which cannot be undone; name a "
+                "layer whose output is a map or tokens"
+            )
+        values = tensor_of(output)
+        assert values is not None, "the layer was found by such an output"
+        new = maps.to(values.dtype)
+        if self.part is not None:
+            given = values.chunk(len(QKV), dim=1 if self.kind == "channels first" else -1)
+        if self.kind != "channels first":
+            new = new.permute(0, 2, 3, 1)
+        if self.kind == "tokens":
+            new = new.flatten(1, 2)
+            if self.part is None:
+                before = values[:, : self.prefix]
+            else:
+                before = given[QKV.index(self.part)][:, : self.prefix]
+            new = torch.cat([before.expand(len(new), -1, -1), new], dim=1)
+        if self.part is not None:
+            parts = [part.expand(len(new), *part.shape[1:]) for part in given]
+            parts[QKV.index(self.part)] = new
+            new = torch.cat(parts, dim=1 if self.kind == "channels first" else -1)
+        return _with_tensor(output, new)
+
 
 CHANNELS_FIRST = Layout()
 
@@ -207,6 +250,17 @@ def output_of(module: nn.Module, inputs: tuple[Any, ...], output: Any, layout: L
 def declared(tokens: Tokens | None) -> int | str | None:
     """What is kept of a declaration: a function's fingerprint stands for it."""
     return function_fingerprint(tokens) if callable(tokens) else tokens
+
+
+def _with_tensor(output: Any, new: Tensor) -> Any:
+    """The output with another tensor where `tensor_of` finds it."""
+    if isinstance(output, Tensor):
+        return new
+    if isinstance(output, tuple):
+        return (new, *output[1:])
+    changed = copy(output)
+    changed.last_hidden_state = new
+    return changed
 
 
 def declared_prefix(network: nn.Module) -> int | None:

@@ -76,6 +76,7 @@ def load_backbone(
     interpolation: str | None = None,
     channels: int = 3,
     tokens: Tokens | None = None,
+    labels: Sequence[str] | None = None,
     device: str | torch.device = Device.AUTO,
 ) -> Backbone:
     """Load a network by name, or take one's own, ready to run.
@@ -113,6 +114,9 @@ def load_backbone(
         Where a transformer does not tell: how many tokens come before those of the grid; or a
         function from a module's output and the input's (height, width) to a map (b, c, h, w),
         which gives None for outputs that are none.
+    labels : sequence of str, optional
+        The names of the network's classes, in the order of its outputs, by which factors are named
+        (:mod:`deepff.naming.classes`). ImageNet's are known.
     device : str or torch.device
         See `select_device`.
 
@@ -180,6 +184,7 @@ def load_backbone(
         missing=missing,
         tokens=tokens,
         structure=structure_fingerprint(network) if isinstance(model, nn.Module) else "",
+        labels=None if labels is None else tuple(labels),
     )
 
 

@@ -86,6 +86,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
             **facts,
             classifier=bank.classifiers.get(k),
             classified=classified,
+            classes=bank.classes.get(k),
         )
     return Result(
         images=records,
@@ -108,6 +109,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         object=_load_object(folder / OBJECT, images),
         parts_of=manifest["parts_of"],
         applied=bank if manifest["applied"] else None,
+        unnamed=manifest.get("unnamed"),
         activations=_cached_activations(manifest["cache"], bank.sources, records),
         created=manifest["created"],
     )

@@ -14,6 +14,7 @@ from typing import Any
 from deepff import __version__
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
+from deepff.naming.classes import name_factors
 from deepff.report.report import write_report
 from deepff.results.concepts import FILE as BANK
 from deepff.results.run import Run
@@ -58,6 +59,7 @@ def save(run: Run, folder: str | Path, progress: bool = False) -> None:
 
 
 def _write(run: Run, folder: Path, progress: bool) -> None:
+    name_factors(run, progress)
     if run.object is not None:
         _write(run.object, folder / OBJECT, progress)
     run.bank.save(folder / BANK)
@@ -126,10 +128,20 @@ def _manifest(run: Run) -> dict[str, Any]:
             str(k): {"relative_error": _known(found.relative_error), "n_iter": found.n_iter}
             for k, found in run.factorizations.items()
         },
+        "factor_names": {str(k): names for k, names in _names(run).items()},
+        "unnamed": run.unnamed,
         "cells": _cells(run),
         "images": [_image_entry(image) for image in run.images]
         + [{**asdict(skipped), "status": "skipped"} for skipped in run.skipped],
         "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
+    }
+
+
+def _names(run: Run) -> dict[int, tuple[str | None, ...]]:
+    return {
+        k: found.classes.names
+        for k, found in run.factorizations.items()
+        if found.classes is not None
     }
 
 

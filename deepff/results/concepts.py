@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.features.source import FeatureSource
+from deepff.results.classes import FactorClasses
 from deepff.results.histogram import Histogram
 from deepff.results.pixel_classifier import PixelClassifier
 from deepff.runtime.files import save_tensors
@@ -50,6 +51,8 @@ class ConceptBank:
     >>> {k: tuple(W.shape) for k, W in bank.components.items()}
     {2: (2, 1280), 3: (3, 1280)}
     >>> bank.save("concepts.safetensors")
+    classes : dict of int to FactorClasses
+        By k, what the network takes the factors for, where that is known.
     """
 
     components: dict[int, Tensor]
@@ -60,6 +63,7 @@ class ConceptBank:
     recipe: str = "paper"
     parts_of: str | None = None
     classifiers: dict[int, PixelClassifier] = field(default_factory=dict)
+    classes: dict[int, FactorClasses] = field(default_factory=dict)
 
     def save(self, path: str | Path) -> None:
         """Write the bank as one safetensors file, whole or not at all."""
@@ -74,6 +78,10 @@ class ConceptBank:
             tensors[f"k{k}.classifier.weights"] = classifier.weights
             tensors[f"k{k}.classifier.bias"] = classifier.bias
             cell_sources = classifier.sources
+        labels: tuple[str, ...] = ()
+        for k, classes in self.classes.items():
+            tensors[f"k{k}.class_scores"] = classes.scores
+            labels = classes.labels
         metadata = {
             "format": FORMAT,
             "method": self.method,
@@ -81,6 +89,8 @@ class ConceptBank:
             "parts_of": self.parts_of or "",
             "sources": json.dumps([asdict(source) for source in self.sources]),
             "classifier_sources": json.dumps([asdict(source) for source in cell_sources]),
+            "class_labels": json.dumps(labels),
+            "factor_names": json.dumps({k: found.names for k, found in self.classes.items()}),
             "n_images": json.dumps(
                 {k: histogram.n_images for k, histogram in self.histograms.items()}
             ),
@@ -138,7 +148,20 @@ def load_concepts(path: str | Path) -> ConceptBank:
         recipe=metadata["recipe"],
         parts_of=metadata["parts_of"] or None,
         classifiers=_classifiers(sorted(n_images), tensors, metadata),
+        classes=_classes(tensors, metadata),
     )
+
+
+def _classes(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> dict[int, FactorClasses]:
+    # Banks of before factors had names have none.
+    labels = tuple(json.loads(metadata.get("class_labels", "[]")))
+    names = json.loads(metadata.get("factor_names", "{}"))
+    return {
+        int(k): FactorClasses(labels, tensors[f"k{k}.class_scores"], tuple(own))
+        for k, own in names.items()
+    }
 
 
 def _classifiers(

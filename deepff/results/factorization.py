@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deepff.results.classes import FactorClasses
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.pixel_classifier import PixelClassifier
 
@@ -28,6 +29,8 @@ class Factorization:
         factor.
     classified : HeatMaps or None
         The classifier's probabilities, on its own cells.
+    classes : FactorClasses or None
+        What the network takes the factors for, where that is known.
     """
 
     components: Tensor
@@ -36,6 +39,7 @@ class Factorization:
     n_iter: int
     classifier: PixelClassifier | None = None
     classified: HeatMaps | None = None
+    classes: FactorClasses | None = None
 
     @property
     def coefficients(self) -> Tensor:

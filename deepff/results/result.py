@@ -17,10 +17,12 @@ from deepff.results.run import Run
 if TYPE_CHECKING:
     import pandas
     from PIL import Image
+    from torch import Tensor
 
     from deepff.export.boxes import RegionBox
     from deepff.export.formats import ExportSummary
     from deepff.regions.find import Regions
+    from deepff.results.classes import FactorClasses
 
 Parts = Mapping[int, str]
 
@@ -87,6 +89,48 @@ class Result(Run):
         from deepff.report.figures import figure
 
         return figure(self, images, k, factors, opacity, height)
+
+    def classes(self, k: int | None = None) -> FactorClasses:
+        """What the network takes the factors for: :mod:`deepff.naming.classes`.
+
+        Parameters
+        ----------
+        k : int, optional
+            Which factorization; by default the largest.
+
+        Raises
+        ------
+        InputError
+            As :func:`deepff.naming.classes.factor_classes`.
+        """
+        from deepff.naming.classes import factor_classes
+
+        return factor_classes(self, k)
+
+    def class_scores(self, k: int | None = None) -> Tensor:
+        """The network's logits for images that are full of each factor, (k, classes).
+
+        :meth:`classes` has them with the classes' labels.
+        """
+        return self.classes(k).scores
+
+    @property
+    def factor_names(self) -> list[str | None]:
+        """What the network takes each factor of the largest factorization for.
+
+        None where no class stands out, and for all where the network cannot say (``unnamed`` is
+        why) or is not open: nothing is downloaded for it. :meth:`names_of` has those of any k.
+        """
+        return self.names_of()
+
+    def names_of(self, k: int | None = None) -> list[str | None]:
+        """As ``factor_names``, of one factorization."""
+        from deepff.naming.classes import name_factors
+
+        if self.factorization(k).classes is None and self.unnamed is None:
+            name_factors(self)
+        found = self.factorization(k)
+        return [None] * len(found.components) if found.classes is None else [*found.classes.names]
 
     def regions(
         self,

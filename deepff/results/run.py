@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.features.activations import Activations, ImageRecord
+from deepff.features.later import OpenLayer
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile
 from deepff.results.concepts import ConceptBank
@@ -65,6 +66,10 @@ class Run:
     activations : Activations or None
         A; None where layers were fused. After :func:`deepff.load` only where the cache still holds
         it.
+    opened : tuple of OpenLayer
+        The network with the layers of ``sources``, where it is open: it is not saved.
+    unnamed : str or None
+        Why the factors have no names, where that was looked into.
     """
 
     images: list[ImageRecord]
@@ -84,6 +89,8 @@ class Run:
     parts_of: str | None = None
     applied: ConceptBank | None = field(default=None, repr=False)
     activations: Activations | None = field(default=None, repr=False)
+    opened: tuple[OpenLayer, ...] = field(default=(), repr=False)
+    unnamed: str | None = None
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
@@ -182,5 +189,10 @@ class Run:
                 k: found.classifier
                 for k, found in self.factorizations.items()
                 if found.classifier is not None
+            },
+            classes={
+                k: found.classes
+                for k, found in self.factorizations.items()
+                if found.classes is not None
             },
         )

@@ -1,0 +1,179 @@
+"""The later part of a network: from a layer's map to the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError
+from deepff.features.activations import ImageRecord
+from deepff.features.backbone import Backbone
+from deepff.features.checkpoints import first_line
+from deepff.features.extraction import normalised
+from deepff.features.layers import Layer
+from deepff.features.source import FeatureSource
+from deepff.images.reading import resize, resized_shape
+from deepff.images.sources import source_picture
+
+Edit = Callable[[Tensor], Tensor]
+
+_MAPS_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class OpenLayer:
+    """A network that is ready to run, and one of its layers."""
+
+    backbone: Backbone
+    layer: Layer
+
+
+def network_input(opened: OpenLayer, source: FeatureSource, image: ImageRecord) -> Tensor:
+    """An image as the network was given it: (1, channels, H, W), normalised, on its device.
+
+    Raises
+    ------
+    UnreadableImageError
+        It cannot be read any more.
+    """
+    fixed = opened.layer.input_size
+    shape = (fixed, fixed) if fixed else resized_shape(*image.size, source.size, source.multiple)
+    picture = source_picture(image.source, max(shape), image.stretch)
+    pixels = resize(picture.pixels, shape, opened.backbone.interpolation)
+    return normalised(opened.backbone, pixels[None])
+
+
+def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
+    """What the network gives when a layer's map is replaced.
+
+    The network runs as a whole, and a hook on the layer puts another map in place of its own, so
+    that what bypasses the layer, such as the shortcut around a block, stays that of the images. Of
+    one image ``edit`` may give many maps: the layers before then run once, and what follows runs on
+    all. Gradients flow through ``edit`` unless the caller forbids them.
+
+    Parameters
+    ----------
+    opened : OpenLayer
+    batch : Tensor, (b, channels, H, W)
+        Images as the network takes them, on its device.
+    edit : callable
+        From the layer's map, (b, c, h, w), to what is put in its place, (b', c, h, w), with b' = b
+        or, where b is 1, any number.
+
+    Returns
+    -------
+    Tensor, (b', classes), float32
+
+    Raises
+    ------
+    InputError
+        The network does not end with one number a class, its later part cannot be run so, or it
+        gives NaN, as it does where the file of weights had no head.
+    """
+    try:
+        outputs = _run(opened, batch, edit)
+    except _WrongBatchError as error:
+        # Something joins the map with what bypasses it, and wants as many of both.
+        batch = batch.expand(error.n_maps, -1, -1, -1)
+        outputs = _run(opened, batch, lambda maps: edit(maps[:1]))
+    if outputs.isnan().any():
+        backbone = opened.backbone
+        lacking = f" ({backbone.missing[0]!r} is not in the file)" if backbone.missing else ""
+        raise InputError(
+            f"the outputs of {backbone.name} with the weights {backbone.weights} are NaN{lacking}, "
+            "so it says nothing of classes; give weights with the head"
+        )
+    return outputs
+
+
+def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) -> Tensor:
+    """What the network gives for one image with its map changed in several ways.
+
+    The layers before run once, or once for every 256 MB of maps.
+
+    Parameters
+    ----------
+    opened : OpenLayer
+    image : Tensor, (1, channels, H, W)
+    edits : sequence of callable
+        From the layer's map, (c, h, w), to another of its shape.
+
+    Returns
+    -------
+    Tensor, (edits, classes), float32
+
+    Raises
+    ------
+    InputError
+        As :func:`later_outputs`.
+    """
+    layer = opened.layer
+    n_cells = image.shape[2] * image.shape[3] // layer.stride**2
+    n_together = max(1, _MAPS_BYTES // (4 * layer.channels * max(1, n_cells)))
+    outputs = []
+    for first in range(0, len(edits), n_together):
+        group = edits[first : first + n_together]
+
+        def edited(maps: Tensor, group: Sequence[Edit] = group) -> Tensor:
+            return torch.stack([edit(maps[0]) for edit in group])
+
+        outputs.append(later_outputs(opened, image, edited))
+    return torch.cat(outputs)
+
+
+class _WrongBatchError(Exception):
+    """The later part did not run on so many maps, of one image."""
+
+    def __init__(self, n_maps: int) -> None:
+        super().__init__()
+        self.n_maps = n_maps
+
+
+def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
+    backbone, layer = opened.backbone, opened.layer
+    calls = 0
+    expected = len(batch)
+
+    def replace_last_call(module: nn.Module, inputs: Any, output: Any) -> Any:
+        nonlocal calls, expected
+        calls += 1
+        if calls != layer.calls:
+            return None
+        maps = layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
+        if maps is None:
+            raise InputError(f"layer {layer.name} of {backbone.name} gives no map on these images")
+        # What follows may overwrite in place: it gets tensors of its own.
+        edited = edit(maps.float()).clone()
+        expected = len(edited)
+        return layer.layout.to_output(edited, output)
+
+    read = backbone.network.get_submodule(layer.module)
+    if layer.layout.part is not None and isinstance(read, nn.MultiheadAttention):
+        raise InputError(
+            f"layer {layer.name} of {backbone.name} is inside an attention and cannot be replaced; "
+            "name the block around it"
+        )
+    handle = read.register_forward_hook(replace_last_call)
+    try:
+        outputs = backbone.network(batch)
+    except InputError:
+        raise
+    except Exception as error:  # one's own network can raise anything
+        if expected != len(batch):
+            raise _WrongBatchError(expected) from error
+        raise InputError(
+            f"what follows layer {layer.name} of {backbone.name} cannot be run "
+            f"({first_line(error)})"
+        ) from error
+    finally:
+        handle.remove()
+    values = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    if values is None or values.ndim != 2:
+        raise InputError(f"{backbone.name} does not end with one number a class")
+    if len(values) != expected:
+        raise _WrongBatchError(expected)
+    return values.float()

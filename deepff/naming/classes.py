@@ -1,0 +1,249 @@
+"""What the network takes factors for: the class scores of W, and the names that stand out.
+
+A factor's scores are the network's logits for an image that is full of it: T(s·w) where what
+follows the layer is a mean over its map and a linear map T, as after the last layer of most
+convolutional networks. s is the factor's strength, the mean of its coefficients over the cells
+where it is strong (:func:`strengths`), so that a factor that is all of A has the scores of the
+images. For any other layer and network the logits are taken that fall when the factor is taken out
+of the images where it is strongest, A − h w, and scaled to a map that is full of it:
+
+    scores = T(0) + s / mean(h) · (T(A) − T(A − h w)),
+
+which is the same where T is linear. (The gradient along w at the strong cells, TCAV's direction,
+names far fewer of the earlier layers' factors: docs/meaning.md.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.features.later import Edit, OpenLayer, later_outputs, outputs_of_edits
+from deepff.features.probe import noise
+from deepff.images.reading import UnreadableImageError
+from deepff.naming.labels import check_labels, class_labels
+from deepff.naming.network import check_directions, opened_layer, reopened
+from deepff.results.classes import FactorClasses
+from deepff.results.factorization import Factorization
+from deepff.results.run import Run
+from deepff.runtime.progress import track
+
+# Chosen on half of 33 sets of images, judged on the other (docs/meaning.md).
+SURE = 0.5
+STANDING_OUT = 6.5
+# Among fewer classes no score can stand out so far.
+FEW_CLASSES = 100
+
+N_STRONGEST = 4
+_STRONG = 0.5
+_PROBE_CELLS = 4
+_LINEAR = 1e-3
+
+
+def factor_classes(run: Run, k: int | None = None) -> FactorClasses:
+    """What the network takes the factors of one factorization for; known from then on.
+
+    Parameters
+    ----------
+    run : Run
+    k : int, optional
+        Which factorization; by default the largest.
+
+    Raises
+    ------
+    InputError
+        There is no such k; the components are no directions of one layer's activations; the network
+        cannot be had, has no head, or its classes have no names.
+    """
+    found = run.factorization(k)
+    if found.classes is None:
+        key = run.n_components if k is None else k
+        _find_classes(run, {key: found}, progress=False)
+    known = run.factorizations[run.n_components if k is None else k].classes
+    assert known is not None, "it was found"
+    run.unnamed = None
+    return known
+
+
+def name_factors(run: Run, progress: bool = False) -> None:
+    """Find what the network takes the factors of every factorization for, where it is open.
+
+    Where that cannot be, ``run.unnamed`` says why.
+    """
+    wanted = {k: found for k, found in run.factorizations.items() if found.classes is None}
+    try:
+        if wanted and run.unnamed is None:
+            check_directions(run)
+            if not run.opened:
+                raise InputError("the network is not open; deepff explain opens it again")
+            _find_classes(run, wanted, progress)
+    except InputError as error:
+        run.unnamed = str(error)
+
+
+def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool) -> None:
+    check_directions(run)
+    opened = opened_layer(run)
+    labels = class_labels(opened.backbone)
+    with torch.no_grad():
+        if is_linear_in_mean(opened):
+            scores = {k: _scores_of_full_maps(opened, found) for k, found in wanted.items()}
+        else:
+            scores = _scores_by_removal(run, opened, wanted, progress)
+    for k, found in wanted.items():
+        check_labels(labels, scores[k].shape[1], opened.backbone.name)
+        names = standing_out(scores[k], labels)
+        is_there = (found.heatmaps.coefficients != 0).any(0).tolist()
+        classes = FactorClasses(
+            labels,
+            scores[k].cpu(),
+            tuple(name if there else None for name, there in zip(names, is_there, strict=True)),
+        )
+        run.factorizations[k] = replace(found, classes=classes)
+
+
+def standing_out(scores: Tensor, labels: Sequence[str]) -> list[str | None]:
+    """The label of each row's largest score where it stands out, else None.
+
+    It stands out where its probability is `SURE` or more, and it is `STANDING_OUT` standard
+    deviations or more above the mean over the classes; with few classes, by its probability.
+
+    Parameters
+    ----------
+    scores : Tensor, (k, classes)
+        Logits.
+    labels : sequence of str
+    """
+    largest, index = scores.max(1)
+    sure = scores.softmax(1).amax(1) >= SURE
+    if scores.shape[1] >= FEW_CLASSES:
+        spread = scores.std(1).clamp_min(torch.finfo(scores.dtype).tiny)
+        sure &= (largest - scores.mean(1)) / spread >= STANDING_OUT
+    return [
+        labels[i] if is_sure else None
+        for i, is_sure in zip(index.tolist(), sure.tolist(), strict=True)
+    ]
+
+
+def strengths(coefficients: Tensor) -> Tensor:
+    """How strong each factor is where it is strong: (k,).
+
+    The mean over its cells of half its largest value or more; where that is negative, over those
+    of half of it or less.
+
+    Parameters
+    ----------
+    coefficients : Tensor, (rows, k)
+        H.
+    """
+    found = []
+    for column in coefficients.T:
+        largest = column[column.abs().argmax()]
+        strong = column[column / largest >= _STRONG] if largest != 0 else column[:1]
+        found.append(strong.mean())
+    return torch.stack(found)
+
+
+def is_linear_in_mean(opened: OpenLayer) -> bool:
+    """Whether the network's outputs are linear in the mean of the layer's map, tried on noise."""
+    layer = opened.layer
+    batch = noise(opened.backbone, layer.input_size or _PROBE_CELLS * layer.stride)
+    generator = torch.Generator().manual_seed(0)
+
+    def probes(maps: Tensor) -> Tensor:
+        a, b = torch.randn(2, *maps.shape[1:], generator=generator).to(maps)
+        if layer.non_negative:
+            a, b = a.abs(), b.abs()
+        mean = a.mean((1, 2), keepdim=True).expand_as(a)
+        return torch.stack([a, b, (a + b) / 2, mean, torch.zeros_like(a)])
+
+    try:
+        of_a, of_b, of_both, of_mean, of_none = later_outputs(opened, batch, probes)
+    except InputError:
+        if opened.backbone.missing:
+            raise
+        return False  # as of networks that take images of one size alone
+    tolerance = _LINEAR * (of_a - of_none).abs().max()
+    is_linear = bool(((of_a + of_b) / 2 - of_both).abs().max() <= tolerance)
+    return is_linear and bool((of_a - of_mean).abs().max() <= tolerance)
+
+
+def _scores_of_full_maps(opened: OpenLayer, found: Factorization) -> Tensor:
+    layer = opened.layer
+    full = found.components * strengths(found.heatmaps.coefficients).to(found.components)[:, None]
+    batch = noise(opened.backbone, layer.input_size or _PROBE_CELLS * layer.stride)
+    return later_outputs(
+        opened,
+        batch,
+        lambda maps: full.to(maps)[:, :, None, None].expand(-1, -1, *maps.shape[2:]),
+    )
+
+
+def _scores_by_removal(
+    run: Run, opened: OpenLayer, wanted: Mapping[int, Factorization], progress: bool
+) -> dict[int, Tensor]:
+    """Each image goes through the network once, for all factors of all k that are strongest on
+    it."""
+    means = {
+        k: torch.stack([rows.mean(0) for rows in image_coefficients(found)]).cpu()
+        for k, found in wanted.items()
+    }
+    tasks: dict[int, list[tuple[int, int]]] = {}
+    for k, of_k in means.items():
+        for j, column in enumerate(of_k.abs().T):
+            for i in column.argsort(descending=True, stable=True)[:N_STRONGEST].tolist():
+                if column[i] > 0:
+                    tasks.setdefault(i, []).append((k, j))
+    falls: dict[tuple[int, int], Tensor] = {}
+    held: dict[tuple[int, int], float] = {}
+    nothing: Tensor | None = None
+    with track("names", len(tasks), enabled=progress) as advance:
+        for i in sorted(tasks):
+            try:
+                batch = reopened(run, opened, i)
+            except UnreadableImageError:
+                advance(1)
+                continue
+            edits = [without(wanted[k], j, i) for k, j in tasks[i]]
+            outputs = outputs_of_edits(opened, batch, [torch.zeros_like, as_is, *edits])
+            nothing = outputs[0]
+            for task, output in zip(tasks[i], outputs[2:], strict=True):
+                k, j = task
+                falls[task] = falls.get(task, 0) + outputs[1] - output
+                held[task] = held.get(task, 0.0) + float(means[k][i, j])
+            advance(1)
+    if nothing is None:
+        raise InputError(
+            "none of the images can be read any more, and naming factors needs them; say where "
+            "they are"
+        )
+    scores = {}
+    for k, found in wanted.items():
+        strength = strengths(found.heatmaps.coefficients).tolist()
+        rows = [
+            nothing + falls[k, j] * (strength[j] / held[k, j]) if (k, j) in falls else nothing
+            for j in range(k)
+        ]
+        scores[k] = torch.stack(rows)
+    return scores
+
+
+def without(found: Factorization, factor: int, image: int) -> Edit:
+    """What takes a factor out of an image's map: A − h w."""
+    h, w = found.heatmaps.grid(image)[factor], found.components[factor]
+    return lambda maps: maps - h.to(maps) * w.to(maps)[:, None, None]
+
+
+def as_is(maps: Tensor) -> Tensor:
+    """The map itself."""
+    return maps
+
+
+def image_coefficients(found: Factorization) -> list[Tensor]:
+    """H image by image: (cells, k) each."""
+    maps = found.heatmaps
+    return [maps.rows(slice(i, i + 1)) for i in range(len(maps))]
