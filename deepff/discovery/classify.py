@@ -5,20 +5,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from torch import Tensor
+from torch.nn import functional
 
-from deepff.features.activations import Activations, ImageRecord
+from deepff.discovery.set_photos import SetPhotos
+from deepff.features.activations import Activations
 from deepff.features.pixel_layers import cell_layer
 from deepff.features.source import FeatureSource
-from deepff.options import Refinement, Threshold
-from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
+from deepff.options import Threshold
+from deepff.regions.dense_crf import refined_by_kernels
 from deepff.regions.guided_crf import refined_masks, without_holes
 from deepff.regions.parts import refined_parts
 from deepff.regions.pixel_classifier import (
+    CellSample,
+    classes_by_kernels,
     fit_pixel_classifier,
-    refined_classes,
-    sampled_images,
+    sample_cells,
 )
-from deepff.regions.refine import photo_of, refined
+from deepff.regions.refine import refined_densely
 from deepff.regions.thresholds import thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
@@ -37,32 +40,57 @@ Maps = Callable[[int], Tensor]
 
 
 @dataclass(frozen=True)
+class Cells:
+    """The cells of a set that are classified, for the object and its parts alike.
+
+    Attributes
+    ----------
+    activations : sequence of Activations
+        Of the layers of :func:`deepff.features.pixel_layers.pixel_layers`, of this rank's images.
+    sample : CellSample
+        Those that are fitted.
+    photos : SetPhotos
+    progress : bool
+        Show progress on standard error.
+    """
+
+    activations: Sequence[Activations]
+    sample: CellSample
+    photos: SetPhotos
+    progress: bool
+
+    @classmethod
+    def of(
+        cls,
+        activations: Sequence[Activations],
+        sources: Sequence[FeatureSource],
+        progress: bool = False,
+    ) -> "Cells":
+        """The cells of activations that come from `sources`."""
+        images = activations[cell_layer(sources)].images
+        photos = SetPhotos(images, activations[0].blocks[0].device)
+        return cls(activations, sample_cells(activations, sources), photos, progress)
+
+
+@dataclass(frozen=True)
 class _Lesson:
     """What a classifier is taught by.
 
     Attributes
     ----------
-    photo : callable
-        The photograph, (3, H, W) in [0, 1].
     first : callable
-        The probabilities of the classes before anything is taught, (k, H, W).
+        The probabilities of the classes before anything is taught, (k, h, w).
     doubt : callable
         As :func:`deepff.regions.pixel_classifier.fit_pixel_classifier` takes it.
     rounds : int
     """
 
-    photo: Maps
     first: Maps
     doubt: Maps
     rounds: int
 
 
-def classify_object(
-    found: Factorization,
-    activations: Sequence[Activations],
-    sources: Sequence[FeatureSource],
-    progress: bool = False,
-) -> Factorization:
+def classify_object(found: Factorization, cells: Cells) -> Factorization:
     """The object with the pixel classifier that its masks teach.
 
     Parameters
@@ -70,28 +98,18 @@ def classify_object(
     found : Factorization
         One factor, as :func:`deepff.discovery.contrast.contrast_object` gives it; over several
         ranks of all of their images.
-    activations : sequence of Activations
-        Of the layers of :func:`deepff.features.pixel_layers.pixel_layers`, of this rank's images.
-    sources : sequence of FeatureSource
-        Of these layers.
-    progress : bool
-        Show progress on standard error.
+    cells : Cells
 
     Returns
     -------
     Factorization
         The same, with a classifier, unless its masks tell nothing apart.
     """
-    lesson = _object_lesson(found, activations[cell_layer(sources)].images)
-    return _classified(found, lesson, activations, sources, progress)
+    return _classified(found, _object_lesson(found, cells), cells)
 
 
 def classify_parts(
-    found: Mapping[int, Factorization],
-    whole: Factorization | None,
-    activations: Sequence[Activations],
-    sources: Sequence[FeatureSource],
-    progress: bool = False,
+    found: Mapping[int, Factorization], whole: Factorization | None, cells: Cells
 ) -> dict[int, Factorization]:
     """Parts with the pixel classifiers that their masks teach: a class a part, and the background.
 
@@ -102,88 +120,70 @@ def classify_parts(
         :func:`deepff.discovery.object_parts.factorize_filled` gives them.
     whole : Factorization, optional
         The object, as for :func:`classify_object`.
-    activations, sources, progress
-        As for :func:`classify_object`.
+    cells : Cells
 
     Returns
     -------
     dict of int to Factorization
         As :func:`classify_object`.
     """
-    images = activations[cell_layer(sources)].images
-    of_object = None if whole is None else _object_lesson(whole, images)
-    photo = _photos(images) if of_object is None else of_object.photo
+    of_object = None if whole is None else _object_lesson(whole, cells)
     # The same for every k.
     object_labels = None if of_object is None else cache(of_object.first)
 
     def lesson(shares: HeatMaps) -> _Lesson:
         def first(index: int) -> Tensor:
+            kernels = cells.photos.kernels(index)
             if object_labels is None:
-                return dense_crf(photo(index), shares.grid(index))
-            return refined_parts(photo(index), object_labels(index), shares.grid(index))
+                return refined_by_kernels(kernels, shares.grid(index)[None])[0]
+            return refined_parts(kernels, object_labels(index), shares.grid(index))
 
         def doubt(index: int) -> Tensor:
             return shares.grid(index).sum(0) if of_object is None else of_object.doubt(index)
 
-        return _Lesson(photo, first, doubt, _PART_ROUNDS)
+        return _Lesson(first, doubt, _PART_ROUNDS)
 
-    return {
-        k: _classified(own, lesson(own.heatmaps), activations, sources, progress)
-        for k, own in found.items()
-    }
+    return {k: _classified(own, lesson(own.heatmaps), cells) for k, own in found.items()}
 
 
-def _object_lesson(found: Factorization, images: Sequence[ImageRecord]) -> _Lesson:
+def _object_lesson(found: Factorization, cells: Cells) -> _Lesson:
     """By the recipe's masks from the object's map."""
-    photo = _photos(images)
-    before, _ = rows_before(len(images))
+    before, _ = rows_before(len(cells.activations[0].images))
     heatmaps = found.heatmaps
 
     def first(index: int) -> Tensor:
-        image = photo(index)
-        shape = image.shape[-2], image.shape[-1]
-        maps = heatmaps.normalized(before + index, shape)
+        kernels = cells.photos.kernels(index)
+        maps = heatmaps.normalized(before + index, kernels.shape)
         limit = thresholds([maps], Threshold.OTSU)[0]
-        return refined(image, maps, limit, Refinement.DENSE_CRF)
+        return without_holes(refined_densely(kernels, maps[None], limit)[0])
 
-    return _Lesson(
-        photo, first, lambda index: heatmaps.normalized(before + index)[0], _OBJECT_ROUNDS
-    )
+    return _Lesson(first, lambda index: heatmaps.normalized(before + index)[0], _OBJECT_ROUNDS)
 
 
-def _classified(
-    found: Factorization,
-    lesson: _Lesson,
-    activations: Sequence[Activations],
-    sources: Sequence[FeatureSource],
-    progress: bool,
-) -> Factorization:
-    n_images = len(sampled_images(len(activations[0].images)))
-    with track("classifier", lesson.rounds * n_images, enabled=progress) as advance:
+def _classified(found: Factorization, lesson: _Lesson, cells: Cells) -> Factorization:
+    n_labels = lesson.rounds * len(cells.sample.places)
+    with track("classifier", n_labels, enabled=cells.progress) as advance:
 
         def labels(index: int, last: Tensor | None) -> Tensor:
-            probabilities = (
-                lesson.first(index)
-                if last is None
-                else without_holes(refined_classes(lesson.photo(index), last, _TEACHING_SIZE))
-            )
+            if last is None:
+                probabilities = lesson.first(index)
+            else:
+                small = classes_by_kernels(cells.photos.kernels(index, _TEACHING_SIZE), last)
+                shape = cells.photos.shape(index)
+                large = functional.interpolate(small[None], shape, mode="bilinear")[0]
+                probabilities = without_holes(large)
             advance(1)
             return refined_masks(probabilities).float()
 
-        n_classes = found.heatmaps.n_factors
         classifier = fit_pixel_classifier(
-            activations, sources, n_classes, labels, lesson.doubt, rounds=lesson.rounds
+            cells.activations,
+            cells.sample,
+            found.heatmaps.n_factors,
+            labels,
+            lesson.doubt,
+            rounds=lesson.rounds,
         )
     if classifier is None:
         return found
-    return replace(found, classifier=classifier, classified=classifier.heatmaps(activations))
-
-
-def _photos(images: Sequence[ImageRecord]) -> Maps:
-    """What gives the photographs of a rank at the dense CRF's size, each read once."""
-
-    @cache
-    def reduced(index: int) -> Tensor:
-        return (photo_of(images[index], DENSE_CRF_SIZE) * 255).round().byte()
-
-    return lambda index: reduced(index).float() / 255
+    maps = classifier.heatmaps(cells.activations)
+    return replace(found, classifier=classifier, classified=maps)

@@ -23,7 +23,7 @@ from deepff.discovery.arguments import (
     whole_number,
 )
 from deepff.discovery.choose_k import select_k
-from deepff.discovery.classify import classify_object
+from deepff.discovery.classify import Cells, classify_object
 from deepff.discovery.contrast import (
     BorderWeights,
     border_weights,
@@ -220,9 +220,8 @@ def discover(
     watch.lap("factorization")
     if classified:
         of_cells = [by_path[x.path] for x in classified]
-        factorizations[1] = classify_object(
-            factorizations[1], of_cells, sources(classified), progress
-        )
+        cells = Cells.of(of_cells, sources(classified), progress)
+        factorizations[1] = classify_object(factorizations[1], cells)
         watch.lap("classifier")
     finest = min(range(len(layers)), key=lambda index: layers[index].stride)
     is_shared = distributed.n_ranks() > 1

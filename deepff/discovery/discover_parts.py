@@ -20,7 +20,7 @@ from deepff.discovery.arguments import (
     whole_number,
 )
 from deepff.discovery.choose_k import Selection, select_k
-from deepff.discovery.classify import classify_object, classify_parts
+from deepff.discovery.classify import Cells, classify_object, classify_parts
 from deepff.discovery.contrast import BorderWeights, contrast_layers, contrast_object
 from deepff.discovery.object_parts import (
     factorize_filled,
@@ -159,7 +159,8 @@ def discover_parts(
     of_object = [by_path[layer.path] for layer in object_layers]
     found_object, border = contrast_object(of_object)
     of_cells = [by_path[layer.path] for layer in classified]
-    found_object = classify_object(found_object, of_cells, sources(classified), progress)
+    taught = Cells.of(of_cells, sources(classified), progress)
+    found_object = classify_object(found_object, taught)
     common: dict[str, Any] = {
         "skipped": skipped,
         "recipe": Recipe.CONTRAST,
@@ -187,9 +188,7 @@ def discover_parts(
     factorizations = _parts(activations, cells, counts, random_state, progress)
     watch.lap("object and parts")
     of_which = None if cells is None else found_object
-    factorizations = classify_parts(
-        factorizations, of_which, of_cells, sources(classified), progress
-    )
+    factorizations = classify_parts(factorizations, of_which, taught)
     watch.lap("classifier")
     return Result(
         images=activations.images,

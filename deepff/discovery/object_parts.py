@@ -9,7 +9,8 @@ Where objects fill the frame (:func:`fills_frame`) nothing tells them from the b
 background.
 
 Labels of one image, one part per pixel:
-``refined_labels(refined_parts(photo, object_probability, factorization.heatmaps.grid(index)))``.
+``refined_labels(refined_parts(crf_kernels(photo[None]), object_probability, maps.grid(index)))``,
+with ``maps`` the factorization's heat maps.
 """
 
 from dataclasses import dataclass, replace

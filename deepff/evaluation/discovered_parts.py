@@ -3,7 +3,7 @@
 The same evaluation is the bottom of Table 1.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,27 +23,33 @@ from deepff.evaluation.datasets import (
 )
 from deepff.evaluation.datasets.ground_truth import IGNORED, UNNAMED
 from deepff.evaluation.datasets.voc import check_classes
-from deepff.evaluation.metrics import Overlaps, associated_iou, association, factor_quality
+from deepff.evaluation.metrics import (
+    Overlaps,
+    associated_iou,
+    association,
+    count_overlaps,
+    factor_quality,
+)
 from deepff.evaluation.predictions import (
     DFF,
     DFF_CRF,
     Features,
     Network,
     Variant,
+    Work,
     attempt,
     collect,
-    count_by_variant,
     failure_notes,
-    image_masks,
+    in_images,
     read_each,
     require_success,
     to_stderr,
 )
 from deepff.evaluation.published import NOT_IN_PAPER, published_factors, published_rows
 from deepff.evaluation.tables import Row, Table, mean_of_known
-from deepff.regions.find import find_regions
+from deepff.options import RECIPE_OPTIONS
+from deepff.regions.find import region_finder
 from deepff.regions.thresholds import label_map
-from deepff.results.heatmaps import HeatMaps
 from deepff.results.result import Result
 
 INSIDE = "inside object"
@@ -210,18 +216,17 @@ def part_scores(
         coefficients: dict[Variant, Tensor] = {}
         for seed in range(seeds):
             coefficients |= factor_coefficients(features.activations, k, seed)
-        found = _with_inside(image_masks(features, coefficients, crf), inside, k)
-        counts: dict[Variant, np.ndarray] = {}
-        judged = _counted(found, features, coefficients, counts)
-        for variant, overlaps in count_by_variant(judged, features).items():
+        judged = _judge(features, inside, k)
+        for variant, (overlaps, pixels) in _summed(
+            in_images(features, coefficients, crf, judged)
+        ).items():
             labelled = label_factors(overlaps, variant.method, k, features.part_names)
             ious = [factor.iou for factor in labelled if factor.parts]
             of = variant.method, k
             means.setdefault(of, []).append(mean_of_known(ious))
             quality.setdefault(of, []).append(factor_quality(overlaps))
-            nmi.setdefault(of, []).append(normalized_mutual_information(counts[variant]))
-            of_parts = counts[variant][:, 1:-1]
-            fg_nmi.setdefault(of, []).append(normalized_mutual_information(of_parts))
+            nmi.setdefault(of, []).append(normalized_mutual_information(pixels))
+            fg_nmi.setdefault(of, []).append(normalized_mutual_information(pixels[:, 1:-1]))
             factors += labelled if variant.seed == 0 else []
     return PartScores(
         len(features),
@@ -384,43 +389,55 @@ def _inside(
     return results, [f"{way} (separation {first.separation:.2f}, layer {first.sources[0].layer})"]
 
 
-def _with_inside(
-    found_in_images: Iterator[dict[Variant, Tensor]], inside: Sequence[Result], k: int
-) -> Iterator[dict[Variant, Tensor]]:
-    """The masks of all methods, those of the parts inside the object last."""
-    regions = (find_regions(result, k) for result in inside)
-    for found, *own in zip(found_in_images, *regions, strict=True):
-        masks = {Variant(INSIDE, k, seed): of.masks for seed, of in enumerate(own)}
-        yield found | masks
+# By variant: counts of its masks in the parts, which may overlap, and of one factor a pixel, or
+# none, in each part. The first column of the latter is the background, the last what is on the
+# object but on no named part.
+_Counts = dict[Variant, tuple[Overlaps, np.ndarray]]
 
 
-def _counted(
-    found_in_images: Iterator[dict[Variant, Tensor]],
-    features: Features,
-    coefficients: Mapping[Variant, Tensor],
-    counts: dict[Variant, np.ndarray],
-) -> Iterator[dict[Variant, Tensor]]:
-    """Pass masks on, and add up in `counts` the pixels of each factor, or none, in each part.
+def _judge(features: Features, inside: Sequence[Result], k: int) -> Work[_Counts]:
+    """What counts the pixels of one image, of the parts inside the object too."""
+    finders = [region_finder(of, k, RECIPE_OPTIONS[of.recipe]) for of in inside]
+    n_parts = len(features.part_names)
 
-    The first column is the background, the last what is on the object but on no named part.
-    """
-    images = features.activations.images
-    maps = {variant: HeatMaps.of_images(H, images) for variant, H in coefficients.items()}
-    unnamed = len(features.part_names) + 1
-    for index, found in enumerate(found_in_images):
-        labels = features.truth[index].labels()
-        judged = labels != IGNORED
-        parts = labels[judged].astype(np.int64)
-        parts[parts == UNNAMED] = unnamed
-        for variant, own in found.items():
-            # Other masks do not overlap.
-            of = maps.get(variant)
-            values, scale = (own.float(), None) if of is None else (of[index], of.scale)
-            factors = label_map(values, own, scale).cpu().numpy()[judged].astype(np.int64)
-            size = (variant.k + 1) * (unnamed + 1)
-            added = np.bincount(factors * (unnamed + 1) + parts, minlength=size)
-            counts[variant] = counts.get(variant, 0) + added.reshape(-1, unnamed + 1)
-        yield found
+    def counted(index: int, masks: dict[Variant, Tensor], maps: dict[Variant, Tensor]) -> _Counts:
+        truth = features.truth[index].labels()
+        # Factors that do not overlap are the largest where they are on.
+        labels = {
+            v: label_map(maps[v] if v in maps else own.float(), own) for v, own in masks.items()
+        }
+        for seed, find in enumerate(finders):
+            regions = find(index)
+            masks[Variant(INSIDE, k, seed)] = regions.masks
+            labels[Variant(INSIDE, k, seed)] = regions.labels
+        return {
+            variant: (
+                count_overlaps([(own, truth)], n_parts),
+                _contingency(labels[variant].cpu().numpy(), truth, len(own), n_parts),
+            )
+            for variant, own in masks.items()
+        }
+
+    return counted
+
+
+def _contingency(factors: np.ndarray, truth: np.ndarray, k: int, n_parts: int) -> np.ndarray:
+    """Pixels of each factor, or none, in each part: (k + 1, n_parts + 2)."""
+    judged = truth != IGNORED
+    parts = truth[judged].astype(np.int64)
+    parts[parts == UNNAMED] = n_parts + 1
+    cells = factors[judged].astype(np.int64) * (n_parts + 2) + parts
+    return np.bincount(cells, minlength=(k + 1) * (n_parts + 2)).reshape(k + 1, n_parts + 2)
+
+
+def _summed(images: Iterable[_Counts]) -> _Counts:
+    total: _Counts = {}
+    for counts in images:
+        for variant, (overlaps, pixels) in counts.items():
+            if variant in total:
+                overlaps, pixels = total[variant][0] + overlaps, total[variant][1] + pixels
+            total[variant] = overlaps, pixels
+    return total
 
 
 def _load_pascal_class(root: Path, class_name: str) -> GroundTruthSet:
@@ -443,4 +460,5 @@ def _evaluate(
         f"{n_missing} of {n_missing + len(truth)} annotated images, such as {truth.missing[0]}, "
         "are not there and left out"
     )
+    to_stderr(f"{truth.name}: {remark}")
     return replace(scores, remarks=[*scores.remarks, remark])

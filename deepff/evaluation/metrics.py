@@ -39,6 +39,13 @@ class Overlaps:
     predicted: np.ndarray
     truth: np.ndarray
 
+    def __add__(self, other: "Overlaps") -> "Overlaps":
+        return Overlaps(
+            self.intersection + other.intersection,
+            self.predicted + other.predicted,
+            self.truth + other.truth,
+        )
+
 
 def count_overlaps(
     pairs: Iterable[tuple[torch.Tensor | np.ndarray, np.ndarray]], n_parts: int
@@ -71,11 +78,7 @@ def count_overlaps(
                 f"{len(total.predicted)}"
             )
         else:
-            total = Overlaps(
-                total.intersection + counts.intersection,
-                total.predicted + counts.predicted,
-                total.truth + counts.truth,
-            )
+            total = total + counts
     if total is None:
         raise InputError("there is no image to compare masks with ground truth on")
     return total

@@ -1,5 +1,6 @@
 """What every table needs: activations beside their ground truth, masks of many methods at once."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,8 +11,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from deepff.discovery.classify import classify_object
+from deepff.discovery.classify import Cells, classify_object
 from deepff.discovery.contrast import contrast_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthImage, GroundTruthSet
@@ -21,16 +23,21 @@ from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract_layers
 from deepff.features.layers import Layer
 from deepff.features.source import FeatureSource
-from deepff.options import Refinement, Threshold
+from deepff.options import Threshold
+from deepff.regions.dense_crf import DENSE_CRF_SIZE, crf_kernels
 from deepff.regions.guided_crf import guided_crf, refined_masks, without_holes
-from deepff.regions.pixel_classifier import refined_classes
-from deepff.regions.refine import refined
+from deepff.regions.pixel_classifier import classes_by_kernels
+from deepff.regions.refine import photo_of, refined_densely
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
+from deepff.runtime.parallel import in_parallel
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+# What a CRF takes beside the masks of an image.
+_CRF_BYTES = 2**26
 
 DFF, DFF_CRF = "DFF", "DFF-CRF"
 # The recipe as it is by default: for masks by its classifier, for boxes by the dense CRF.
@@ -145,7 +152,7 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
             for x in network.cell_layers
         ]
         of_cells = [by_path[x.path] for x in network.cell_layers]
-        found = classify_object(found, of_cells, sources, network.progress)
+        found = classify_object(found, Cells.of(of_cells, sources, network.progress))
     return Features(truth.name, extracted[0], kept, truth.part_names, found)
 
 
@@ -167,24 +174,49 @@ def image_masks(
     dict of Variant to bool Tensor (k, H, W)
         Factors of DFF-CRF do not overlap, others may.
     """
+    return in_images(features, coefficients, crf, lambda index, masks, maps: masks)
+
+
+# Of an image's index, its masks by variant, and the maps of those that may overlap, each relative
+# to its maximum over the set.
+Work = Callable[[int, dict[Variant, Tensor], dict[Variant, Tensor]], T]
+
+
+def in_images(
+    features: Features, coefficients: Mapping[Variant, Tensor], crf: bool, work: Work[T]
+) -> Iterator[T]:
+    """What work makes of each image's masks; several images at once, one a core.
+
+    Parameters
+    ----------
+    features, coefficients, crf
+        As for :func:`image_masks`.
+    work : callable
+        Of the image's index, its masks as :func:`image_masks` gives them, and their maps (k, H, W),
+        relative to the factors' maxima over the set, without those of DFF-CRF.
+    """
     images = features.activations.images
     widths = [h.shape[1] for h in coefficients.values()]
     maps = HeatMaps.of_images(torch.cat(list(coefficients.values()), dim=1), images)
     limits = thresholds(maps)[0]
     crf_limits = (limits / maps.scale).split(widths)
-    for index, image in enumerate(images):
-        plain = masks(maps[index], limits).split(widths)
-        photo = image.read() if crf else None
-        normalized = maps.normalized(index).split(widths)
-        found = {}
-        for variant, own, grid, limit in zip(
-            coefficients, plain, normalized, crf_limits, strict=True
-        ):
-            found[variant] = own
-            if photo is not None and variant.method == DFF:
-                refined = refined_masks(guided_crf(photo, grid, limit))
-                found[variant._replace(method=DFF_CRF)] = refined
-        yield found
+
+    def done(index: int) -> T:
+        upsampled = maps[index]
+        found = dict(zip(coefficients, masks(upsampled, limits).split(widths), strict=True))
+        if crf:
+            photo = images[index].read()
+            normalized = maps.normalized(index).split(widths)
+            for variant, grid, limit in zip(coefficients, normalized, crf_limits, strict=True):
+                if variant.method == DFF:
+                    refined = refined_masks(guided_crf(photo, grid, limit))
+                    found[variant._replace(method=DFF_CRF)] = refined
+        relative = (upsampled / maps.scale[:, None, None]).split(widths)
+        return work(index, found, dict(zip(coefficients, relative, strict=True)))
+
+    bytes_a_pixel = 16 * sum(widths)
+    costs = [_CRF_BYTES + bytes_a_pixel * math.prod(image.size) for image in images]
+    return in_parallel(done, costs)
 
 
 def contrast_masks(
@@ -195,24 +227,34 @@ def contrast_masks(
     With ``crf`` also refined by dense CRF and by the classifier; which of the two is the recipe's
     own way depends on ``for_boxes``. Nothing where the features have no object.
     """
+    images = features.activations.images
     if features.object is None:
-        yield from ({} for _ in features.truth)
-        return
+        return iter([{} for _ in images])
     maps, classified = features.object.heatmaps, features.object.classified
     limits = thresholds(maps, Threshold.OTSU_IMAGE)
     by_default = for_boxes or classified is None
     by_crf = Variant(CONTRAST if by_default else CONTRAST_CRF, 1)
     by_classifier = Variant(CONTRAST_CLASSIFIER if by_default else CONTRAST, 1)
-    for index, image in enumerate(features.activations.images):
-        found = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
-        if crf:
-            photo, limit = image.read(), limits[index] / maps.scale
-            probabilities = refined(photo, maps.normalized(index), limit, Refinement.DENSE_CRF)
-            found[by_crf] = refined_masks(probabilities)
-            if classified is not None:
-                probabilities = without_holes(refined_classes(photo, classified.grid(index)))
-                found[by_classifier] = refined_masks(probabilities)
-        yield found
+
+    def found(index: int) -> dict[Variant, Tensor]:
+        own = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
+        if not crf:
+            return own
+        size = images[index].size
+        kernels = crf_kernels(photo_of(images[index], DENSE_CRF_SIZE)[None].to(limits.device))
+
+        def finished(probabilities: Tensor) -> Tensor:
+            full = functional.interpolate(probabilities, size, mode="bilinear")[0]
+            return refined_masks(without_holes(full))
+
+        limit = limits[index] / maps.scale
+        own[by_crf] = finished(refined_densely(kernels, maps.normalized(index)[None], limit))
+        if classified is not None:
+            probabilities = classes_by_kernels(kernels, classified.grid(index))
+            own[by_classifier] = finished(probabilities[None])
+        return own
+
+    return in_parallel(found, [_CRF_BYTES + 16 * math.prod(image.size) for image in images])
 
 
 def count_by_variant(

@@ -1,9 +1,8 @@
 """Sharper maps: the fully connected CRF with colour edges of Krähenbühl & Koltun, in PyTorch."""
 
-import math
-import operator
-from collections.abc import Callable
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,8 +11,12 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.regions.guided_crf import as_image_batch, at_working_size, with_background
+from deepff.regions.lattice import PermutohedralLattice
 
 DENSE_CRF_SIZE = 256  # pixels
+
+# What is too small to change a sum of probabilities in single precision.
+_NEGLIGIBLE = 1e-20
 
 # Rounding may take the sum of the labels this far above 1.
 _ROUNDING = 1e-4
@@ -85,22 +88,21 @@ def dense_crf(
     the paper's own code and in pydensecrf. On twelve iCoseg groups (the object's set-wide IoU, k =
     1) the mean is 0.780 with either, 0.637 without CRF; a size of 192 gives 0.778 in half the time.
     """
-    if not all(sigma > 0 for sigma in (smoothness_sigma, position_sigma, color_sigma)):
-        raise InputError("each standard deviation of a dense CRF must be above 0")
     images = as_image_batch(image, probabilities)
-    guide, unary = at_working_size(images, probabilities, size)
-    if not (unary.min() >= 0 and unary.sum(1).max() <= 1 + _ROUNDING):
-        raise InputError(
-            "the factors' probabilities go below 0 or above 1 in sum; make them from heat maps "
-            "with deepff.regions.guided_crf.unary_probabilities"
-        )
-    kernels = []
-    if smoothness_weight:
-        kernels.append((smoothness_weight, smoothness_kernel(guide, smoothness_sigma)))
-    if bilateral_weight:
-        kernel = bilateral_kernel(guide, position_sigma * max(guide.shape[-2:]), color_sigma)
-        kernels.append((bilateral_weight, kernel))
-    refined = mean_field(unary, kernels, n_iter)
+    kernels = crf_kernels(
+        images,
+        smoothness_sigma=smoothness_sigma,
+        position_sigma=position_sigma,
+        color_sigma=color_sigma,
+        size=size,
+    )
+    refined = refined_by_kernels(
+        kernels,
+        probabilities if probabilities.ndim == 4 else probabilities[None],
+        smoothness_weight=smoothness_weight,
+        bilateral_weight=bilateral_weight,
+        n_iter=n_iter,
+    )
     refined = functional.interpolate(refined, images.shape[-2:], mode="bilinear")
     return refined if probabilities.ndim == 4 else refined[0]
 
@@ -108,36 +110,141 @@ def dense_crf(
 Kernel = Callable[[Tensor], Tensor]
 
 
-def mean_field(unary: Tensor, kernels: list[tuple[float, Kernel]], n_iter: int) -> Tensor:
+@dataclass(frozen=True)
+class NormalizedKernel:
+    """D^−½ K D^−½, with D the sums of K's rows.
+
+    Attributes
+    ----------
+    kernel : callable
+        K times labels (B, labels, H, W), each label by itself.
+    root : Tensor, (B, 1, H, W)
+        D^−½.
+    of_root : Tensor, (B, 1, H, W)
+        K D^−½.
+    """
+
+    kernel: Kernel
+    root: Tensor
+    of_root: Tensor
+
+    def __call__(self, labels: Tensor, weight: float) -> Tensor:
+        """What it makes of labels, `weight` times."""
+        return weight * self.root * self.kernel(self.root * labels)
+
+    def of_ones(self, weight: float) -> Tensor:
+        """What it makes of a label that is 1 everywhere, `weight` times."""
+        return weight * self.root * self.of_root
+
+
+def normalized_kernel(kernel: Kernel, images: Tensor) -> NormalizedKernel:
+    """A kernel normalised for images of a shape, (B, 3, H, W)."""
+    root = kernel(torch.ones_like(images[:, :1])).rsqrt()
+    return NormalizedKernel(kernel, root, kernel(root))
+
+
+@dataclass(frozen=True)
+class CrfKernels:
+    """What the dense CRF needs of images, whatever their maps are: most of its work.
+
+    Attributes
+    ----------
+    shape : (H, W)
+        Of the reduced images.
+    smoothness, bilateral : NormalizedKernel
+        K₁ and K₂ of :func:`dense_crf`.
+    n_bytes : int
+        What they take in memory.
+    """
+
+    shape: tuple[int, int]
+    smoothness: NormalizedKernel
+    bilateral: NormalizedKernel
+    n_bytes: int
+
+
+def crf_kernels(
+    images: Tensor,
+    *,
+    smoothness_sigma: float = 2.0,
+    position_sigma: float = 0.12,
+    color_sigma: float = 13.0,
+    size: int = DENSE_CRF_SIZE,
+) -> CrfKernels:
+    """The kernels of images (B, 3, H, W) in [0, 1]; parameters and errors as :func:`dense_crf`."""
+    if not all(sigma > 0 for sigma in (smoothness_sigma, position_sigma, color_sigma)):
+        raise InputError("each standard deviation of a dense CRF must be above 0")
+    guide, _ = at_working_size(images, images, size)
+    height, width = guide.shape[-2:]
+    smoothness = normalized_kernel(smoothness_kernel(guide, smoothness_sigma), guide)
+    lattice = bilateral_lattice(guide, position_sigma * max(height, width), color_sigma)
+    bilateral = normalized_kernel(partial(_filtered, lattice), guide)
+    n_bytes = lattice.n_bytes + 4 * 4 * guide[:, 0].numel()
+    return CrfKernels((height, width), smoothness, bilateral, n_bytes)
+
+
+def refined_by_kernels(
+    kernels: CrfKernels,
+    probabilities: Tensor,
+    *,
+    smoothness_weight: float = 3.0,
+    bilateral_weight: float = 5.0,
+    n_iter: int = 5,
+) -> Tensor:
+    """As :func:`dense_crf`, by kernels that serve several maps, at their images' reduced size.
+
+    Parameters
+    ----------
+    kernels : CrfKernels
+    probabilities : Tensor, (B, k, h, w)
+    smoothness_weight, bilateral_weight, n_iter
+        As for :func:`dense_crf`.
+
+    Returns
+    -------
+    Tensor, (B, k, *kernels.shape)
+
+    Raises
+    ------
+    InputError
+        The probabilities aren't ones.
+    """
+    unary = functional.interpolate(probabilities.float(), kernels.shape, mode="bilinear")
+    if not (unary.min() >= 0 and unary.sum(1).max() <= 1 + _ROUNDING):
+        raise InputError(
+            "the factors' probabilities go below 0 or above 1 in sum; make them from heat maps "
+            "with deepff.regions.guided_crf.unary_probabilities"
+        )
+    weighted = [(smoothness_weight, kernels.smoothness), (bilateral_weight, kernels.bilateral)]
+    return mean_field(unary, [pair for pair in weighted if pair[0]], n_iter)
+
+
+def mean_field(
+    unary: Tensor, kernels: Sequence[tuple[float, NormalizedKernel]], n_iter: int
+) -> Tensor:
     """Mean field of :func:`dense_crf` at the images' own resolution.
 
     Parameters
     ----------
     unary : Tensor, (B, k, H, W)
         The factors' exp(−U), non-negative and at most 1 in sum.
-    kernels : list of (weight, kernel)
-        A kernel takes (B, labels, H, W) to K times it, each label by itself.
+    kernels : sequence of (weight, kernel)
     n_iter : int
 
     Returns
     -------
     Tensor, (B, k, H, W)
     """
-    everything = torch.ones_like(unary[:, :1])
-    roots = [kernel(everything).rsqrt() for _, kernel in kernels]
 
-    def messages(labels: Tensor) -> Tensor:
-        total = torch.zeros_like(labels)
-        for (weight, kernel), root in zip(kernels, roots, strict=True):
-            total += weight * root * kernel(root * labels)
-        return total
+    def total(messages: Iterable[Tensor], like: Tensor) -> Tensor:
+        return sum(messages, start=torch.zeros_like(like))
 
     log_unary = with_background(unary).clamp_min(torch.finfo(unary.dtype).tiny).log()
     # K is linear and the labels sum to 1, so the background's needs no filtering.
-    of_everything = messages(everything)
+    of_everything = total((kernel.of_ones(w) for w, kernel in kernels), unary[:, :1])
     probabilities = unary
     for _ in range(n_iter):
-        of_factors = messages(probabilities)
+        of_factors = total((kernel(probabilities, w) for w, kernel in kernels), unary)
         of_background = of_everything - of_factors.sum(1, keepdim=True)
         logits = log_unary + torch.cat([of_background, of_factors], dim=1)
         probabilities = logits.softmax(1)[:, 1:]
@@ -156,7 +263,10 @@ def smoothness_kernel(images: Tensor, sigma: float) -> Kernel:
 
     def along(side: int) -> Tensor:
         x = torch.arange(side, device=images.device, dtype=images.dtype)
-        return ((x[:, None] - x) / sigma).square().mul(-0.5).exp()
+        kernel = (x / sigma).square().mul(-0.5).exp()
+        # Products of such values are denormal, which a CPU multiplies 30 times as slowly.
+        kernel = kernel.masked_fill(kernel < _NEGLIGIBLE, 0)
+        return kernel[(x[:, None] - x).abs().long()]
 
     rows, columns = map(along, images.shape[-2:])
     return lambda labels: rows @ labels @ columns
@@ -174,6 +284,13 @@ def bilateral_kernel(images: Tensor, position_sigma: float, color_sigma: float) 
     color_sigma : float
         In steps of 255.
     """
+    return partial(_filtered, bilateral_lattice(images, position_sigma, color_sigma))
+
+
+def bilateral_lattice(
+    images: Tensor, position_sigma: float, color_sigma: float
+) -> PermutohedralLattice:
+    """The lattice of :func:`bilateral_kernel`."""
     n_images, _, height, width = images.shape
     y = torch.arange(height, device=images.device) / position_sigma
     x = torch.arange(width, device=images.device) / position_sigma
@@ -181,162 +298,8 @@ def bilateral_kernel(images: Tensor, position_sigma: float, color_sigma: float) 
     features = torch.cat(
         [position.expand(n_images, -1, -1, -1), images * (255 / color_sigma)], dim=1
     )
-    lattice = PermutohedralLattice(features.flatten(2))
-    return lambda labels: lattice.filter(labels.flatten(2)).reshape(labels.shape)
+    return PermutohedralLattice(features.flatten(2))
 
 
-class PermutohedralLattice:
-    """Sums over points weighted by a Gaussian of their distance, in time linear in the points.
-
-    Adams, Baek & Davis, *Fast High-Dimensional Filtering Using the Permutohedral Lattice*,
-    Eurographics 2010. The lattice is the integer points of the hyperplane Σx = 0 in d + 1
-    dimensions whose coordinates are congruent modulo d + 1; every point lies in a simplex of d + 1
-    vertices. A point's values are shared among these vertices, blurred over the lattice's
-    neighbours, and read off the same vertices.
-
-    Parameters
-    ----------
-    features : Tensor, (B, d, N)
-        N points for each of B images, in units of the Gaussian's standard deviation.
-
-    Raises
-    ------
-    InputError
-        The points are spread over more cells than 64 bits can number.
-
-    Attributes
-    ----------
-    weights : Tensor, (d + 1, B · N)
-        The share of each point that each vertex of its simplex gets: its barycentric coordinates.
-    """
-
-    def __init__(self, features: Tensor) -> None:
-        n_images, d, _ = features.shape
-        embedded = _embed(features.transpose(0, 1).flatten(1))
-
-        # The nearest vertex whose coordinates are multiples of d + 1, in units of d + 1.
-        nearest = embedded.round()
-        offset = embedded - nearest
-        order = _ranks(offset) - nearest.sum(0).to(torch.int64)
-        nearest += order.div(d + 1, rounding_mode="floor")
-        order %= d + 1
-        offset = embedded - nearest
-
-        ascending = torch.empty_like(offset).scatter_(0, order, offset)
-        self.weights = ascending - ascending.roll(1, 0)
-        self.weights[0] += 1
-
-        strides, first = _number(nearest.to(torch.int64), n_images)
-        # From a vertex to the next of the simplex, in ascending order of the offset.
-        steps = torch.empty_like(order).scatter_(0, order, strides[:, None].long().expand_as(order))
-        numbers = first + functional.pad(steps[:-1].cumsum(0), (0, 0, 1, 0))
-        numbers = numbers.to(strides.dtype).flatten()
-        vertices, self._corners = numbers.unique(return_inverse=True)
-        self._neighbors = _neighbors(vertices, strides)
-
-    def filter(self, values: Tensor) -> Tensor:
-        """Sum the values of all points, weighted by the Gaussian, at every point.
-
-        Parameters
-        ----------
-        values : Tensor, (B, labels, N)
-
-        Returns
-        -------
-        Tensor, (B, labels, N)
-            Up to a factor that is the same for all points.
-        """
-        n_images, n_labels, n_points = values.shape
-        shared = self.weights * values.transpose(0, 1).reshape(n_labels, 1, -1)
-        on_lattice = shared.new_zeros(n_labels, self._neighbors.shape[-1])
-        on_lattice.index_add_(1, self._corners, shared.flatten(1))
-        for up, down in self._neighbors:
-            beside = on_lattice.index_select(1, up) + on_lattice.index_select(1, down)
-            on_lattice = on_lattice + 0.5 * beside
-        read = on_lattice.index_select(1, self._corners).view(shared.shape)
-        filtered = (self.weights * read).sum(1)
-        return filtered.view(n_labels, n_images, n_points).transpose(0, 1)
-
-
-def _embed(features: Tensor) -> Tensor:
-    """Points (d, N) in the lattice's hyperplane, (d + 1, N), in units of d + 1.
-
-    Scaled as Adams et al. do, so that sharing, blurring and reading together have a standard
-    deviation of 1.
-    """
-    d = len(features)
-    i = torch.arange(1, d + 1, device=features.device, dtype=features.dtype)
-    basis = torch.ones(d + 1, d, device=features.device, dtype=features.dtype).triu()
-    basis[1:] -= torch.diag(i)
-    return (basis * math.sqrt(2 / 3) / (i * (i + 1)).sqrt()) @ features
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Each value's place among those of its column, from the smallest up; no two share one."""
-    return torch.stack(
-        [
-            (values[:i] <= row).sum(0) + (values[i + 1 :] < row).sum(0)
-            for i, row in enumerate(values)
-        ]
-    )
-
-
-def _number(nearest: Tensor, n_images: int) -> tuple[Tensor, Tensor]:
-    """Number the lattice's points so that a step along an axis always adds the same.
-
-    The steps u_j = (1, …, 1, −d, 1, …, 1), with −d in place j, are a basis of the lattice for
-    j < d, and u_d = −Σ u_j. A lattice point's coordinates in it are (x_d − x_j) / (d + 1).
-
-    Parameters
-    ----------
-    nearest : Tensor of int64, (d + 1, B · N)
-        Vertices in units of d + 1, image by image.
-    n_images : int
-
-    Returns
-    -------
-    strides : Tensor, (d + 1,)
-        What a step along each u_j adds; int32 if that holds the numbers of all vertices, else
-        int64.
-    numbers : Tensor of int64, (B · N,)
-        Of the vertices given. Images have no number in common.
-    """
-    coordinates = nearest[-1] - nearest[:-1]
-    # A simplex reaches one step beyond its first vertex, and its neighbours one more.
-    lowest = coordinates.amin(1, keepdim=True) - 2
-    extents = (coordinates.amax(1) + 3 - lowest[:, 0]).tolist()
-    *strides, per_image = accumulate(extents, operator.mul, initial=1)
-    # The numbers of the steps' ends stay within the extents too. 32 bits sort faster.
-    total = per_image * n_images
-    if total > torch.iinfo(torch.int64).max:
-        raise InputError(
-            "the standard deviations of the dense CRF are too small to number the lattice's points "
-            "with 64 bits; give larger ones"
-        )
-    dtype = torch.int32 if total <= torch.iinfo(torch.int32).max else torch.int64
-    axes = torch.tensor([*strides, -sum(strides)], dtype=dtype, device=nearest.device)
-    image = torch.arange(n_images, device=nearest.device)[:, None] * per_image
-    numbers = ((coordinates - lowest) * axes[:-1, None]).sum(0)
-    return axes, (numbers.view(n_images, -1) + image).flatten()
-
-
-def _neighbors(vertices: Tensor, strides: Tensor) -> Tensor:
-    """Places of each vertex's two neighbours along each axis, (d + 1, 2, M + 1).
-
-    The place after the last stands for all vertices that no point uses; it stays at zero.
-
-    Parameters
-    ----------
-    vertices : Tensor, (M,)
-        Numbers in ascending order.
-    strides : Tensor, (d + 1,)
-        From :func:`_number`, of the same type.
-    """
-    outside = len(vertices)
-    wanted = vertices + strides[:, None]
-    place = torch.searchsorted(vertices, wanted).clamp_max(outside - 1)
-    up = functional.pad(place.where(vertices[place] == wanted, outside), (0, 1), value=outside)
-    own = torch.arange(outside + 1, device=vertices.device).expand_as(up)
-    down = torch.full_like(up, outside).scatter_(1, up, own)
-    down[:, outside] = outside
-    return torch.stack([up, down], dim=1)
+def _filtered(lattice: PermutohedralLattice, labels: Tensor) -> Tensor:
+    return lattice.filter(labels.flatten(2)).reshape(labels.shape)

@@ -1,5 +1,7 @@
 """Sharper maps: a mean-field CRF whose pairwise filter is the image's guided filter (DFF-CRF)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -251,14 +253,19 @@ def at_working_size(images: Tensor, maps: Tensor, size: int) -> tuple[Tensor, Te
     images : Tensor, (B, 3, h', w')
     maps : Tensor, (B, k, h', w')
     """
-    height, width = images.shape[-2:]
-    reduction = min(1.0, size / max(height, width))
-    shape = max(1, round(height * reduction)), max(1, round(width * reduction))
+    shape = working_shape(images.shape[-2:], size)
     batch_maps = maps if maps.ndim == 4 else maps[None]
     return (
         functional.interpolate(images, shape, mode="bilinear", antialias=True),
         functional.interpolate(batch_maps.float(), shape, mode="bilinear"),
     )
+
+
+def working_shape(shape: Sequence[int], size: int) -> tuple[int, int]:
+    """The shape (h, w) of an image (H, W) whose longer side is reduced to ``size`` pixels."""
+    height, width = shape
+    reduction = min(1.0, size / max(height, width))
+    return max(1, round(height * reduction)), max(1, round(width * reduction))
 
 
 def as_image_batch(image: Tensor | np.ndarray, maps: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
 """Parts inside an object, pixel by pixel: the object's probability shared among them."""
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.regions.dense_crf import dense_crf
+from deepff.regions.dense_crf import CrfKernels, refined_by_kernels
 
 # A pixel's share of a part is never 0, so that the image's edges can overrule it.
 _EVEN_SHARE = 0.02
@@ -37,7 +36,7 @@ def part_probabilities(object_probability: Tensor, maps: Tensor) -> Tensor:
     return object_probability * torch.lerp(share, even, _EVEN_SHARE)
 
 
-def refined_parts(image: Tensor | np.ndarray, object_probability: Tensor, maps: Tensor) -> Tensor:
+def refined_parts(kernels: CrfKernels, object_probability: Tensor, maps: Tensor) -> Tensor:
     """The parts of one image, refined together along its edges; the object is left as it is.
 
     A dense CRF over the k parts alone shares the object's probability, which is refined already:
@@ -47,7 +46,8 @@ def refined_parts(image: Tensor | np.ndarray, object_probability: Tensor, maps: 
 
     Parameters
     ----------
-    image : ndarray uint8 (H, W, 3), or Tensor float (3, H, W) in [0, 1]
+    kernels : CrfKernels
+        Of the image, by :func:`deepff.regions.dense_crf.crf_kernels`.
     object_probability : Tensor, (1, H, W)
     maps : Tensor, (k, h, w)
         As for :func:`part_probabilities`.
@@ -57,7 +57,10 @@ def refined_parts(image: Tensor | np.ndarray, object_probability: Tensor, maps: 
     Tensor, (k, H, W)
         Sums to `object_probability`.
     """
-    refined = dense_crf(image, part_probabilities(torch.ones_like(object_probability), maps))
+    everywhere = maps.new_ones(1, *kernels.shape)
+    refined = refined_by_kernels(kernels, part_probabilities(everywhere, maps)[None])
+    shape = object_probability.shape[-2:]
+    refined = functional.interpolate(refined, shape, mode="bilinear")[0]
     return object_probability * refined / refined.sum(0)
 
 

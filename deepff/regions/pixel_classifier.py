@@ -18,7 +18,13 @@ from torch.nn import functional
 from deepff.features.activations import Activations
 from deepff.features.pixel_layers import cell_layer
 from deepff.features.source import FeatureSource
-from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
+from deepff.regions.dense_crf import (
+    DENSE_CRF_SIZE,
+    CrfKernels,
+    crf_kernels,
+    refined_by_kernels,
+)
+from deepff.regions.guided_crf import as_image_batch
 from deepff.results.pixel_classifier import PixelClassifier, image_grids, interpolated, unit_rows
 from deepff.runtime.distributed import from_first_rank, gather_rows, rows_before
 from deepff.runtime.parallel import in_parallel
@@ -34,7 +40,7 @@ _CRF_BYTES, _PHOTO_BYTES = 2**26, 16
 
 
 @dataclass(frozen=True)
-class _Sample:
+class CellSample:
     """The cells that are fitted, of this rank's images and of all.
 
     Attributes
@@ -45,24 +51,27 @@ class _Sample:
         Principal components of the layers, side by side.
     means, bases : list of Tensor, (c,) and (c, d)
         Of each layer, what the features are: (x − mean) · basis.
+    sources : tuple of FeatureSource
+        The layers.
     """
 
     places: dict[int, Tensor]
     features: Tensor
     means: list[Tensor]
     bases: list[Tensor]
+    sources: tuple[FeatureSource, ...]
 
-    def whole(self, weights: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights of the features, (k, d), and bias, as those of the layers' own channels."""
-        split = weights.split([basis.shape[1] for basis in self.bases], dim=1)
+    def whole(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and bias of the features, (k, d + 1), as those of the layers' own channels."""
+        *split, bias = parameters.split([*(basis.shape[1] for basis in self.bases), 1], dim=1)
         per_layer = [own @ basis.T for own, basis in zip(split, self.bases, strict=True)]
         shift = sum(own @ mean for own, mean in zip(per_layer, self.means, strict=True))
-        return torch.cat(per_layer, dim=1), bias - shift
+        return torch.cat(per_layer, dim=1), bias[:, 0] - shift
 
 
 def fit_pixel_classifier(
     activations: Sequence[Activations],
-    sources: Sequence[FeatureSource],
+    sample: CellSample,
     n_classes: int,
     labels: Callable[[int, Tensor | None], Tensor],
     doubts: Callable[[int], Tensor],
@@ -71,17 +80,16 @@ def fit_pixel_classifier(
 ) -> PixelClassifier | None:
     """Fit a classifier to the set's own labels, and again to what these become by it.
 
-    Each round is a logistic regression (:func:`fit_logistic`) on a sample of cells: of at most 100
-    images, evenly over the set, at most 20,000 cells, drawn from a fixed seed. On how many ranks
-    the set is spread makes no difference but for rounding.
+    Each round is a logistic regression (:func:`fit_logistic`) on a sample of cells. On how many
+    ranks the set is spread makes no difference but for rounding.
 
     Parameters
     ----------
     activations : sequence of Activations
         Of the layers of :func:`deepff.features.pixel_layers.pixel_layers`, for the same images;
         over several ranks, this rank's.
-    sources : sequence of FeatureSource
-        Of these layers.
+    sample : CellSample
+        Of these layers, by :func:`sample_cells`.
     n_classes : int
         k, without the background.
     labels : callable
@@ -99,14 +107,14 @@ def fit_pixel_classifier(
     PixelClassifier or None
         None where the first labels have no object or no background, and nothing can be told apart.
     """
-    cells = cell_layer(sources)
-    sample = _sample(activations, cells)
+    cells = cell_layer(sample.sources)
     layers = [layer.image_rows for layer in activations]
     grids = image_grids(activations)
     indices = list(sample.places)
     images = activations[cells].images
     costs = [_CRF_BYTES + _PHOTO_BYTES * math.prod(images[index].size) for index in indices]
     classifier: PixelClassifier | None = None
+    parameters: Tensor | None = None
 
     def cell_labels(position: int) -> Tensor:
         """The shares of the classes in the sampled cells of an image, and how much they count."""
@@ -127,10 +135,10 @@ def fit_pixel_classifier(
         # A rank may have no image of the sample.
         none = sample.features.new_zeros(0, n_classes + 1)
         found = gather_rows(torch.cat([none, *in_parallel(cell_labels, costs)]))
-        fitted = fit_logistic(sample.features, found[:, :-1], found[:, -1])
-        if fitted is None:
+        parameters = fit_logistic(sample.features, found[:, :-1], found[:, -1], parameters)
+        if parameters is None:
             break
-        classifier = PixelClassifier(*sample.whole(*fitted), tuple(sources))
+        classifier = PixelClassifier(*sample.whole(parameters), sample.sources)
     return classifier
 
 
@@ -153,13 +161,21 @@ def refined_classes(
     -------
     Tensor, (k, H, W)
     """
-    return dense_crf(
-        image,
-        probabilities,
-        smoothness_sigma=2 * size / DENSE_CRF_SIZE,
-        bilateral_weight=8.0,
-        size=size,
-    )
+    images = as_image_batch(image, probabilities)
+    found = classes_by_kernels(classes_kernels(images, size), probabilities)
+    return functional.interpolate(found[None], images.shape[-2:], mode="bilinear")[0]
+
+
+def classes_kernels(images: Tensor, size: int) -> CrfKernels:
+    """The kernels of :func:`refined_classes`, of images (B, 3, H, W); at the dense CRF's own size
+    those of :func:`deepff.regions.dense_crf.dense_crf`.
+    """
+    return crf_kernels(images, smoothness_sigma=2 * size / DENSE_CRF_SIZE, size=size)
+
+
+def classes_by_kernels(kernels: CrfKernels, probabilities: Tensor) -> Tensor:
+    """:func:`refined_classes` by kernels that serve several maps: (k, *kernels.shape)."""
+    return refined_by_kernels(kernels, probabilities[None], bilateral_weight=8.0)[0]
 
 
 def label_confidence(shares: Tensor) -> Tensor:
@@ -173,8 +189,8 @@ def label_confidence(shares: Tensor) -> Tensor:
 
 
 def fit_logistic(
-    features: Tensor, targets: Tensor, confidence: Tensor
-) -> tuple[Tensor, Tensor] | None:
+    features: Tensor, targets: Tensor, confidence: Tensor, start: Tensor | None = None
+) -> Tensor | None:
     """Multinomial logistic regression against the background, whose logit is 0, by L-BFGS.
 
     Minimises Σ c_i · CE(y_i, softmax(0, W x_i + b)) + 10⁻³ · ‖W‖², where the confidences c of the
@@ -187,37 +203,40 @@ def fit_logistic(
         Shares of the classes; what they lack of 1 is the background's.
     confidence : Tensor, (m,)
         How much a cell counts among its own kind; not negative.
+    start : Tensor, (k, d + 1), optional
+        Where to start from; by default zeros.
 
     Returns
     -------
-    weights (k, d) and bias (k,), or None
-        None where no confidence lies on object, or none on background.
+    Tensor (k, d + 1), or None
+        W, and b in the last column. None where no confidence lies on object, or none on background.
     """
     is_object = targets.sum(1) > 0.5
     on_object, elsewhere = confidence[is_object].sum(), confidence[~is_object].sum()
     if on_object <= 0 or elsewhere <= 0:
         return None
-    weighted = confidence / torch.where(is_object, on_object, elsewhere) / 2
+    weighted = (confidence / torch.where(is_object, on_object, elsewhere) / 2)[:, None]
     every = torch.cat([1 - targets.sum(1, keepdim=True), targets], dim=1)
-    k, d = targets.shape[1], features.shape[1]
-    parameters = torch.zeros(k, d + 1, device=features.device, requires_grad=True)
+    with_ones = functional.pad(features, (0, 1), value=1.0)
+    if start is None:
+        start = torch.zeros(targets.shape[1], with_ones.shape[1], device=features.device)
+    parameters = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([parameters], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 
+    @torch.no_grad()
     def loss() -> Tensor:
-        optimizer.zero_grad()
-        logits = functional.pad(features @ parameters[:, :d].T + parameters[:, d], (1, 0))
-        likely = (every * logits.log_softmax(1)).sum(1)
-        value = _PENALTY * parameters[:, :d].square().sum() - weighted @ likely
-        value.backward()
-        return value
+        logits = functional.pad(with_ones @ parameters.T, (1, 0))
+        log_likely = logits.log_softmax(1)
+        penalised = functional.pad(parameters[:, :-1], (0, 1))
+        wrong = weighted * (log_likely.exp() - every)[:, 1:]
+        parameters.grad = wrong.T @ with_ones + 2 * _PENALTY * penalised
+        return _PENALTY * penalised.square().sum() - (weighted * every * log_likely).sum()
 
-    with torch.enable_grad():
-        optimizer.step(loss)
-    found = from_first_rank(parameters.detach())
-    return found[:, :d], found[:, d]
+    optimizer.step(loss)
+    return from_first_rank(parameters.detach())
 
 
-def sampled_images(n_images: int) -> list[int]:
+def _sampled_images(n_images: int) -> list[int]:
     """Which of this rank's images are fitted: evenly over the set of all ranks, at most 100."""
     before, total = rows_before(n_images)
     step = max(1, -(-total // _MAX_IMAGES))
@@ -225,11 +244,24 @@ def sampled_images(n_images: int) -> list[int]:
 
 
 @torch.no_grad()
-def _sample(activations: Sequence[Activations], cells: int) -> _Sample:
-    """Draw images evenly over the set of all ranks, and cells of these."""
+def sample_cells(
+    activations: Sequence[Activations], sources: Sequence[FeatureSource]
+) -> CellSample:
+    """Draw images evenly over the set of all ranks, and cells of these, from a fixed seed.
+
+    At most 100 images and 20,000 cells.
+
+    Parameters
+    ----------
+    activations : sequence of Activations
+        As for :func:`fit_pixel_classifier`.
+    sources : sequence of FeatureSource
+        Of the same layers.
+    """
+    cells = cell_layer(sources)
     images = activations[cells].images
     before, _ = rows_before(len(images))
-    chosen = sampled_images(len(images))
+    chosen = _sampled_images(len(images))
     _, n_images = rows_before(len(chosen))
     layers = [layer.image_rows for layer in activations]
     places = {
@@ -252,7 +284,7 @@ def _sample(activations: Sequence[Activations], cells: int) -> _Sample:
         means.append(mean)
         bases.append(basis)
         features.append(gather_rows(torch.cat(projected)))
-    return _Sample(places, torch.cat(features, dim=1), means, bases)
+    return CellSample(places, torch.cat(features, dim=1), means, bases, tuple(sources))
 
 
 def principal_components(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,13 +292,16 @@ def principal_components(rows: Tensor) -> tuple[Tensor, Tensor]:
 
     Scaled by the standard deviation along the first, so that a penalty weighs on what varies less.
     """
+    from scipy.linalg import eigh
+
     mean = rows.mean(0)
     # Not every device has doubles.
     centred = (rows - mean).cpu().double()
-    variances, vectors = torch.linalg.eigh(centred.T @ centred / len(rows))
-    first = vectors.flip(1)[:, :_DIMENSIONS]
-    scale = variances[-1].clamp_min(torch.finfo(torch.float32).tiny).sqrt()
-    return mean, (first / scale).to(mean)
+    covariance = (centred.T @ centred / len(rows)).numpy()
+    c = len(covariance)
+    variances, vectors = eigh(covariance, subset_by_index=(max(0, c - _DIMENSIONS), c - 1))
+    scale = max(variances[-1], np.finfo(np.float32).tiny) ** 0.5
+    return mean, torch.from_numpy(vectors[:, ::-1] / scale).to(mean)
 
 
 def _drawn(n: int, k: int, seed: int) -> Tensor:

@@ -1,25 +1,37 @@
 """Refinements of one image's maps along its edges: which there are, and the photograph for them."""
 
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
+from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
-from deepff.images.reading import UnreadableImageError
+from deepff.images.decoding import UnreadableImageError, unreadable_reason
+from deepff.images.reading import image_size, resize
+from deepff.images.sources import read_source
 from deepff.options import Refinement
-from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
+from deepff.regions.dense_crf import (
+    DENSE_CRF_SIZE,
+    CrfKernels,
+    crf_kernels,
+    refined_by_kernels,
+)
 from deepff.regions.guided_crf import (
     GUIDED_CRF_SIZE,
     as_image_batch,
-    at_working_size,
     guided_crf,
     unary_probabilities,
     without_holes,
+    working_shape,
 )
+
+# Of at most 192 KiB each, at the size of the dense CRF.
+_KEPT_PHOTOS = 512
 
 
 class Refiner(NamedTuple):
@@ -46,11 +58,30 @@ def _guided(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, size: 
 
 
 def _dense(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, size: int) -> Tensor:
+    images = as_image_batch(image, maps)
+    batch = maps if maps.ndim == 4 else maps[None]
+    found = refined_densely(crf_kernels(images, size=size), batch, thresholds)
+    found = functional.interpolate(found, images.shape[-2:], mode="bilinear")
+    return found if maps.ndim == 4 else found[0]
+
+
+def refined_densely(kernels: CrfKernels, maps: Tensor, thresholds: Tensor) -> Tensor:
+    """As :func:`refined` by the dense CRF, by kernels that serve several maps, with holes.
+
+    Parameters
+    ----------
+    kernels : CrfKernels
+    maps : Tensor, (B, k, h, w)
+    thresholds : Tensor, (k,) or (B, k)
+
+    Returns
+    -------
+    Tensor, (B, k, *kernels.shape)
+    """
     # Probabilities change faster than the maps that they come from: upsampling these first is
     # worth 0.009 IoU on iCoseg.
-    _, smooth = at_working_size(as_image_batch(image, maps), maps, size)
-    smooth = smooth if maps.ndim == 4 else smooth[0]
-    return dense_crf(image, unary_probabilities(smooth, thresholds), size=size)
+    smooth = functional.interpolate(maps.float(), kernels.shape, mode="bilinear")
+    return refined_by_kernels(kernels, unary_probabilities(smooth, thresholds))
 
 
 # Those that need no more than an image and its maps.
@@ -94,13 +125,15 @@ def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine
 def photo_of(image: ImageRecord, size: int) -> Tensor:
     """An image of the set as (3, h, w) in [0, 1], reduced to the size that a CRF works at.
 
+    Those of the last few hundred files are kept, as several steps ask for the same.
+
     Raises
     ------
     InputError
         It cannot be read any more, or has another size than it had.
     """
     try:
-        pixels = image.read()
+        own_size, photo = _read_photo(image, size)
     except UnreadableImageError as error:
         back = "" if image.path is None else f": put it back at {image.path}"
         raise InputError(
@@ -108,12 +141,33 @@ def photo_of(image: ImageRecord, size: int) -> Tensor:
             f"({error}){back}, say where it is now (--photos, or load(folder, images=...)), "
             "or go without CRF"
         ) from error
-    if pixels.shape[:2] != image.size:
+    if own_size != image.size:
         raise InputError(
             f"the CRF needs the photograph {image.name} as it was, {image.size} pixels, but it "
-            f"now has {pixels.shape[:2]}" + ("" if image.path is None else f": {image.path}")
+            f"now has {own_size}" + ("" if image.path is None else f": {image.path}")
         )
-    # One channel at a time, as a large image in floats takes many times what its file does.
-    channels = (torch.from_numpy(pixels[..., i]).float()[None, None].div_(255) for i in range(3))
-    reduced = [at_working_size(channel, channel, size)[0][0] for channel in channels]
-    return torch.cat(reduced)
+    return photo.float() / 255
+
+
+def _read_photo(image: ImageRecord, size: int) -> tuple[tuple[int, int], Tensor]:
+    if image.path is None:
+        pixels = image.read()
+        return (pixels.shape[0], pixels.shape[1]), _reduced(pixels, size)
+    try:
+        state = image.path.stat()
+    except OSError as error:
+        raise UnreadableImageError(unreadable_reason(error)) from error
+    return _kept_photo(image.path, image.stretch, size, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=_KEPT_PHOTOS)
+def _kept_photo(
+    path: Path, stretch: bool, size: int, modified: int, n_bytes: int
+) -> tuple[tuple[int, int], Tensor]:
+    """The size of the image in a file that is in this state, and its pixels, reduced."""
+    return image_size(path), _reduced(read_source(path, size, stretch), size)
+
+
+def _reduced(pixels: np.ndarray, size: int) -> Tensor:
+    """Pixels (H, W, 3) as uint8 (3, h, w)."""
+    return resize(pixels, working_shape(pixels.shape[:2], size))

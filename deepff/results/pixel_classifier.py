@@ -15,6 +15,9 @@ from deepff.runtime import distributed
 from deepff.runtime.distributed import gather_rows
 from deepff.runtime.parallel import in_parallel
 
+# Rows are not divided by less than this length.
+_SHORTEST = 1e-6
+
 
 @dataclass(frozen=True)
 class PixelClassifier:
@@ -57,8 +60,9 @@ class PixelClassifier:
         logits = self.bias.to(rows[0])[:, None, None].expand(-1, *shape)
         split = self.weights.to(rows[0]).split([source.channels for source in self.sources], dim=1)
         for own, grid, weights in zip(rows, grids, split, strict=True):
-            # The classifier is linear, so its maps are interpolated and not the channels.
-            logits = logits + interpolated(unit_rows(own) @ weights.T, grid, shape)
+            # The classifier is linear: its maps are scaled and interpolated, and not the channels.
+            scores = own @ weights.T / own.norm(dim=1, keepdim=True).clamp_min(_SHORTEST)
+            logits = logits + interpolated(scores, grid, shape)
         return functional.pad(logits, (0, 0, 0, 0, 1, 0)).softmax(0)[1:]
 
     @torch.no_grad()
@@ -85,7 +89,7 @@ def image_grids(activations: Sequence[Activations]) -> list[list[tuple[int, int]
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows at length 1; rows of zeros as they are."""
-    return functional.normalize(rows, dim=1, eps=1e-6)
+    return functional.normalize(rows, dim=1, eps=_SHORTEST)
 
 
 def interpolated(rows: Tensor, grid: tuple[int, int], shape: tuple[int, int]) -> Tensor:

@@ -23,6 +23,7 @@ from deepff.features.extraction import extract_layers
 from deepff.features.layers import map_layers, resolve_layer
 from deepff.features.loading import load_backbone
 from deepff.images.reading import read_image
+from deepff.regions.dense_crf import crf_kernels
 from deepff.regions.guided_crf import refined_labels, refined_masks
 from deepff.regions.parts import object_shares, part_probabilities, refined_parts
 from deepff.regions.refine import refined
@@ -226,7 +227,7 @@ def test_refined_parts_meet_at_the_edge_of_the_image_and_keep_to_the_object(edge
     p[:, 4:28, 4:40] = 0.9
     maps = torch.zeros(2, 8, 12)
     maps[0, :, :6], maps[1, :, 6:] = 1.0, 1.0
-    found = refined_parts(image, p, maps)
+    found = refined_parts(crf_kernels(image[None]), p, maps)
     torch.testing.assert_close(found.sum(0, keepdim=True), p)
     labels = refined_labels(found)
     expected = torch.zeros(32, 48, dtype=torch.uint8)
@@ -278,6 +279,7 @@ def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
         refined(photo, whole.normalized(i), limits[i], "dense-crf")
         for i, photo in enumerate(photos)
     ]
+    kernels = [crf_kernels(torch.tensor(p).permute(2, 0, 1)[None] / 255) for p in photos]
     cells = torch.cat(
         [object_shares(p, image.grid) for p, image in zip(objects, features.images, strict=True)]
     )
@@ -285,8 +287,8 @@ def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
     for k in (3, 5):
         parts, _ = factorize_inside(features, cells, k)
         found = [
-            refined_parts(photo, p, parts.heatmaps.grid(i))
-            for i, (photo, p) in enumerate(zip(photos, objects, strict=True))
+            refined_parts(own, p, parts.heatmaps.grid(i))
+            for i, (own, p) in enumerate(zip(kernels, objects, strict=True))
         ]
         ours.append(quality([refined_masks(p) for p in found], cars, truth))
         H = NMF(k, random_state=0).fit_transform(head.blocks)

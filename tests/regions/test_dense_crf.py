@@ -9,13 +9,16 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.regions.dense_crf import (
-    PermutohedralLattice,
     bilateral_kernel,
+    crf_kernels,
     dense_crf,
     mean_field,
+    normalized_kernel,
+    refined_by_kernels,
     smoothness_kernel,
 )
 from deepff.regions.guided_crf import refined_labels, unary_probabilities
+from deepff.regions.lattice import PermutohedralLattice
 
 
 def exact_mean_field(
@@ -109,7 +112,8 @@ def test_mean_field_with_an_exact_bilateral_kernel_is_the_brute_force_one() -> N
     def kernel(labels: torch.Tensor) -> torch.Tensor:
         return (labels.flatten(2) @ matrix).view_as(labels)
 
-    found = mean_field(torch.from_numpy(unary)[None], [(5.0, kernel)], n_iter=5)[0]
+    normalized = normalized_kernel(kernel, torch.from_numpy(image)[None])
+    found = mean_field(torch.from_numpy(unary)[None], [(5.0, normalized)], n_iter=5)[0]
     expected = exact_mean_field(image, unary, [(5.0, sigmas)], n_iter=5)
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
@@ -204,6 +208,17 @@ def test_two_factors_each_snap_to_their_own_colour() -> None:
     labels = refined_labels(dense_crf(image, unary))
     assert iou(labels == 1, truth[0]) > 0.98
     assert iou(labels == 2, truth[1]) > 0.98
+
+
+def test_kernels_serve_several_maps_of_an_image() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2, 3, 30, 40, generator=generator)
+    kernels = crf_kernels(images)
+    for k in (1, 3):
+        unary = torch.rand(2, k + 1, 6, 8, generator=generator).softmax(1)[:, 1:]
+        for weight in (5.0, 8.0):
+            together = refined_by_kernels(kernels, unary, bilateral_weight=weight)
+            assert torch.equal(together, dense_crf(images, unary, bilateral_weight=weight))
 
 
 def test_a_batch_is_its_images_one_by_one() -> None:

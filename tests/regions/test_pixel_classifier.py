@@ -12,6 +12,7 @@ from deepff.regions.pixel_classifier import (
     fit_pixel_classifier,
     label_confidence,
     principal_components,
+    sample_cells,
 )
 from deepff.results.pixel_classifier import PixelClassifier
 
@@ -75,7 +76,7 @@ def taught(
     """Fitted to ``labels``, (k, h, w) each, in every round."""
     return fit_pixel_classifier(
         activations,
-        SOURCES,
+        sample_cells(activations, SOURCES),
         len(labels[0]),
         lambda index, last: labels[index],
         no_doubt,
@@ -156,7 +157,9 @@ def test_later_rounds_get_the_classifier_s_own_probabilities() -> None:
         seen.append((index, last is None))
         return truth[index][None].float() if last is None else (last > 0.5).float()
 
-    classifier = fit_pixel_classifier(activations, SOURCES, 1, labels, no_doubt, rounds=2)
+    classifier = fit_pixel_classifier(
+        activations, sample_cells(activations, SOURCES), 1, labels, no_doubt, rounds=2
+    )
     assert classifier is not None
     assert sorted(seen) == sorted((i, first) for i in range(4) for first in (True, False))
 
@@ -172,7 +175,7 @@ def test_doubt_leaves_open_what_the_first_labels_miss() -> None:
 
         classifier = fit_pixel_classifier(
             activations,
-            SOURCES,
+            sample_cells(activations, SOURCES),
             1,
             lambda index, last: rest[index][None].float(),
             doubts,
@@ -225,7 +228,7 @@ def test_fit_logistic_finds_the_optimum() -> None:
     confidence = torch.rand(200, generator=generator)
     fitted = fit_logistic(features, targets, confidence)
     assert fitted is not None
-    weights, bias = (x.clone().requires_grad_() for x in fitted)
+    weights, bias = (x.clone().requires_grad_() for x in (fitted[:, :-1], fitted[:, -1]))
     is_object = targets.sum(1) > 0.5
     count = torch.where(is_object, confidence / confidence[is_object].sum(), 0)
     count += torch.where(is_object, 0, confidence / confidence[~is_object].sum())
@@ -237,6 +240,9 @@ def test_fit_logistic_finds_the_optimum() -> None:
     assert weights.grad is not None and bias.grad is not None
     assert weights.grad.abs().max() < 1e-4
     assert bias.grad.abs().max() < 1e-4
+    again = fit_logistic(features, targets, confidence, start=torch.randn(2, 6))
+    assert again is not None
+    assert torch.allclose(again, fitted, atol=1e-2)
 
 
 def test_principal_components_are_those_of_the_covariance() -> None:
