@@ -2,7 +2,7 @@
 match over seeds.
 
     python benchmarks/semi_nmf.py --images ICOSEG VOC CARS [--k 2 4 6 8 10] [--seeds 8]
-        [--only time] [--only match]
+        [--only time | match] [--cache FOLDER]
 
 Time: `SemiNMF` and 300 iterations of the multiplicative updates (Ding, Li & Jordan 2010, from their
 start, k-means and 0.2, whose time is not counted) take turns on the same matrix and thread; the
@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
 
-ROWS = 15_000
+ROWS = 25_088
 # Of three folders: which layer of which.
 SIGNED = (
     ("blocks.6.0", 0),
     ("blocks.6.0", 1),
     ("blocks.6.0", 2),
     ("blocks.5.3", 1),
-    ("blocks.4.2", 0),
+    ("conv_head", 0),
 )
 RELU = "blocks.6.0.bn1"
 DING_ITERATIONS = 300
@@ -41,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=Path, nargs=3, required=True, help="three folders")
     parser.add_argument("--k", type=int, nargs="+", default=[2, 4, 6, 8, 10])
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--cache", type=Path, help="keep activations here for another run")
     parser.add_argument("--only", choices=["time", "match"])
     return parser.parse_args()
 
@@ -121,7 +122,7 @@ def matrices() -> Iterator[tuple[str, Tensor, Tensor]]:
         needed = 2 * ROWS // (layers[0].grid[0] * layers[0].grid[1])
         files = find_images(OPTIONS.images[place])
         files = files[:: max(1, len(files) // needed)][:needed]
-        found, _ = extract_layers(files, backbone, layers)
+        found, _ = extract_layers(files, backbone, layers, cache=OPTIONS.cache)
         signed, relu = (one.rows[:ROWS].clone() for one in found)
         yield f"{path}, {OPTIONS.images[place].name}, {tuple(signed.shape)}", signed, relu
 
