@@ -15,7 +15,12 @@ TIMES = re.compile(r"\(t=[^)]*\)")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_shows_what_it_is_kept_with(path: Path) -> None:
+def test_a_notebook_shows_what_it_is_kept_with(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # As where there is no network and nothing was downloaded before.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
     kept = nbformat.read(path, as_version=4)
     run = nbclient.NotebookClient(nbformat.read(path, as_version=4), timeout=300).execute()
     for before, after in zip(kept.cells, run.cells, strict=True):

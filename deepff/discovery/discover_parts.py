@@ -21,7 +21,12 @@ from deepff.discovery.arguments import (
 )
 from deepff.discovery.choose_k import Selection, select_k
 from deepff.discovery.classify import Cells, classify_object, classify_parts
-from deepff.discovery.contrast import BorderWeights, contrast_layers, contrast_object
+from deepff.discovery.contrast import (
+    BorderWeights,
+    contrast_layers,
+    contrast_object,
+    weighable,
+)
 from deepff.discovery.object_parts import (
     factorize_filled,
     factorize_inside,
@@ -90,7 +95,8 @@ def discover_parts(
         The number of parts; several give one factorization each. "auto" takes the largest up to 6
         on which two halves of the images agree (:func:`deepff.discovery.choose_k.select_k`).
     layer : str, optional
-        Where parts are told apart; by default :func:`deepff.discovery.object_parts.part_layer`.
+        Where parts are told apart, by sign if it is signed; by default
+        :func:`deepff.discovery.object_parts.part_layer`.
     model, size, random_state, batch_size, cache, memory, device, amp, stretch, progress
         As for :func:`deepff.discover`.
 
@@ -126,7 +132,7 @@ def discover_parts(
     backbone = opened_backbone(model, device)
     layer_map = map_layers(backbone, size)
     object_layers = contrast_layers(layer_map)
-    own_layer = layer_map.resolve(layer) if layer else part_layer(layer_map)
+    own_layer = weighable([layer_map.resolve(layer) if layer else part_layer(layer_map)])[0]
     check_factor_counts(counts, [own_layer])
     check_activations(layer_map, [own_layer, *object_layers], by_nmf=False)
     classified = pixel_layers(layer_map)

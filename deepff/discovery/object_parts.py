@@ -181,17 +181,19 @@ def part_layer(layer_map: LayerMap) -> Layer:
 
     Of the stage and stride of the coarser of :func:`deepff.discovery.contrast.contrast_layers` the
     last map that is nowhere negative, depthwise ones included: ``blocks.6.0.bn2`` of
-    EfficientNet-Lite0, ``conv5_4`` of VGG-19, ``layer4`` of ResNet-101.
+    EfficientNet-Lite0, ``conv5_4`` of VGG-19, ``layer4`` of ResNet-101. Where that is signed, it
+    is the part layer itself, by sign.
     """
-    _, coarser = contrast_layers(layer_map)
+    coarser = contrast_layers(layer_map)[-1]
     stage = coarser.path.partition(".")[0]
-    return [
+    suitable = [
         layer
         for layer in layer_map.layers
         if layer.non_negative
         and layer.stride == coarser.stride
         and layer.path.partition(".")[0] == stage
-    ][-1]
+    ]
+    return suitable[-1] if suitable else coarser
 
 
 def _fit(

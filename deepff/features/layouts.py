@@ -133,6 +133,9 @@ class Layout:
                 "the layer's map was made by your own function, which cannot be undone; name a "
                 "layer whose output is a map or tokens"
             )
+        if self.by_sign:
+            positive, negative = maps.chunk(2, dim=1)
+            maps = positive - negative
         values = tensor_of(output)
         assert values is not None, "the layer was found by such an output"
         new = maps.to(values.dtype)

@@ -19,10 +19,12 @@ from deepff.features.backbone import Backbone
 from deepff.features.building import (
     IMAGENET,
     LITE,
+    OPTIONAL,
     Built,
     build,
     lite_install,
     lite_module,
+    optional_install,
 )
 from deepff.features.checkpoints import read_state_dicts
 from deepff.features.fingerprint import structure_fingerprint
@@ -199,11 +201,10 @@ def available_models() -> list[ModelInfo]:
     last = "last non-negative map"
     models.append(ModelInfo("torchvision/NAME", last, "torchvision's file of weights"))
     models.append(ModelInfo("timm/NAME", last, "timm's file of weights"))
-    keys = "keys of the last attention, or the last map"
-    if find_spec("transformers"):
-        models.append(ModelInfo("hf/OWNER/NAME", keys, "transformers' files of weights"))
-    if find_spec("open_clip"):
-        models.append(ModelInfo("open_clip/NAME/TAG", keys, "open_clip's file of weights"))
+    for name, library in (("hf/OWNER/NAME", "hf"), ("open_clip/NAME/TAG", "open_clip")):
+        files = f"{OPTIONAL[library]}'s files of weights"
+        download = files if find_spec(OPTIONAL[library]) else optional_install(library)
+        models.append(ModelInfo(name, "keys of the last attention, or the last map", download))
     return models
 
 

@@ -128,6 +128,6 @@ def test_what_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_
         load_backbone("open_clip/ViT-B-32/laion")
     with pytest.raises(InputError, match="images of 3 channels"):
         load_backbone("open_clip/ViT-B-32", channels=1)
-    monkeypatch.setitem(building.OPTIONAL, "hf", ("not-there", "module_that_is_not_there"))
-    with pytest.raises(InputError, match="run: pip install not-there"):
+    monkeypatch.setitem(building.OPTIONAL, "hf", "module_not_there")
+    with pytest.raises(InputError, match=r"run: pip install 'deepff\[module_not_there\]'"):
         load_backbone("hf/facebook/dinov2-small")

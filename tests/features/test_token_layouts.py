@@ -193,6 +193,9 @@ def test_a_layer_by_sign_has_both_parts_of_every_channel() -> None:
     signed, apart = forward_to_layers(backbone, layers, images(2, 3, 64, 32))
     assert layers[0].minimum < 0 == layers[1].minimum and layers[1].channels == 48
     torch.testing.assert_close(apart, torch.cat([signed.relu(), (-signed).relu()], dim=1))
+    layout, output = layers[1].layout, torch.randn(2, 4 * 2 + 1, 24)
+    again = layout.to_output(layout.to_map(output, (64, 32), 16), output)
+    torch.testing.assert_close(again, output)
     keys = layer_map.resolve("blocks.0.attn.qkv:keys:signs")
     assert (keys.module, keys.channels) == ("blocks.0.attn.qkv", 48)
 
