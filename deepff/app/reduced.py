@@ -70,4 +70,4 @@ def _reduced_factorization(found: Factorization, side: int) -> Factorization:
 
 def _reduced_maps(maps: HeatMaps, side: int) -> HeatMaps:
     sizes = [photo_shape(size, side) for size in maps.image_sizes]
-    return HeatMaps(maps.coefficients, maps.grids, sizes, maps.scale)
+    return HeatMaps(maps.coefficients, maps.grids, sizes, maps.scale, maps.extents)

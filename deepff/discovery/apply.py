@@ -95,8 +95,8 @@ def apply(
     of_cells = next((found.sources for found in bank.classifiers.values()), ())
     # Parts are found by their classifier alone.
     of_factors = () if bank.parts_of is not None else bank.sources
-    paths = list(dict.fromkeys(source.layer for source in (*of_factors, *of_cells)))
-    layers = [layer_map.resolve(path) for path in paths]
+    places = {source.layer: source.places for source in (*of_factors, *of_cells)}
+    layers = [replace(layer_map.resolve(path), places=own) for path, own in places.items()]
     watch.lap("loading the network")
     extracted, skipped = extract_layers(
         files,
@@ -110,7 +110,7 @@ def apply(
         progress=progress,
     )
     watch.lap("network")
-    by_path = dict(zip(paths, extracted, strict=True))
+    by_path = dict(zip(places, extracted, strict=True))
     activations = [by_path[source.layer] for source in of_factors]
     cells = [by_path[source.layer] for source in of_cells]
     factorizations = {
@@ -173,7 +173,7 @@ def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> 
 
 
 def _rescaled(maps: HeatMaps, scale: Tensor) -> HeatMaps:
-    return HeatMaps(maps.coefficients, maps.grids, maps.image_sizes, scale)
+    return HeatMaps(maps.coefficients, maps.grids, maps.image_sizes, scale, maps.extents)
 
 
 def _scaled_by(weights: Tensor | None) -> Any:

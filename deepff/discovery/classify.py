@@ -135,11 +135,11 @@ def classify_parts(
         def first(index: int) -> Tensor:
             kernels = cells.photos.kernels(index)
             if object_labels is None:
-                return refined_by_kernels(kernels, shares.grid(index)[None])[0]
-            return refined_parts(kernels, object_labels(index), shares.grid(index))
+                return refined_by_kernels(kernels, shares.covering(index)[None])[0]
+            return refined_parts(kernels, object_labels(index), shares.covering(index))
 
         def doubt(index: int) -> Tensor:
-            return shares.grid(index).sum(0) if of_object is None else of_object.doubt(index)
+            return shares.covering(index).sum(0) if of_object is None else of_object.doubt(index)
 
         return _Lesson(first, doubt, _PART_ROUNDS)
 

@@ -23,6 +23,7 @@ from deepff.features.pixel_layers import stride_layers
 from deepff.features.probe import by_sign
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.sampling import sampled
 from deepff.runtime import distributed
 from deepff.runtime.distributed import all_reduce_sum, gather_rows
 
@@ -255,8 +256,8 @@ def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) 
     factors = [object_factor(*pair) for pair in zip(activations, weights, strict=True)]
     components = torch.cat([f.components * f.heatmaps.scale for f in factors], dim=1)
     unit_maps = [
-        HeatMaps(f.coefficients / f.heatmaps.scale, f.heatmaps.grids, f.heatmaps.image_sizes)
-        for f in factors
+        HeatMaps(m.coefficients / m.scale, m.grids, m.image_sizes, extents=m.extents)
+        for m in (f.heatmaps for f in factors)
     ]
     relative_error = math.sqrt(sum(f.relative_error**2 for f in factors) / len(factors))
     return Factorization(
@@ -267,7 +268,7 @@ def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) 
 def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
     """One object map from those of several layers: their geometric mean, √(H₁ · H₂) for two.
 
-    They are upsampled bilinearly to the finest grid, that with the most cells over the set. What is
+    They are sampled bilinearly on the finest grid, that with the most cells over the set. What is
     off in one layer is off in the result.
 
     Parameters
@@ -296,10 +297,12 @@ def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
         raise InputError("maps of different images cannot be fused; give layers of the same set")
     finest = max(maps, key=lambda m: len(m.coefficients))
     fused = []
-    for index, grid in enumerate(finest.grids):
-        layers = torch.stack([m.upsampled(index, grid) for m in maps])
+    for index, (grid, onto) in enumerate(zip(finest.grids, finest.extents, strict=True)):
+        layers = torch.stack([sampled(m.grid(index), grid, m.extents[index], onto) for m in maps])
         fused.append((layers ** (1 / len(maps))).prod(0).flatten())
-    return HeatMaps(torch.cat(fused)[:, None], finest.grids, finest.image_sizes)
+    return HeatMaps(
+        torch.cat(fused)[:, None], finest.grids, finest.image_sizes, extents=finest.extents
+    )
 
 
 def contrast_layers(layer_map: LayerMap) -> list[Layer]:

@@ -39,6 +39,7 @@ from deepff.features.extraction import extract_layers
 from deepff.features.later import OpenLayer
 from deepff.features.layers import Layer, LayerMap, map_layers
 from deepff.features.pixel_layers import pixel_layers
+from deepff.features.placing import place
 from deepff.features.shares import own_share
 from deepff.features.source import FeatureSource
 from deepff.images.sources import Images, given_images
@@ -179,9 +180,13 @@ def discover(
     check_factor_counts(plan.factor_counts, layers)
     check_activations(layer_map, layers, plan.estimator(1).needs_non_negative)
     classified = pixel_layers(layer_map) if plan.is_classified else []
-    every = [*layers, *(x for x in classified if x.path not in {y.path for y in layers})]
+    every = list({x.path: x for x in (*layers, *classified)}.values())
     coarsest_stride = max(x.stride for x in every)
     watch.lap("loading the network")
+    every = place(backbone, every, cache)
+    placed = {x.path: x for x in every}
+    layers, classified = ([placed[x.path] for x in given] for given in (layers, classified))
+    watch.lap("placing cells")
     extracted, skipped = extract_layers(
         own_share(files, size),
         backbone,

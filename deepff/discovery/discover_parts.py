@@ -39,6 +39,7 @@ from deepff.features.activations import Activations
 from deepff.features.extraction import extract_layers
 from deepff.features.layers import Layer, map_layers
 from deepff.features.pixel_layers import pixel_layers
+from deepff.features.placing import place
 from deepff.features.source import FeatureSource
 from deepff.images.sources import Images, given_images
 from deepff.options import (
@@ -136,10 +137,10 @@ def discover_parts(
     check_factor_counts(counts, [own_layer])
     check_activations(layer_map, [own_layer, *object_layers], by_nmf=False)
     classified = pixel_layers(layer_map)
-    layers = list(
-        {layer.path: layer for layer in (own_layer, *object_layers, *classified)}.values()
-    )
+    every = {layer.path: layer for layer in (own_layer, *object_layers, *classified)}
     watch.lap("loading the network")
+    layers = place(backbone, list(every.values()), cache)
+    watch.lap("placing cells")
     extracted, skipped = extract_layers(
         files,
         backbone,
@@ -156,9 +157,11 @@ def discover_parts(
     by_path = {layer.path: found for layer, found in zip(layers, extracted, strict=True)}
     coarsest_stride = max(layer.stride for layer in layers)
 
+    placed = {layer.path: layer for layer in layers}
+
     def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
         return tuple(
-            FeatureSource.of(backbone, layer, size, amp, coarsest_stride, stretch)
+            FeatureSource.of(backbone, placed[layer.path], size, amp, coarsest_stride, stretch)
             for layer in layers
         )
 
@@ -219,7 +222,7 @@ def _object_cells(
     with track("object", len(activations.images), enabled=progress) as advance:
         found = object_probabilities(whole, _CELLS)
         for image, probability in zip(activations.images, found, strict=True):
-            shares.append(object_shares(probability, image.grid))
+            shares.append(object_shares(probability, image.grid, image.extent))
             advance(1)
     return torch.cat(shares)
 

@@ -22,6 +22,7 @@ from deepff.features.activations import Activations
 from deepff.features.backbone import Backbone
 from deepff.features.extraction import extract_layers
 from deepff.features.layers import Layer
+from deepff.features.placing import place
 from deepff.features.source import FeatureSource
 from deepff.options import Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, crf_kernels
@@ -128,7 +129,7 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     if not truth.images:
         raise InputError(f"{truth.name} has no images")
     every = (network.layer, *network.object_layers, *network.cell_layers)
-    layers = list({one.path: one for one in every}.values())
+    layers = place(network.backbone, list({one.path: one for one in every}.values()), network.cache)
     extracted, skipped = extract_layers(
         [item.image for item in truth.images],
         network.backbone,
@@ -147,8 +148,9 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
         found, _ = contrast_object([by_path[x.path] for x in network.object_layers])
     if found is not None and network.cell_layers:
         coarsest_stride = max(layer.stride for layer in layers)
+        placed = {layer.path: layer for layer in layers}
         sources = [
-            FeatureSource.of(network.backbone, x, network.size, False, coarsest_stride)
+            FeatureSource.of(network.backbone, placed[x.path], network.size, False, coarsest_stride)
             for x in network.cell_layers
         ]
         of_cells = [by_path[x.path] for x in network.cell_layers]
@@ -250,7 +252,7 @@ def contrast_masks(
         limit = limits[index] / maps.scale
         own[by_crf] = finished(refined_densely(kernels, maps.normalized(index)[None], limit))
         if classified is not None:
-            probabilities = classes_by_kernels(kernels, classified.grid(index))
+            probabilities = classes_by_kernels(kernels, classified.covering(index))
             own[by_classifier] = finished(probabilities[None])
         return own
 

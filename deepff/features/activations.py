@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
+from deepff.features.places import Extent
 from deepff.images.files import ImageFile
 from deepff.images.sources import SetImage, Source, read_source
 
@@ -31,6 +32,8 @@ class ImageRecord:
     stretch : bool
         Whether its largest value is read as white, as for
         :func:`deepff.images.reading.read_picture`.
+    extent : ((top, bottom), (left, right)) or None
+        What the grid lies on, as shares of the image's sides; None where that is the image.
     """
 
     name: str
@@ -39,6 +42,7 @@ class ImageRecord:
     grid: tuple[int, int]
     digest: str | None = None
     stretch: bool = False
+    extent: Extent | None = None
 
     @property
     def path(self) -> Path | None:

@@ -83,8 +83,18 @@ def plan(
             if shape not in grids:
                 grids[shape] = _grids(backbone, layers, shape)
             records = tuple(
-                ImageRecord(file.name, file.source, own_size, grid, digest, stretch)
-                for grid in grids[shape]
+                ImageRecord(
+                    file.name,
+                    file.source,
+                    own_size,
+                    grid,
+                    digest,
+                    stretch,
+                    None
+                    if layer.places is None
+                    else layer.places.extent(layer.stride, shape, grid),
+                )
+                for layer, grid in zip(layers, grids[shape], strict=True)
             )
             planned.append(PlannedImage(records, shape, digest if once_each else file.name))
     return planned, reasons

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +235,8 @@ def _entries(index: sqlite3.Connection) -> dict[str, _Entry]:
 
 
 def _key_fields(source: FeatureSource) -> dict[str, Any]:
-    """All fields, but without those at their default, which older caches do not know."""
-    values = asdict(source)
+    """All fields that values depend on, without those at their default, which older caches lack."""
+    values = asdict(replace(source, places=None))
     return {f.name: values[f.name] for f in fields(source) if values[f.name] != f.default}
 
 

@@ -24,7 +24,7 @@ class LayoutError(Exception):
 
 
 def run_network(backbone: Backbone, batch: Tensor) -> None:
-    """Run a network, whose hooks take what they need, without gradient.
+    """Run a network, whose hooks take what they need; with gradient where the batch requires it.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def run_network(backbone: Backbone, batch: Tensor) -> None:
         It needs a contiguous batch.
     """
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(batch.requires_grad):
             backbone.network(batch, **_options(backbone.network))
     except (StopForwardError, torch.OutOfMemoryError):
         raise

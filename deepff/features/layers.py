@@ -286,7 +286,7 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
     Returns
     -------
     list of Tensor
-        For each layer (b, channels, h, w), without gradient.
+        For each layer (b, channels, h, w), with gradient where the batch requires it.
 
     Raises
     ------

@@ -27,6 +27,7 @@ from deepff.features.layouts import (
     stride_of,
     tensor_of,
 )
+from deepff.features.places import Places
 
 if TYPE_CHECKING:
     from deepff.features.backbone import Backbone
@@ -60,6 +61,9 @@ class Layer:
         How the module's output holds the map.
     input_size : int or None
         The side of the square images that the network takes, where it takes no others.
+    places : Places or None
+        Where its cells look, once :func:`deepff.features.placing.place` has measured it; None where
+        they look at the pixels that they cover.
     """
 
     path: str
@@ -71,6 +75,7 @@ class Layer:
     calls: int
     layout: Layout = CHANNELS_FIRST
     input_size: int | None = None
+    places: Places | None = None
 
     @property
     def module(self) -> str:

@@ -11,6 +11,7 @@ from deepff.features.backbone import Backbone
 from deepff.features.layers import Layer
 from deepff.features.layouts import CHANNELS_FIRST, declared
 from deepff.features.loading import load_backbone
+from deepff.features.places import Places
 from deepff.options import Device
 
 
@@ -53,6 +54,8 @@ class FeatureSource:
     structure : str
         Of a module of one's own, the fingerprint of how it is built: networks that differ only in
         what has no weights, such as an activation's slope, give other activations.
+    places : Places or None
+        As of :class:`deepff.features.layers.Layer`; None, too, in what older versions saved.
     """
 
     model: str
@@ -72,6 +75,7 @@ class FeatureSource:
     tokens: int | str | None = None
     square: bool = False
     structure: str = ""
+    places: Places | None = None
 
     @classmethod
     def of(
@@ -105,13 +109,17 @@ class FeatureSource:
             tokens=declared(backbone.tokens),
             square=layer.input_size is not None,
             structure=backbone.structure,
+            places=layer.places,
         )
 
     @classmethod
     def from_dict(cls, fields: dict) -> "FeatureSource":
         """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
         triples = {name: tuple(fields[name]) for name in ("mean", "std")}
-        return cls(**{**fields, **triples})
+        places = fields.get("places")
+        return cls(
+            **{**fields, **triples, "places": None if places is None else Places.from_dict(places)}
+        )
 
     def runs_in_amp(self, device: torch.device) -> bool:
         """Whether to run in mixed precision there: where it was used, and the device has it."""

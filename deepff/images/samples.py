@@ -1,6 +1,6 @@
 """The sample set: photographs that scikit-image carries in its package, in several framings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,6 +83,8 @@ FRAMINGS: dict[str, tuple[Framing, ...]] = {
 }
 """Each image of the set by its name: its pieces, side by side."""
 
+_FILES = tuple(dict.fromkeys(piece.file for pieces in FRAMINGS.values() for piece in pieces))
+
 
 def sample_images() -> list[ImageItem]:
     """The sample set, made when it is read.
@@ -102,8 +104,8 @@ def sample_image(name: str) -> ImageItem | None:
     return ImageItem(_SampleSet(), names.index(name), name) if name in FRAMINGS else None
 
 
-def photographs() -> dict[str, Path]:
-    """The photographs behind the sample set, by file name.
+def photographs(names: Iterable[str] = _FILES) -> dict[str, Path]:
+    """Photographs that scikit-image carries, by file name; by default those of the sample set.
 
     Raises
     ------
@@ -112,8 +114,7 @@ def photographs() -> dict[str, Path]:
     """
     spec = find_spec("skimage")  # importing it would take a second
     folders = spec.submodule_search_locations if spec else None
-    files = dict.fromkeys(piece.file for pieces in FRAMINGS.values() for piece in pieces)
-    found = {name: Path(folder, "data", name) for folder in folders or [] for name in files}
+    found = {name: Path(folder, "data", name) for folder in folders or [] for name in names}
     if not found or not all(path.is_file() for path in found.values()):
         raise InputError("the sample images come with scikit-image: pip install scikit-image")
     return found

@@ -231,7 +231,7 @@ def _part_regions(
         object_bands = _probabilities(result.object, object_factor, options, crf_size)
 
     def regions(index: int) -> Regions:
-        maps, size = heatmaps.grid(index), heatmaps.image_sizes[index]
+        maps, size = heatmaps.covering(index), heatmaps.image_sizes[index]
         if crf:
             photo = _photo(result, index, crf_size or DENSE_CRF_SIZE)
             maps = dense_crf(
@@ -289,7 +289,7 @@ def _probabilities(
 
 def _classified(result: Run, maps: HeatMaps, size: int, index: int) -> Bands:
     photo = _photo(result, index, size)
-    found = refined_classes(photo, maps.grid(index), size)
+    found = refined_classes(photo, maps.covering(index), size)
     return partial(bands, found, maps.image_sizes[index])
 
 

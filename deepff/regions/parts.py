@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from deepff.features.places import Extent
 from deepff.regions.dense_crf import CrfKernels, refined_by_kernels
+from deepff.results.sampling import cell_means
 
 # A pixel's share of a part is never 0, so that the image's edges can overrule it.
 _EVEN_SHARE = 0.02
@@ -64,7 +66,9 @@ def refined_parts(kernels: CrfKernels, object_probability: Tensor, maps: Tensor)
     return object_probability * refined / refined.sum(0)
 
 
-def object_shares(object_probability: Tensor, grid: tuple[int, int]) -> Tensor:
+def object_shares(
+    object_probability: Tensor, grid: tuple[int, int], extent: Extent | None = None
+) -> Tensor:
     """The share of each cell of a grid that is object: where its probability is 1/2 or more.
 
     Parameters
@@ -72,6 +76,8 @@ def object_shares(object_probability: Tensor, grid: tuple[int, int]) -> Tensor:
     object_probability : Tensor, (1, H, W)
     grid : (h, w)
         In cells.
+    extent : Extent, optional
+        What the grid lies on; by default the image.
 
     Returns
     -------
@@ -79,4 +85,4 @@ def object_shares(object_probability: Tensor, grid: tuple[int, int]) -> Tensor:
         Row-major, as rows of A.
     """
     mask = (object_probability >= 0.5).float()
-    return functional.adaptive_avg_pool2d(mask, grid).flatten()
+    return cell_means(mask, grid, extent).flatten()

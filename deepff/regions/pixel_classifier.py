@@ -25,7 +25,8 @@ from deepff.regions.dense_crf import (
     refined_by_kernels,
 )
 from deepff.regions.guided_crf import as_image_batch
-from deepff.results.pixel_classifier import PixelClassifier, image_grids, interpolated, unit_rows
+from deepff.results.pixel_classifier import PixelClassifier, image_records, interpolated, unit_rows
+from deepff.results.sampling import cell_means, covering, sampled
 from deepff.runtime.distributed import from_first_rank, gather_rows, rows_before
 from deepff.runtime.parallel import in_parallel
 
@@ -109,7 +110,7 @@ def fit_pixel_classifier(
     """
     cells = cell_layer(sample.sources)
     layers = [layer.image_rows for layer in activations]
-    grids = image_grids(activations)
+    records = image_records(activations)
     indices = list(sample.places)
     images = activations[cells].images
     costs = [_CRF_BYTES + _PHOTO_BYTES * math.prod(images[index].size) for index in indices]
@@ -119,14 +120,15 @@ def fit_pixel_classifier(
     def cell_labels(position: int) -> Tensor:
         """The shares of the classes in the sampled cells of an image, and how much they count."""
         index = indices[position]
+        image = images[index]
         last = None
         if classifier is not None:
-            last = classifier.probabilities([rows[index] for rows in layers], grids[index])
-        shape = grids[index][cells]
-        shares = functional.adaptive_avg_pool2d(labels(index, last)[None], shape)[0]
+            found = classifier.probabilities([rows[index] for rows in layers], records[index])
+            last = covering(found, image.extent)
+        shares = cell_means(labels(index, last), image.grid, image.extent)
         confidence = label_confidence(shares)
         if last is None:
-            doubt = _resized(doubts(index)[None], shape)[0].clamp(0, 1)
+            doubt = sampled(doubts(index)[None], image.grid, onto=image.extent)[0].clamp(0, 1)
             confidence = torch.where(shares.sum(0) < 0.5, confidence * (1 - doubt) ** 4, confidence)
         both = torch.cat([shares, confidence[None]]).flatten(1).T
         return both[sample.places[index].to(both.device)]
@@ -279,7 +281,7 @@ def sample_cells(
         projected = [nothing @ basis]
         for index in chosen:
             own = (unit_rows(rows[index]) - mean) @ basis
-            own = interpolated(own, layer.images[index].grid, images[index].grid)
+            own = interpolated(own, layer.images[index], images[index])
             projected.append(own.flatten(1).T[places[index].to(own.device)])
         means.append(mean)
         bases.append(basis)
@@ -308,7 +310,3 @@ def _drawn(n: int, k: int, seed: int) -> Tensor:
     """At least one and at most k of n places."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(n, generator=generator)[: max(1, k)]
-
-
-def _resized(maps: Tensor, shape: tuple[int, int]) -> Tensor:
-    return functional.interpolate(maps[None], shape, mode="bilinear", align_corners=False)[0]

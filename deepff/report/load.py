@@ -13,6 +13,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.features.activations import Activations, ImageRecord
 from deepff.features.cache import ActivationCache
+from deepff.features.places import extent_from
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
 from deepff.images.samples import sample_image
@@ -79,7 +80,9 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
             rows = torch.cat([shard[f"k{k}.classified"] for shard in shards])
             grids = [(height, width) for height, width in manifest["cells"]]
             sizes = [record.size for record in records]
-            classified = HeatMaps(rows, grids, sizes, torch.ones(k))
+            # Results of before cells were placed have none.
+            extents = [extent_from(ends) for ends in manifest.get("cell_extents") or ()] or None
+            classified = HeatMaps(rows, grids, sizes, torch.ones(k), extents)
         factorizations[k] = Factorization(
             components,
             heatmaps,
@@ -189,4 +192,5 @@ def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
         grid=tuple(entry["grid"]),
         digest=entry["digest"],
         stretch=stretch,
+        extent=extent_from(entry.get("extent")),
     )

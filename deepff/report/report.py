@@ -299,11 +299,11 @@ def _section(result: Run, k: int) -> dict[str, Any]:
 
 def _embedded(result: Run, files: list[str], colors: list[str]) -> dict[str, Any]:
     """The data that the page's script paints from."""
-    n_cells = sum(height * width for height, width in result.grids)
+    shapes = [result.heatmaps.covering(i).shape[1:] for i in range(len(result.images))]
+    n_cells = sum(height * width for height, width in shapes)
     scale = min(1.0, (MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
     grids = [
-        (max(1, round(scale * height)), max(1, round(scale * width)))
-        for height, width in result.grids
+        (max(1, round(scale * height)), max(1, round(scale * width))) for height, width in shapes
     ]
     return {
         "colors": colors,

@@ -14,6 +14,7 @@ from typing import Any
 from deepff import __version__
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
+from deepff.features.places import Extent
 from deepff.naming.classes import name_factors
 from deepff.report.report import write_report
 from deepff.results.concepts import FILE as BANK
@@ -103,6 +104,14 @@ def _cells(run: Run) -> list[tuple[int, int]] | None:
     return None
 
 
+def _cell_extents(run: Run) -> list[Extent | None] | None:
+    """What each image's grid of classified cells lies on."""
+    for found in run.factorizations.values():
+        if found.classified is not None:
+            return found.classified.extents
+    return None
+
+
 def _manifest(run: Run) -> dict[str, Any]:
     packages = ("torch", "torchvision", "timm")
     return {
@@ -131,6 +140,7 @@ def _manifest(run: Run) -> dict[str, Any]:
         "factor_names": {str(k): names for k, names in _names(run).items()},
         "unnamed": run.unnamed,
         "cells": _cells(run),
+        "cell_extents": _cell_extents(run),
         "images": [_image_entry(image) for image in run.images]
         + [{**asdict(skipped), "status": "skipped"} for skipped in run.skipped],
         "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
@@ -211,6 +221,7 @@ def _image_entry(image: ImageRecord) -> dict[str, Any]:
         "path": None if image.path is None else os.path.abspath(image.path),
         "size": image.size,
         "grid": image.grid,
+        "extent": image.extent,
         "digest": image.digest,
         "status": "used",
     }

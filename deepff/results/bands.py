@@ -5,21 +5,25 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from deepff.features.places import Extent
+from deepff.results.sampling import WHOLE, positions, sampled
 
 Band = tuple[slice, Tensor]
 
 BAND_BYTES = 2**23
 
 
-def bands(maps: Tensor, shape: tuple[int, int]) -> Iterator[Band]:
-    """Upsample maps bilinearly, with ``align_corners=False``.
+def bands(maps: Tensor, shape: tuple[int, int], extent: Extent | None = None) -> Iterator[Band]:
+    """Upsample maps bilinearly, as :func:`deepff.results.sampling.sampled` does.
 
     Parameters
     ----------
     maps : Tensor, (k, h, w), float32
     shape : (H, W)
         In pixels.
+    extent : Extent, optional
+        What the maps' grid lies on; by default the image.
 
     Yields
     ------
@@ -31,12 +35,17 @@ def bands(maps: Tensor, shape: tuple[int, int]) -> Iterator[Band]:
     height, width = shape
     n_rows = max(1, BAND_BYTES // (4 * len(maps) * width))
     if n_rows >= height:
-        yield slice(0, height), _upsampled(maps, shape)
+        yield slice(0, height), sampled(maps, shape, extent)
         return
-    wide = _upsampled(maps, (maps.shape[1], width))
+    across = None if extent is None else (WHOLE[0], extent[1])
+    wide = sampled(maps, (maps.shape[1], width), across)
     # Across first, then down, as torch does it.
     last = maps.shape[1] - 1
-    place = ((torch.arange(height) + 0.5) * (maps.shape[1] / height) - 0.5).clamp(0, last)
+    place = (
+        ((torch.arange(height) + 0.5) * (maps.shape[1] / height) - 0.5).clamp(0, last)
+        if extent is None
+        else positions(height, maps.shape[1], extent[0])
+    )
     weight = place.frac().to(maps.device)[:, None]
     above = place.long().tolist()
     first = 0
@@ -47,7 +56,3 @@ def bands(maps: Tensor, shape: tuple[int, int]) -> Iterator[Band]:
         rows = slice(first, stop)
         yield rows, torch.lerp(upper, lower, weight[rows])
         first = stop
-
-
-def _upsampled(maps: Tensor, shape: tuple[int, int]) -> Tensor:
-    return functional.interpolate(maps[None], shape, mode="bilinear", align_corners=False)[0]

@@ -6,11 +6,12 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
+from deepff.features.places import Extent
 from deepff.results.bands import Band, bands
+from deepff.results.sampling import covering, sampled
 
 
 class HeatMaps(Sequence[Tensor]):
@@ -26,6 +27,9 @@ class HeatMaps(Sequence[Tensor]):
         Each image's own size, in pixels.
     scale : Tensor, shape (k,), optional
         What counts as full strength, where another set than this one says it.
+    extents : sequence of Extent or None, optional
+        What each grid lies on, as of :class:`deepff.features.activations.ImageRecord`; by default
+        its image.
 
     Attributes
     ----------
@@ -52,6 +56,7 @@ class HeatMaps(Sequence[Tensor]):
         grids: Sequence[tuple[int, int]],
         image_sizes: Sequence[tuple[int, int]],
         scale: Tensor | None = None,
+        extents: Sequence[Extent | None] | None = None,
     ) -> None:
         offsets = [0, *accumulate(height * width for height, width in grids)]
         if len(grids) != len(image_sizes) or offsets[-1] != len(coefficients):
@@ -62,6 +67,7 @@ class HeatMaps(Sequence[Tensor]):
         self.coefficients = coefficients
         self.grids = list(grids)
         self.image_sizes = list(image_sizes)
+        self.extents: list[Extent | None] = list(extents or [None] * len(self.grids))
         self._row_slices = [slice(first, last) for first, last in pairwise(offsets)]
         largest = coefficients.abs().amax(0) if scale is None else scale.to(coefficients)
         self.scale = torch.where(largest > 0, largest, torch.ones_like(largest))
@@ -83,7 +89,7 @@ class HeatMaps(Sequence[Tensor]):
     ) -> "HeatMaps":
         """The heat maps of H, (rows, k), over the images that its rows are ordered by."""
         grids, sizes = [image.grid for image in images], [image.size for image in images]
-        return cls(coefficients, grids, sizes, scale)
+        return cls(coefficients, grids, sizes, scale, [image.extent for image in images])
 
     @property
     def n_factors(self) -> int:
@@ -120,20 +126,30 @@ class HeatMaps(Sequence[Tensor]):
     def upsampled(self, index: int, shape: tuple[int, int]) -> Tensor:
         """Image ``index``'s maps at ``shape`` pixels: (k, *shape).
 
-        Bilinear with ``align_corners=False``: the grid covers the image exactly, so the centre of
-        a cell lies at the centre of the pixels that it covers.
+        Bilinear between the places where cells look: each the centre of the pixels that the cell
+        covers, as the grid covers the image exactly, unless `extents` say otherwise.
         """
-        maps = self.grid(index)[None]
-        return functional.interpolate(maps, shape, mode="bilinear", align_corners=False)[0]
+        return sampled(self.grid(index), shape, self.extents[index])
+
+    def covering(self, index: int) -> Tensor:
+        """Image ``index``'s maps on a grid that covers it: the layer's, or a finer one where the
+        layer's lies elsewhere."""
+        return covering(self.grid(index), self.extents[index])
 
     def bands(self, index: int) -> Iterator[Band]:
         """Image ``index``'s maps at its own size, some rows at a time: `deepff.results.bands`."""
-        return bands(self.grid(index), self.image_sizes[index])
+        return bands(self.grid(index), self.image_sizes[index], self.extents[index])
 
     def alone(self, index: int) -> "HeatMaps":
         """Image ``index``'s maps as those of a set of one."""
         rows = self.coefficients[self._row_slices[index]]
-        return HeatMaps(rows, [self.grids[index]], [self.image_sizes[index]], self.scale)
+        return HeatMaps(
+            rows,
+            [self.grids[index]],
+            [self.image_sizes[index]],
+            self.scale,
+            [self.extents[index]],
+        )
 
     def normalized(
         self,
@@ -148,7 +164,7 @@ class HeatMaps(Sequence[Tensor]):
         index : int
             The image.
         shape : (height, width), optional
-            Size in pixels; by default the layer's grid.
+            Size in pixels; by default that of :meth:`covering`.
         per : "set" or "image"
             Divide each factor by its largest |value| over the set, which keeps images comparable,
             or over this image alone, which shows weak responses.
@@ -166,5 +182,5 @@ class HeatMaps(Sequence[Tensor]):
             scale = torch.where(largest > 0, largest, torch.ones_like(largest))
         else:
             raise InputError(f'per must be "set" or "image", not {per!r}')
-        maps = self.grid(index) if shape is None else self.upsampled(index, shape)
+        maps = self.covering(index) if shape is None else self.upsampled(index, shape)
         return (maps / scale[:, None, None]).clamp(-1, 1)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.features.activations import Activations
+from deepff.features.activations import Activations, ImageRecord
 from deepff.features.pixel_layers import cell_layer
 from deepff.features.source import FeatureSource
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.sampling import sampled
 from deepff.runtime import distributed
 from deepff.runtime.distributed import gather_rows
 from deepff.runtime.parallel import in_parallel
@@ -41,38 +42,38 @@ class PixelClassifier:
     bias: Tensor
     sources: tuple[FeatureSource, ...]
 
-    def probabilities(self, rows: Sequence[Tensor], grids: Sequence[tuple[int, int]]) -> Tensor:
+    def probabilities(self, rows: Sequence[Tensor], images: Sequence[ImageRecord]) -> Tensor:
         """How likely each cell of one image is each class.
 
         Parameters
         ----------
         rows : sequence of Tensor, each (cells, c)
             The image's rows of each layer.
-        grids : sequence of (h, w)
-            Of each layer.
+        images : sequence of ImageRecord
+            The image as of each layer.
 
         Returns
         -------
         Tensor, (k, h, w)
             What they lack of 1 in sum is the background's.
         """
-        shape = grids[cell_layer(self.sources)]
-        logits = self.bias.to(rows[0])[:, None, None].expand(-1, *shape)
+        cells = images[cell_layer(self.sources)]
+        logits = self.bias.to(rows[0])[:, None, None].expand(-1, *cells.grid)
         split = self.weights.to(rows[0]).split([source.channels for source in self.sources], dim=1)
-        for own, grid, weights in zip(rows, grids, split, strict=True):
+        for own, image, weights in zip(rows, images, split, strict=True):
             # The classifier is linear: its maps are scaled and interpolated, and not the channels.
             scores = own @ weights.T / own.norm(dim=1, keepdim=True).clamp_min(_SHORTEST)
-            logits = logits + interpolated(scores, grid, shape)
+            logits = logits + interpolated(scores, image, cells)
         return functional.pad(logits, (0, 0, 0, 0, 1, 0)).softmax(0)[1:]
 
     @torch.no_grad()
     def heatmaps(self, activations: Sequence[Activations]) -> HeatMaps:
         """The probabilities in every image, on the cells; over several ranks in all of theirs."""
         layers = [layer.image_rows for layer in activations]
-        grids = image_grids(activations)
+        records = image_records(activations)
         found = in_parallel(
-            lambda index: self.probabilities([rows[index] for rows in layers], grids[index]),
-            [2 * sum(4 * rows[index].numel() for rows in layers) for index in range(len(grids))],
+            lambda index: self.probabilities([rows[index] for rows in layers], records[index]),
+            [2 * sum(4 * rows[index].numel() for rows in layers) for index in range(len(records))],
         )
         none = torch.zeros(0, len(self.bias), device=activations[0].blocks[0].device)
         coefficients = gather_rows(torch.cat([none, *(maps.flatten(1).T for maps in found)]))
@@ -81,10 +82,9 @@ class PixelClassifier:
         return HeatMaps.of_images(coefficients, images, torch.ones(len(self.bias)))
 
 
-def image_grids(activations: Sequence[Activations]) -> list[list[tuple[int, int]]]:
-    """Each image's grids of all layers."""
-    records = zip(*(layer.images for layer in activations), strict=True)
-    return [[record.grid for record in of_image] for of_image in records]
+def image_records(activations: Sequence[Activations]) -> list[tuple[ImageRecord, ...]]:
+    """Each image as of all layers."""
+    return list(zip(*(layer.images for layer in activations), strict=True))
 
 
 def unit_rows(rows: Tensor) -> Tensor:
@@ -92,7 +92,9 @@ def unit_rows(rows: Tensor) -> Tensor:
     return functional.normalize(rows, dim=1, eps=_SHORTEST)
 
 
-def interpolated(rows: Tensor, grid: tuple[int, int], shape: tuple[int, int]) -> Tensor:
-    """Rows of a grid, (cells, c), as maps of another, (c, *shape), bilinearly."""
-    maps = rows.T.reshape(1, -1, *grid)
-    return functional.interpolate(maps, shape, mode="bilinear", align_corners=False)[0]
+def interpolated(rows: Tensor, image: ImageRecord, cells: ImageRecord) -> Tensor:
+    """Rows of a layer, (cells, c), as maps on the cells of another, (c, h, w), bilinearly.
+
+    The image is given as of both.
+    """
+    return sampled(rows.T.reshape(-1, *image.grid), cells.grid, image.extent, cells.extent)

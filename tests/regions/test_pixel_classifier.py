@@ -134,7 +134,7 @@ def test_probabilities_are_those_of_the_interpolated_rows() -> None:
     features = torch.cat([unit[0], upsampled.T], dim=1)
     logits = features @ classifier.weights.T + classifier.bias
     expected = functional.pad(logits, (1, 0)).softmax(1)[:, 1:].T.reshape(2, *FINE)
-    found = classifier.probabilities([fine, coarse], [FINE, COARSE])
+    found = classifier.probabilities([fine, coarse], [layer.images[1] for layer in activations])
     assert torch.allclose(found, expected, atol=1e-5)
 
 
