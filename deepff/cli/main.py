@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from deepff.cli.messages import (
     user_warnings_as_lines,
     warn,
 )
+from deepff.cli.networks import layers, models
 from deepff.cli.options import (
     FACTORIZATION,
     IMAGES,
@@ -333,53 +333,8 @@ def apply(
     summarize(result, out)
 
 
-for command in (segment, localize, export):
+for command in (segment, localize, export, models, layers):
     app.command()(command)
-
-
-@app.command()
-def models() -> None:
-    """List networks, with their default layers and what must be downloaded."""
-    from deepff.features.loading import available_models
-
-    rows = [(info.name, info.default_layer, info.download) for info in available_models()]
-    _print_table(("model", "default layer", "to download"), rows)
-
-
-@app.command()
-def layers(
-    model: Annotated[str, typer.Argument(help="Network, as `deepff models` lists it.")],
-    size: Size = SIZE,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-) -> None:
-    """List a network's layers; where they go negative, semi-NMF is used."""
-    from deepff.features.layers import list_layers
-    from deepff.features.loading import load_backbone
-
-    # Without a file the layers are those of random weights: nothing need be downloaded to see them.
-    backbone = load_backbone(
-        model, weights=weights, num_classes=num_classes, pretrained=weights is not None
-    )
-    rows = [
-        (
-            layer.name if layer.name == layer.path else f"{layer.name} ({layer.path})",
-            str(layer.channels),
-            str(layer.stride),
-            f"{layer.grid[0]} × {layer.grid[1]}",
-            str(layer.layout),
-            "never" if layer.non_negative else f"down to {layer.minimum:.2g}",
-        )
-        for layer in list_layers(backbone, size)
-    ]
-    _print_table(("layer", "channels", "stride", "grid", "layout", "negative"), rows)
-
-
-def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
 
 
 @app.command()
