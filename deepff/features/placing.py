@@ -50,9 +50,9 @@ _PHOTOGRAPHS = (
 # After so many, what is not a tenth of a cell beside the centre by a standard error is left there.
 _SCREENED = 3
 _SIDE, _LEAST_CELLS = 224, 7
-# Where a cell further looks less than this share of a cell further, cells look at the whole image,
-# which is too small then.
-_LEAST_SLOPE = 0.4
+# Where a cell further looks less than this share of a cell further, cells look at so much that the
+# image is too small.
+_LEAST_SLOPE = 0.6
 
 _measured: dict[str, Places | None] = {}
 
@@ -105,16 +105,16 @@ def measure(backbone: Backbone, layer: Layer) -> Places | None:
     try:
         if not _overlaps(backbone, layer, side):
             return None
-        found = _measured_at(backbone, layer, side)
-        if found is None and layer.input_size is None:
-            found = _measured_at(backbone, layer, layer.stride * (12 * cells // 7))
+        if layer.input_size is not None:
+            return _measured_at(backbone, layer, side, 0)
+        found = _measured_at(backbone, layer, side, _LEAST_SLOPE)
+        return found or _measured_at(backbone, layer, layer.stride * (12 * cells // 7), 0)
     except InputError:  # one's own network may take no images of this size, or have no gradient
         return None
-    return found
 
 
-def _measured_at(backbone: Backbone, layer: Layer, side: int) -> Places | None:
-    """The places on images of one size; None where cells look at all of these alike."""
+def _measured_at(backbone: Backbone, layer: Layer, side: int, least_slope: float) -> Places | None:
+    """The places on images of one size; None where these are too small, or have one cell."""
     cells = _grid(backbone, layer, (side, side))[0]
     is_halved = layer.stride & (layer.stride - 1) == 0 and cells * layer.stride == side
     spacing, centred = (
@@ -130,7 +130,7 @@ def _measured_at(backbone: Backbone, layer: Layer, side: int) -> Places | None:
             continue
         # Of 1 where a cell further is a cell further.
         slope = np.subtract(*np.mean(centres, 0)[::-1]) / (spacing * (pair[1] - pair[0]))
-        if not slope.min() >= _LEAST_SLOPE:
+        if not slope.min() > least_slope:
             return None
         offset, error = _offsets(np.array(centres), pair, side, spacing)
         if (np.abs(offset - centred) - error < SHARE * spacing).all():
