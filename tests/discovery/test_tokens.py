@@ -59,3 +59,29 @@ def test_a_transformer_of_one_size_takes_images_at_its_own(photos, tmp_path):
     new = deepff.apply(result.bank, photos, model=network)
     assert new.grids == result.grids
     torch.testing.assert_close(new.coefficients, result.coefficients, rtol=1e-3, atol=1e-4)
+
+
+def test_the_object_and_its_parts_by_the_tokens_of_a_transformer(tmp_path):
+    """What is red in the middle of grey images is the object, on the one layer that there is."""
+    rng = np.random.default_rng(0)
+    for i in range(4):
+        pixels = np.full((128, 128, 3), 128, np.uint8)
+        pixels[48:96, 32:96] = (200, 60, 40) + rng.integers(0, 40, (48, 64, 3))
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    torch.manual_seed(0)
+    network = timm.models.VisionTransformer(
+        img_size=128, patch_size=16, depth=1, embed_dim=24, num_heads=2, pos_embed="none"
+    )
+    found = deepff.discover(tmp_path, model=network, recipe="contrast", size=128)
+    assert found.layer == "blocks.0.attn.qkv:keys:signs" and found.components.shape == (1, 48)
+    assert found.components.min() >= 0 and found.factorization(1).classifier is not None
+    planted = torch.zeros(128, 128, dtype=torch.bool)
+    planted[48:96, 32:96] = True
+    for regions in found.regions():
+        union = (regions.masks[0] | planted).sum()
+        assert (regions.masks[0] & planted).sum() > 0.8 * union
+    parts = deepff.discover_parts(tmp_path, 2, model=network, size=128)
+    assert parts.layer == found.layer and parts.parts_of == "object"
+    for regions in parts.regions():
+        whole = regions.masks.any(0)
+        assert (whole & planted).sum() > 0.7 * (whole | planted).sum()
