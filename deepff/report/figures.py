@@ -169,6 +169,64 @@ def compose(
     return canvas
 
 
+def similar_figure(
+    run: Run,
+    image: int,
+    place: tuple[float, float],
+    heatmaps: HeatMaps,
+    shown: Sequence[int],
+    height: int = 180,
+) -> Image.Image:
+    """A place, ringed, and images with how like it their places are.
+
+    Parameters
+    ----------
+    run : Run
+    image : int
+        The image of the place.
+    place : (x, y)
+        In pixels of that image.
+    heatmaps : HeatMaps
+        Of one factor: cosines.
+    shown : sequence of int
+        The images, one at least.
+    height : int
+        Of a row, in pixels; at least 16.
+
+    Raises
+    ------
+    InputError
+        There are none to show, or the height is too small.
+    """
+    if not shown or height < 16:
+        raise InputError("show 1 image or more, in rows of 16 pixels or more")
+    side = max(PHOTO_SIDE, 2 * height)
+    own = Image.fromarray(_cell(read_photo(run.images[image], side)[0], height))
+    x, y = (
+        at * scaled / size
+        for at, scaled, size in zip(place, own.size, run.image_sizes[image][::-1], strict=True)
+    )
+    draw = ImageDraw.Draw(own)
+    for radius, color in ((9, "black"), (8, "white"), (6, "black")):
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=color)
+    cells = [_cell(read_photo(run.images[i], side)[0], height) for i in shown]
+    maps = [heatmaps.normalized(i, cell.shape[:2]) for i, cell in zip(shown, cells, strict=True)]
+    # Cosines of what a network sees anywhere are well above 0: the upper part tells places apart.
+    lowest = float(min(own_map.min() for own_map in maps))
+    span = max(1 - lowest, 1e-6)
+    painted = [
+        overlay(cell, ((own_map - lowest) / span).clamp(0, 1) ** 2)
+        for cell, own_map in zip(cells, maps, strict=True)
+    ]
+    pictures = [np.asarray(own), *painted]
+    canvas = Image.new("RGB", (sum(p.shape[1] + _GAP for p in pictures) + _GAP, height), "white")
+    left = 0
+    for number, picture in enumerate(pictures):
+        canvas.paste(Image.fromarray(picture), (left, (height - picture.shape[0]) // 2))
+        left += picture.shape[1] + (2 * _GAP if number == 0 else _GAP)
+    return canvas
+
+
 def _cell(photo: np.ndarray, row_height: int) -> np.ndarray:
     """The photo at the height of a row, or less where it would become too wide."""
     height, width = photo.shape[:2]

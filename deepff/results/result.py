@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from deepff.export.formats import ExportSummary
     from deepff.regions.find import Regions
     from deepff.results.classes import FactorClasses
+    from deepff.results.importance import Importance
+    from deepff.results.similarity import Similarity
 
 Parts = Mapping[int, str]
 
@@ -131,6 +133,52 @@ class Result(Run):
             name_factors(self)
         found = self.factorization(k)
         return [None] * len(found.components) if found.classes is None else [*found.classes.names]
+
+    def importance(
+        self,
+        k: int | None = None,
+        classes: Sequence[str] | None = None,
+        n_images: int = 32,
+        progress: bool = False,
+    ) -> Importance:
+        """What the factors matter for to the network: :mod:`deepff.naming.importance`.
+
+        Parameters
+        ----------
+        k, classes, n_images, progress
+            See :func:`deepff.naming.importance.importance`.
+
+        Raises
+        ------
+        InputError
+            As there.
+        """
+        from deepff.naming.importance import importance
+
+        return importance(self, k, classes, n_images, progress)
+
+    def similar(
+        self,
+        image: int | str,
+        place: tuple[float, float],
+        by: str = "activations",
+        k: int | None = None,
+    ) -> Similarity:
+        """Where else the patch at a place is: :func:`deepff.naming.similarity.similar`.
+
+        Parameters
+        ----------
+        image, place, by, k
+            See there.
+
+        Raises
+        ------
+        InputError
+            As there.
+        """
+        from deepff.naming.similarity import similar
+
+        return similar(self, image, place, by, k)
 
     def regions(
         self,
