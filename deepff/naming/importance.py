@@ -47,7 +47,7 @@ def importance(
     n_images: int = N_IMAGES,
     progress: bool = False,
 ) -> Importance:
-    """Measure what factors matter for.
+    """Measure what factors matter for; the run keeps it, for its report.
 
     Parameters
     ----------
@@ -76,9 +76,40 @@ def importance(
     names = factor_classes(run, k)
     wanted = None if classes is None else [_index(names.labels, label) for label in classes]
     n_factors = len(found.components)
+    indices, inputs, outputs = _run_images(run, opened, found, n_images, progress)
+    plain = outputs[:, 0]
+    columns = _main_classes(plain) if wanted is None else wanted
+    is_of = plain.argmax(1)[:, None] == torch.tensor(columns)
+    is_of |= ~is_of.any(0)
+    several = outputs[..., columns]
+    sobol = torch.stack(
+        [sobol_indices(of_image[1 + n_factors :], n_factors) for of_image in several]
+    )
+    directions = functional.normalize(found.components, dim=1)
+    slopes = _slopes(opened, inputs, columns)
+    measured = Importance(
+        labels=tuple(names.labels[c] for c in columns),
+        names=names.names,
+        images=tuple(indices),
+        logits=several[:, 0],
+        falls=several[:, :1] - several[:, 1 : 1 + n_factors],
+        is_of=is_of,
+        sobol=_mean_over(is_of, sobol),
+        **_tcav(slopes, directions.cpu(), is_of),
+    )
+    run.importances[n_factors] = measured
+    return measured
+
+
+def _run_images(
+    run: Run, opened: OpenLayer, found: Factorization, n_images: int, progress: bool
+) -> tuple[list[int], list[Tensor], Tensor]:
+    """The images that can be read, as the network is given them, and its outputs for each: as it
+    is, without each factor, and with factors scaled (n, 1 + k + (k + 2) · N_DESIGN, classes)."""
+    n_factors = len(found.components)
     masks = sobol_masks(n_factors)
     chosen = torch.linspace(0, len(run.images) - 1, min(n_images, len(run.images)))
-    indices, outputs, inputs = [], [], []
+    indices, inputs, outputs = [], [], []
     with track("importance", len(chosen), enabled=progress) as advance, torch.no_grad():
         for i in chosen.round().int().tolist():
             advance(1)
@@ -93,26 +124,7 @@ def importance(
             outputs.append(outputs_of_edits(opened, image, edits).cpu())
     if not outputs:
         raise InputError("none of the images can be read any more; say where they are")
-    plain = torch.stack([of_image[0] for of_image in outputs])
-    columns = _main_classes(plain) if wanted is None else wanted
-    is_of = plain.argmax(1)[:, None] == torch.tensor(columns)
-    is_of |= ~is_of.any(0)
-    several = torch.stack(outputs)[:, :, columns]
-    sobol = torch.stack(
-        [sobol_indices(of_image[1 + n_factors :], n_factors) for of_image in several]
-    )
-    directions = functional.normalize(found.components, dim=1)
-    slopes = _slopes(opened, inputs, columns)
-    return Importance(
-        labels=tuple(names.labels[c] for c in columns),
-        names=names.names,
-        images=tuple(indices),
-        logits=several[:, 0],
-        falls=several[:, :1] - several[:, 1 : 1 + n_factors],
-        is_of=is_of,
-        sobol=_mean_over(is_of, sobol),
-        **_tcav(slopes, directions.cpu(), is_of),
-    )
+    return indices, inputs, torch.stack(outputs)
 
 
 def sobol_masks(k: int, n_design: int = N_DESIGN) -> Tensor:

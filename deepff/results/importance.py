@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -78,6 +78,24 @@ class Importance:
         except ImportError:
             raise InputError("a table needs pandas: pip install 'deepff[notebook]'") from None
         return pandas.DataFrame(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it; :meth:`from_dict` is the inverse."""
+        return {
+            field.name: value.tolist() if isinstance(value, Tensor) else list(value)
+            for field in fields(self)
+            for value in [getattr(self, field.name)]
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Importance:
+        """From what :meth:`to_dict` gave."""
+        plain = ("labels", "names", "images")
+        held: dict[str, Any] = {
+            name: tuple(value) if name in plain else torch.tensor(value)
+            for name, value in values.items()
+        }
+        return cls(**held)
 
     def rows(self) -> list[dict[str, object]]:
         """The rows of :meth:`to_dataframe`."""

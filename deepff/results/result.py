@@ -70,6 +70,8 @@ class Result(Run):
     ) -> Image.Image:
         """Photos and heat maps as one picture: :func:`deepff.report.figures.figure`.
 
+        The legend has the factors' names, which are found first where they are not known yet.
+
         Parameters
         ----------
         images : int or sequence of int, optional
@@ -88,8 +90,10 @@ class Result(Run):
         InputError
             There is no such image, k or factor, or a number is out of its range.
         """
+        from deepff.naming.classes import name_factors
         from deepff.report.figures import figure
 
+        name_factors(self)
         return figure(self, images, k, factors, opacity, height)
 
     def classes(self, k: int | None = None) -> FactorClasses:
@@ -310,11 +314,11 @@ class Result(Run):
             ExportOptions(**settings),
         )
 
-    def save(self, folder: str | Path, progress: bool = False) -> None:
+    def save(self, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
         """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`."""
         from deepff.report.save import save
 
-        save(self, folder, progress)
+        save(self, folder, progress, overlays)
 
     def _region_options(
         self,
