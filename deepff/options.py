@@ -129,6 +129,13 @@ class Photographs(StrEnum):
     NONE = "none"
 
 
+class SimilarBy(StrEnum):
+    """What tells how like two places are: their activations, or their factors."""
+
+    ACTIVATIONS = "activations"
+    FACTORS = "factors"
+
+
 class VocFilter(StrEnum):
     """Which VOC images are left out: those whose objects of the class are all this."""
 

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
+from deepff.cli.explain import explain
 from deepff.cli.messages import (
     report_replaced,
     report_skipped,
@@ -28,12 +29,14 @@ from deepff.cli.options import (
     DeviceChoice,
     ImagePaths,
     InterpolationChoice,
+    LabelsFile,
     Layers,
     Mean,
     Memory,
     MixedPrecision,
     Model,
     NumClasses,
+    Overlays,
     Photos,
     Size,
     Std,
@@ -146,6 +149,7 @@ def discover(
     layer: Layers = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
+    labels: LabelsFile = None,
     k: Annotated[
         str | None,
         typer.Option(
@@ -203,6 +207,7 @@ def discover(
     out: Annotated[
         Path, typer.Option(help="Folder for the result.", rich_help_panel=OUTPUT)
     ] = Path("result"),
+    overlays: Overlays = False,
     cache: Cache = None,
     memory: Memory = None,
     batch_size: BatchSize = BATCH_SIZE,
@@ -232,6 +237,7 @@ def discover(
     from deepff.features.loading import load_backbone
     from deepff.images.files import find_images, natural_key
     from deepff.images.samples import sample_images
+    from deepff.naming.labels import read_labels
     from deepff.report.save import check_output_folder
     from deepff.runtime import distributed
 
@@ -249,6 +255,7 @@ def discover(
         mean=means,
         std=stds,
         interpolation=interpolation,
+        labels=None if labels is None else read_labels(labels),
         device=device,
     )
     common: dict[str, Any] = {
@@ -279,7 +286,7 @@ def discover(
     if not is_first:
         return
     result.command = shlex.join(["deepff", *sys.argv[1:]])
-    result.save(out, progress=True)
+    result.save(out, progress=True, overlays=overlays)
     report_skipped(result.skipped, out)
     summarize(result, out)
 
@@ -297,6 +304,7 @@ def apply(
     out: Annotated[
         Path, typer.Option(help="Folder for the result.", rich_help_panel=OUTPUT)
     ] = Path("result"),
+    overlays: Overlays = False,
     cache: Cache = None,
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
@@ -326,14 +334,14 @@ def apply(
         progress=True,
     )
     result.command = shlex.join(["deepff", *sys.argv[1:]])
-    result.save(out, progress=True)
+    result.save(out, progress=True, overlays=overlays)
     if (bank.parent / FILE).is_file():
         carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
     report_skipped(result.skipped, out)
     summarize(result, out)
 
 
-for command in (segment, localize, export, models, layers):
+for command in (explain, segment, localize, export, models, layers):
     app.command()(command)
 
 

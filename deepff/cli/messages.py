@@ -1,7 +1,7 @@
 """What commands say, on standard output and standard error."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ from deepff.options import METHODS_IN_WORDS
 
 if TYPE_CHECKING:
     from deepff.images.reading import SkippedFile
+    from deepff.results.factorization import Factorization
+    from deepff.results.importance import Importance
     from deepff.results.result import Result
 
 
@@ -53,6 +55,37 @@ def report_replaced(out: Path) -> None:
         warn(f"{out} holds an earlier result, and {', '.join(outputs)} made of it, to be replaced")
 
 
+def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+def explained(
+    found: "Factorization", importance: "Importance"
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows of what the factors of one k mean."""
+    assert found.classes is not None, "importance finds them"
+    header = ["factor", "name", "taken for", "share"]
+    for label in importance.labels:
+        header += [f"{label}: falls by", "Sobol", "p"]
+    rows = []
+    shares, best, falls = found.energy_shares, found.classes.best(2), importance.mean_falls
+    for j, name in enumerate(found.classes.names):
+        row = [str(j), name or "-"]
+        row.append(", ".join(f"{label} {probability:.2f}" for label, probability in best[j]))
+        row.append(f"{shares[j]:.1%}")
+        for c in range(len(importance.labels)):
+            row += [
+                f"{falls[j, c]:.2f}",
+                f"{importance.sobol[j, c]:.2f}",
+                f"{importance.p_values[j, c]:.3f}",
+            ]
+        rows.append(tuple(row))
+    return tuple(header), rows
+
+
 def summarize(result: "Result", out: Path) -> None:
     from deepff.discovery.choose_k import AGREED
     from deepff.discovery.contrast import separation_warning
@@ -71,6 +104,12 @@ def summarize(result: "Result", out: Path) -> None:
     if result.relative_errors:
         typer.echo(METHODS_IN_WORDS.get(result.method, result.method))
         typer.echo(f"relative error {result.relative_errors}")
+    for k, found in result.factorizations.items():
+        if found.classes is not None and any(found.classes.names):
+            called = ", ".join(
+                f"{j} {name}" for j, name in enumerate(found.classes.names) if name is not None
+            )
+            typer.echo(f"factors at k={k}: {called}")
     if result.separation is not None:
         typer.echo(f"inside of the images against their border {result.separation:.2f}")
         warning = separation_warning(result.separation)

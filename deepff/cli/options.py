@@ -67,6 +67,23 @@ NumClasses = Annotated[
     int | None,
     typer.Option(min=1, help="Outputs of the classifier in --weights.", rich_help_panel=NETWORK),
 ]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels",
+        help="The names of the network's classes, one a line; ImageNet's are known.",
+        show_default=False,
+        rich_help_panel=NETWORK,
+    ),
+]
+Overlays = Annotated[
+    bool,
+    typer.Option(
+        "--overlays",
+        help="Write the heat maps over the photographs as pictures too, a strip an image and k.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Layers = Annotated[
     list[str] | None,
     typer.Option(

@@ -125,6 +125,42 @@ def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) ->
     return torch.cat(outputs)
 
 
+def gradients(opened: OpenLayer, image: Tensor, outputs: Sequence[int]) -> Tensor:
+    """The gradients of some of the network's outputs with respect to the layer's map, at an image.
+
+    Parameters
+    ----------
+    opened : OpenLayer
+    image : Tensor, (1, channels, H, W)
+    outputs : sequence of int
+        Which of them.
+
+    Returns
+    -------
+    Tensor, (outputs, c, h, w)
+
+    Raises
+    ------
+    InputError
+        As :func:`later_outputs`.
+    """
+    leaves: list[Tensor] = []
+
+    def from_here_on(maps: Tensor) -> Tensor:
+        torch.set_grad_enabled(True)  # until the context ends: the layers before need no graph
+        leaves.append(maps.detach().requires_grad_())
+        return leaves[0]
+
+    with torch.no_grad():
+        values = later_outputs(opened, image, from_here_on)[0]
+        found = [
+            torch.autograd.grad(values[i], leaves[0], retain_graph=True, allow_unused=True)[0]
+            for i in outputs
+        ]
+    empty = torch.zeros_like(leaves[0])
+    return torch.cat([empty if own is None else own for own in found])
+
+
 class _WrongBatchError(Exception):
     """The later part did not run on so many maps, of one image."""
 

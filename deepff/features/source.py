@@ -1,5 +1,6 @@
 """What identifies the activations of an image: network, weights, layer and preparation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -131,6 +132,7 @@ class FeatureSource:
         model: nn.Module | Backbone | None = None,
         weights: str | Path | None = None,
         num_classes: int | None = None,
+        labels: Sequence[str] | None = None,
         device: str | torch.device = Device.AUTO,
     ) -> Backbone:
         """The network that this is a source of, loaded again.
@@ -141,6 +143,8 @@ class FeatureSource:
             The network, where it is one's own or is open already; the latter stays where it is.
         weights, num_classes : optional
             Its weights, where they are from a file.
+        labels : sequence of str, optional
+            The names of its classes, as :func:`deepff.load_backbone` takes them.
         device : str or torch.device
             Where to put it.
 
@@ -158,6 +162,7 @@ class FeatureSource:
                     self.model if model is None else model,
                     weights=weights,
                     num_classes=num_classes,
+                    labels=labels,
                     channels=len(self.mean),
                     device=device,
                 )

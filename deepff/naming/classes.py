@@ -44,7 +44,7 @@ _PROBE_CELLS = 4
 _LINEAR = 1e-3
 
 
-def factor_classes(run: Run, k: int | None = None) -> FactorClasses:
+def factor_classes(run: Run, k: int | None = None, anew: bool = False) -> FactorClasses:
     """What the network takes the factors of one factorization for; known from then on.
 
     Parameters
@@ -52,6 +52,8 @@ def factor_classes(run: Run, k: int | None = None) -> FactorClasses:
     run : Run
     k : int, optional
         Which factorization; by default the largest.
+    anew : bool
+        Even where it is known already, as by another version or by other labels.
 
     Raises
     ------
@@ -60,7 +62,7 @@ def factor_classes(run: Run, k: int | None = None) -> FactorClasses:
         cannot be had, has no head, or its classes have no names.
     """
     found = run.factorization(k)
-    if found.classes is None:
+    if found.classes is None or anew:
         key = run.n_components if k is None else k
         _find_classes(run, {key: found}, progress=False)
     known = run.factorizations[run.n_components if k is None else k].classes

@@ -13,8 +13,9 @@ from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
 from deepff.images.reading import UnreadableImageError
 from deepff.regions.part_names import factor_names
-from deepff.report.colors import factor_colors
+from deepff.report.captions import captions
 from deepff.report.overlays import overlay, stripes
+from deepff.report.tree import colors_over_k
 from deepff.results.factorization import Factorization
 from deepff.results.run import Run
 
@@ -82,7 +83,8 @@ def figure(
     if factors is not None and not (factors and all(0 <= j < min(shown) for j in factors)):
         raise InputError(f"factors are numbers from 0 to {min(shown) - 1}, not {list(factors)}")
     photos = [read_photo(result.images[i], max(PHOTO_SIDE, 2 * height))[0] for i in indices]
-    return compose(shown, indices, photos, factors, opacity, height)
+    colors = colors_over_k(result.factorizations)
+    return compose(shown, indices, photos, colors, factors, opacity, height)
 
 
 def _listed(numbers: int | Sequence[int]) -> list[int]:
@@ -130,6 +132,7 @@ def compose(
     factorizations: Mapping[int, Factorization],
     indices: Sequence[int],
     photos: Sequence[np.ndarray],
+    colors: Mapping[int, np.ndarray],
     factors: Sequence[int] | None = None,
     opacity: float = 0.8,
     height: int = 180,
@@ -144,8 +147,10 @@ def compose(
     for k, factorization in factorizations.items():
         maps = factorization.heatmaps
 
-        def painted(chosen: Sequence[int], maps: HeatMaps = maps) -> list[np.ndarray]:
-            return _overlaid(cells, maps, indices, chosen, opacity)
+        def painted(
+            chosen: Sequence[int], maps: HeatMaps = maps, own: np.ndarray = colors[k]
+        ) -> list[np.ndarray]:
+            return _overlaid(cells, maps, indices, chosen, own, opacity)
 
         if factors is None:
             rows.append((f"k = {k}", painted(range(k))))
@@ -154,8 +159,8 @@ def compose(
             rows += [(names[j], painted([j])) for j in (range(k) if factors is None else factors)]
 
     signed = any(factorization.heatmaps.signed for factorization in factorizations.values())
-    names = factor_names(max(factorizations))
-    legend = _legend(names, signed, max(columns[-1], 480))
+    k = max(factorizations)
+    legend = _legend(captions(factorizations[k]), colors[k], signed, max(columns[-1], 480))
     grid_height = len(rows) * (height + _GAP)
     canvas = Image.new(
         "RGB", (max(columns[-1], legend.width), grid_height + legend.height), "white"
@@ -166,6 +171,64 @@ def compose(
         for x, cell in zip(columns, row, strict=False):
             canvas.paste(Image.fromarray(cell), (x, y + (height - cell.shape[0]) // 2))
     canvas.paste(legend, (0, grid_height))
+    return canvas
+
+
+def similar_figure(
+    run: Run,
+    image: int,
+    place: tuple[float, float],
+    heatmaps: HeatMaps,
+    shown: Sequence[int],
+    height: int = 180,
+) -> Image.Image:
+    """A place, ringed, and images with how like it their places are.
+
+    Parameters
+    ----------
+    run : Run
+    image : int
+        The image of the place.
+    place : (x, y)
+        In pixels of that image.
+    heatmaps : HeatMaps
+        Of one factor: cosines.
+    shown : sequence of int
+        The images, one at least.
+    height : int
+        Of a row, in pixels; at least 16.
+
+    Raises
+    ------
+    InputError
+        There are none to show, or the height is too small.
+    """
+    if not shown or height < 16:
+        raise InputError("show 1 image or more, in rows of 16 pixels or more")
+    side = max(PHOTO_SIDE, 2 * height)
+    own = Image.fromarray(_cell(read_photo(run.images[image], side)[0], height))
+    x, y = (
+        at * scaled / size
+        for at, scaled, size in zip(place, own.size, run.image_sizes[image][::-1], strict=True)
+    )
+    draw = ImageDraw.Draw(own)
+    for radius, color in ((9, "black"), (8, "white"), (6, "black")):
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=color)
+    cells = [_cell(read_photo(run.images[i], side)[0], height) for i in shown]
+    maps = [heatmaps.normalized(i, cell.shape[:2]) for i, cell in zip(shown, cells, strict=True)]
+    # Cosines of what a network sees anywhere are well above 0: the upper part tells places apart.
+    lowest = float(min(own_map.min() for own_map in maps))
+    span = max(1 - lowest, 1e-6)
+    painted = [
+        overlay(cell, ((own_map - lowest) / span).clamp(0, 1) ** 2)
+        for cell, own_map in zip(cells, maps, strict=True)
+    ]
+    pictures = [np.asarray(own), *painted]
+    canvas = Image.new("RGB", (sum(p.shape[1] + _GAP for p in pictures) + _GAP, height), "white")
+    left = 0
+    for number, picture in enumerate(pictures):
+        canvas.paste(Image.fromarray(picture), (left, (height - picture.shape[0]) // 2))
+        left += picture.shape[1] + (2 * _GAP if number == 0 else _GAP)
     return canvas
 
 
@@ -182,20 +245,20 @@ def _overlaid(
     maps: HeatMaps,
     indices: Sequence[int],
     factors: Sequence[int],
+    colors: np.ndarray,
     opacity: float,
 ) -> list[np.ndarray]:
     chosen = list(factors)
-    colors = factor_colors(maps.n_factors)[chosen]
     return [
-        overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], colors, opacity)
+        overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], colors[chosen], opacity)
         for i, cell in zip(indices, cells, strict=True)
     ]
 
 
-def _legend(names: Sequence[str], signed: bool, width: int) -> Image.Image:
+def _legend(names: Sequence[str], colors: np.ndarray, signed: bool, width: int) -> Image.Image:
     """A swatch and a name for each factor, in as many lines as the width asks for."""
     font = ImageFont.load_default(size=_FONT_SIZE)
-    entries = list(zip(names, factor_colors(len(names)), strict=True))
+    entries = list(zip(names, colors, strict=True))
     if signed:
         swatch_stripes = np.where(stripes(_SWATCH, _SWATCH)[..., None], 90, 255)
         entries.append(("striped: negative", swatch_stripes))

@@ -23,6 +23,7 @@ from deepff.results.concepts import FILE as BANK
 from deepff.results.concepts import load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.importance import Importance
 from deepff.results.result import Result
 
 
@@ -112,6 +113,10 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         object=_load_object(folder / OBJECT, images),
         parts_of=manifest["parts_of"],
         applied=bank if manifest["applied"] else None,
+        importances={
+            int(k): Importance.from_dict(values)
+            for k, values in manifest.get("importance", {}).items()
+        },
         unnamed=manifest.get("unnamed"),
         activations=_cached_activations(manifest["cache"], bank.sources, records),
         created=manifest["created"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -25,32 +24,36 @@ from deepff.discovery.contrast import separation_warning
 from deepff.images.files import output_names
 from deepff.options import METHODS_IN_WORDS
 from deepff.regions.components import Box
-from deepff.regions.part_names import factor_names
+from deepff.report.captions import captions
 from deepff.report.colors import factor_colors
+from deepff.report.crops import strongest_crops, write_crops
 from deepff.report.figures import compose, photo_shape, read_photo, spread
 from deepff.report.overlays import overlay
 from deepff.report.region_pictures import region_picture
-from deepff.report.tree import agreement_svg, tree_svg
+from deepff.report.sections import section
+from deepff.report.tree import agreement_svg, colors_over_k, tree_svg
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
 from deepff.runtime.outputs import Rules, output_folder, own_file
 from deepff.runtime.progress import track
 
 if TYPE_CHECKING:
+    from deepff.results.factorization import Factorization
     from deepff.results.heatmaps import HeatMaps
 
 PAGE = "report.html"
 GALLERIES = "regions"
 _GREY = "thumbnails/unreadable.json"
 STRIP_GAP = 4
-_STRONGEST = 6
 _JPEG_QUALITY = 85
 # Map values embedded in the page, one byte each before compression; above it grids are coarsened.
 MAX_EMBEDDED_VALUES = 6_000_000
 
 
-def write_report(result: Run, folder: str | Path, *, progress: bool = False) -> None:
-    """Write ``report.html``, ``figure.png``, ``thumbnails/`` and ``overlays/`` into a folder.
+def write_report(
+    result: Run, folder: str | Path, *, progress: bool = False, overlays: bool = False
+) -> None:
+    """Write ``report.html``, ``figure.png``, ``thumbnails/`` and ``crops/`` into a folder.
 
     The page opens from disk and asks nothing of a network. An image that can't be read any more
     is shown grey, and the page says so.
@@ -62,17 +65,21 @@ def write_report(result: Run, folder: str | Path, *, progress: bool = False) -> 
         Created where missing; files of an earlier report are replaced.
     progress : bool
         Whether to show progress on standard error.
+    overlays : bool
+        Whether to write ``overlays/`` too: a strip for each image and k.
     """
     folder = Path(folder)
     files = output_names(result.names)
     in_figure = spread(len(result.names))
+    colors = colors_over_k(result.factorizations)
 
     def write_pictures(i: int) -> tuple[np.ndarray | None, str | None]:
         photo, reason = read_photo(result.images[i])
         _save_jpeg(photo, folder / _thumbnail(i))
-        for k, factorization in result.factorizations.items():
+        for k, factorization in result.factorizations.items() if overlays else ():
             maps = factorization.heatmaps.normalized(i, photo.shape[:2])
-            _save_jpeg(strip(photo, maps), folder / "overlays" / f"k{k}" / f"{files[i]}.jpg")
+            picture = strip(photo, maps, colors[k])
+            _save_jpeg(picture, folder / "overlays" / f"k{k}" / f"{files[i]}.jpg")
         return photo if i in in_figure else None, reason
 
     photos: list[np.ndarray] = []
@@ -89,7 +96,9 @@ def write_report(result: Run, folder: str | Path, *, progress: bool = False) -> 
             advance(1)
 
     with atomic_path(folder / "figure.png") as path:
-        compose(result.factorizations, in_figure, photos).save(path, compress_level=1)
+        picture = compose(result.factorizations, in_figure, photos, colors)
+        picture.save(path, compress_level=1)
+    write_crops(result, folder, strongest_crops(result))
     write_report_page(result, folder, unreadable)
 
 
@@ -113,7 +122,7 @@ def write_report_page(
             path.write_text(json.dumps({str(i): reason for i, reason in unreadable.items()}))
     elif notes.exists():
         unreadable = {int(i): reason for i, reason in json.loads(notes.read_text()).items()}
-    page = _page(result, output_names(result.names), unreadable or {}, _galleries(Path(folder)))
+    page = _page(result, output_names(result.names), unreadable or {}, Path(folder))
     with own_file(Path(folder) / PAGE) as path:
         # The command may hold bytes of a file's name that are not valid Unicode.
         path.write_bytes(page.encode("utf-8", "replace"))
@@ -187,7 +196,7 @@ def _galleries(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def strip(photo: np.ndarray, maps: Tensor) -> np.ndarray:
+def strip(photo: np.ndarray, maps: Tensor, colors: np.ndarray) -> np.ndarray:
     """One picture: photo | all factors | factor 0 | … | factor k − 1, `STRIP_GAP` pixels apart.
 
     Parameters
@@ -195,12 +204,12 @@ def strip(photo: np.ndarray, maps: Tensor) -> np.ndarray:
     photo : ndarray, uint8, shape (H, W, 3)
     maps : Tensor, shape (k, H, W)
         Normalised heat maps.
+    colors : ndarray, uint8, shape (k, 3)
 
     Returns
     -------
     ndarray, uint8, shape (H, (k + 2) · W + (k + 1) · STRIP_GAP, 3)
     """
-    colors = factor_colors(len(maps))
     alone = [overlay(photo, maps[j : j + 1], colors[j : j + 1]) for j in range(len(maps))]
     height, width = photo.shape[:2]
     panels = [photo, overlay(photo, maps, colors), *alone]
@@ -224,7 +233,7 @@ def _page(
     result: Run,
     files: list[str],
     unreadable: Mapping[int, str],
-    galleries: list[dict[str, Any]],
+    folder: Path,
 ) -> str:
     environment = Environment(
         loader=PackageLoader("deepff.report"),
@@ -233,8 +242,10 @@ def _page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    n_colors = max([result.n_components, *(len(gallery["regions"]) for gallery in galleries)])
-    colors = ["#" + bytes(color).hex() for color in factor_colors(n_colors)]
+    galleries = _galleries(folder)
+    of_regions = factor_colors(max((len(g["regions"]) for g in galleries), default=0))
+    colors = {k: _hexadecimal(own) for k, own in colors_over_k(result.factorizations).items()}
+    crops = strongest_crops(result)
     images = [
         {
             "name": result.names[i],
@@ -247,9 +258,11 @@ def _page(
     ]
     return environment.get_template("report.html").render(
         result=result,
-        colors=colors,
+        region_colors=_hexadecimal(of_regions),
         images=images,
-        sections=[_section(result, k) for k in result.factorizations],
+        sections=[section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
+        unnamed=result.unnamed,
+        overlays=(folder / "overlays").is_dir(),
         skipped=[(file.name, file.reason) for file in result.skipped]
         + [
             (result.names[i], f"{reason} (used, but shown grey)")
@@ -261,7 +274,7 @@ def _page(
         methods_in_words=METHODS_IN_WORDS,
         has_object=result.object is not None,
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),
-        data=_embedded(result, files, colors),
+        data=_embedded(result, files, colors, folder),
     )
 
 
@@ -272,32 +285,19 @@ def _drawings(result: Run) -> dict[str, str | None]:
         "agreement": agreement_svg(result.agreements, result.n_components, AGREED)
         if result.agreements
         else None,
-        "tree": tree_svg(tree(result.factorizations), ks) if len(ks) > 1 else None,
+        "tree": tree_svg(tree(result.factorizations), ks, colors_over_k(result.factorizations))
+        if len(ks) > 1
+        else None,
     }
 
 
-def _section(result: Run, k: int) -> dict[str, Any]:
-    """What the page says about one k."""
-    factorization = result.factorizations[k]
-    heatmaps, error = factorization.heatmaps, factorization.relative_error
-    means = np.stack([heatmaps.grid(i).abs().mean((1, 2)).cpu() for i in range(len(heatmaps))])
-    order = np.argsort(-means, axis=0, kind="stable")[:_STRONGEST]
-    names, shares = factor_names(k), factorization.energy_shares.tolist()
-    return {
-        "k": k,
-        "relative_error": None if math.isnan(error) else error,
-        "factors": [
-            {
-                "name": name,
-                "share": share,
-                "strongest": [int(i) for i in order[:, j] if means[i, j] > 0],
-            }
-            for j, (name, share) in enumerate(zip(names, shares, strict=True))
-        ],
-    }
+def _hexadecimal(colors: np.ndarray) -> list[str]:
+    return ["#" + bytes(color).hex() for color in colors]
 
 
-def _embedded(result: Run, files: list[str], colors: list[str]) -> dict[str, Any]:
+def _embedded(
+    result: Run, files: list[str], colors: Mapping[int, list[str]], folder: Path
+) -> dict[str, Any]:
     """The data that the page's script paints from."""
     shapes = [result.heatmaps.covering(i).shape[1:] for i in range(len(result.images))]
     n_cells = sum(height * width for height, width in shapes)
@@ -306,7 +306,6 @@ def _embedded(result: Run, files: list[str], colors: list[str]) -> dict[str, Any
         (max(1, round(scale * height)), max(1, round(scale * width))) for height, width in shapes
     ]
     return {
-        "colors": colors,
         "images": [
             {
                 "name": result.names[i],
@@ -321,12 +320,28 @@ def _embedded(result: Run, files: list[str], colors: list[str]) -> dict[str, Any
         ],
         "factorizations": {
             str(k): {
-                "names": factor_names(k),
+                "names": captions(factorization),
+                "colors": colors[k],
+                "overlays": (folder / "overlays" / f"k{k}").is_dir(),
+                "gram": _gram(factorization),
                 **_embedded_maps(factorization.heatmaps, grids),
             }
             for k, factorization in result.factorizations.items()
         },
     }
+
+
+def _gram(factorization: Factorization) -> list[list[float]]:
+    """W Wᵀ for coefficients relative to each factor's largest, over its largest value.
+
+    With it the page tells how like two cells are, from what the factors hold of them.
+    """
+    W = (
+        factorization.components
+        * factorization.heatmaps.scale.to(factorization.components)[:, None]
+    )
+    products = (W @ W.T).cpu().double()
+    return (products / products.abs().max().clamp_min(1e-300)).numpy().round(6).tolist()
 
 
 def _embedded_maps(heatmaps: HeatMaps, grids: list[tuple[int, int]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
 from deepff.features.places import Extent
 from deepff.naming.classes import name_factors
-from deepff.report.report import write_report
+from deepff.report.report import write_report, write_report_page
 from deepff.results.concepts import FILE as BANK
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path, save_tensors
@@ -36,16 +36,27 @@ OUTPUTS = (
     BANK,
     "heatmaps",
     "overlays",
+    "crops",
     "thumbnails",
 )
 
 
-def save(run: Run, folder: str | Path, progress: bool = False) -> None:
+def save(run: Run, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
     """Write the run's files, its pictures and its report.
 
     A result that the folder held before stays until all is written, and is then replaced, with what
     was made of it (:func:`earlier_outputs`). Files that deepff did not write, or that were changed
     since, stay.
+
+    Parameters
+    ----------
+    run : Run
+    folder : path
+    progress : bool
+        Show progress on standard error.
+    overlays : bool
+        Write the heat maps over the photographs as pictures too, a strip an image and k: most of
+        what a result takes on the disk, and nothing that the report needs.
 
     Raises
     ------
@@ -56,16 +67,41 @@ def save(run: Run, folder: str | Path, progress: bool = False) -> None:
     folder = check_output_folder(folder)
     rules = Rules(anew=True, sources=run.paths, adopted=OUTPUTS)
     with output_folder(folder, rules, seal=MANIFEST) as new:
-        _write(run, new, progress)
+        _write(run, new, progress, overlays)
 
 
-def _write(run: Run, folder: Path, progress: bool) -> None:
+def rewrite(run: Run, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
+    """Write what is now known of a saved run's factors: its bank, manifest, pictures and report.
+
+    Its heat maps and what was made of it stay.
+
+    Parameters
+    ----------
+    run : Run
+        The one that the folder holds.
+    folder, progress, overlays
+        As for `save`.
+
+    Raises
+    ------
+    InputError
+        As `save`.
+    """
+    folder = check_output_folder(folder)
+    with output_folder(folder, Rules(sources=run.paths, adopted=OUTPUTS), seal=MANIFEST) as new:
+        run.bank.save(new / BANK)
+        write_report(run, new, progress=progress, overlays=overlays)
+        _write_json(new / MANIFEST, _manifest(run))
+    write_report_page(run, folder)  # which shows the galleries that the folder has
+
+
+def _write(run: Run, folder: Path, progress: bool, overlays: bool) -> None:
     name_factors(run, progress)
     if run.object is not None:
-        _write(run.object, folder / OBJECT, progress)
+        _write(run.object, folder / OBJECT, progress, overlays)
     run.bank.save(folder / BANK)
     _save_heatmaps(run, folder / "heatmaps")
-    write_report(run, folder, progress=progress)
+    write_report(run, folder, progress=progress, overlays=overlays)
     _write_json(folder / MANIFEST, _manifest(run))
 
 
@@ -139,6 +175,7 @@ def _manifest(run: Run) -> dict[str, Any]:
         },
         "factor_names": {str(k): names for k, names in _names(run).items()},
         "unnamed": run.unnamed,
+        "importance": {str(k): found.to_dict() for k, found in run.importances.items()},
         "cells": _cells(run),
         "cell_extents": _cell_extents(run),
         "images": [_image_entry(image) for image in run.images]

@@ -1,18 +1,21 @@
 """Drawings over k as inline SVG: agreement between halves of the set, and the tree of factors."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 
-from deepff.discovery.choose_k import Link
+from deepff.discovery.choose_k import Link, tree
 from deepff.report.colors import factor_colors
+from deepff.results.factorization import Factorization
 
 _PLOT_STEP, _PLOT_HEIGHT, _MARGIN = 64, 150, 34
 _NODE_STEP, _LEVEL_STEP, _RADIUS = 86, 112, 15
 _THICKEST = 14.0
 _FAINT = "0.65"
+_LUMA = np.array([0.299, 0.587, 0.114])
 
 
 def agreement_svg(agreements: Mapping[int, float], chosen: int, threshold: float) -> str:
@@ -60,7 +63,29 @@ def agreement_svg(agreements: Mapping[int, float], chosen: int, threshold: float
     return ElementTree.tostring(svg, encoding="unicode")
 
 
-def tree_svg(links: Sequence[Link], ks: Sequence[int]) -> str:
+def colors_over_k(factorizations: Mapping[int, Factorization]) -> dict[int, np.ndarray]:
+    """Each factor's colour, uint8 (k, 3) by k: that of its parent in the tree, over k.
+
+    Of a parent's children the one of the largest share has its colour; the others, and factors
+    without a parent, have the first colours that are left.
+    """
+    ks = sorted(factorizations)
+    places = {ks[0]: list(range(ks[0]))}
+    links = sorted(tree(factorizations), key=lambda link: -link.share)
+    for before, k in pairwise(ks):
+        inherited: dict[int, int] = {}
+        for link in links:
+            place = places[before][link.parent] if link.k == k else None
+            if place is not None and place not in inherited.values():
+                inherited[link.child] = place
+        left = (place for place in range(k) if place not in inherited.values())
+        places[k] = [inherited[j] if j in inherited else next(left) for j in range(k)]
+    return {k: factor_colors(k)[own] for k, own in places.items()}
+
+
+def tree_svg(
+    links: Sequence[Link], ks: Sequence[int], colors: Mapping[int, np.ndarray] | None = None
+) -> str:
     """The tree over k: a row of factors for each k, each linked to its parent in the row above.
 
     Links are as thick as their share; the share stands on the link, and below it the chance.
@@ -71,6 +96,8 @@ def tree_svg(links: Sequence[Link], ks: Sequence[int]) -> str:
         As :func:`deepff.discovery.choose_k.tree` gives them.
     ks : sequence of int
         The numbers of factors, each a row.
+    colors : mapping of int to ndarray, optional
+        As `colors_over_k` gives them; by default `factor_colors`.
 
     Returns
     -------
@@ -80,15 +107,14 @@ def tree_svg(links: Sequence[Link], ks: Sequence[int]) -> str:
     ks = sorted(ks)
     width = _NODE_STEP * (ks[-1] + 1)
     svg = _svg(width, _LEVEL_STEP * (len(ks) - 1) + 2 * _MARGIN, "Factors linked over k")
-    colors = ["#" + bytes(color).hex() for color in factor_colors(ks[-1])]
-    dark = factor_colors(ks[-1]) @ np.array([0.299, 0.587, 0.114]) < 128
+    shades = {k: factor_colors(k) if colors is None else colors[k] for k in ks}
     places = _places(links, ks, width)
 
     # Links first, so that nodes and numbers lie over them.
     for link in links:
         start, end = places[link.parent_k, link.parent], places[link.k, link.child]
         line = _line(svg, start, end, _THICKEST * link.share, opacity="0.8")
-        line.set("stroke", colors[link.child])
+        line.set("stroke", _hexadecimal(shades[link.k][link.child]))
         line.set("stroke-linecap", "round")
     for link in links:
         start, end = places[link.parent_k, link.parent], places[link.k, link.child]
@@ -102,15 +128,19 @@ def tree_svg(links: Sequence[Link], ks: Sequence[int]) -> str:
         _text(svg, (x, y + 15), f"({link.chance:.2f})", halo=True, size=11)
     for (k, factor), (x, y) in places.items():
         node = SubElement(svg, "circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=f"{_RADIUS}")
-        node.set("fill", colors[factor])
+        node.set("fill", _hexadecimal(shades[k][factor]))
         node.set("stroke", "currentColor")
         SubElement(node, "title").text = f"k = {k}, factor {factor}"
         _text(svg, (x, y + 5), str(factor), bold=True).set(
-            "fill", "#fff" if dark[factor] else "#000"
+            "fill", "#fff" if shades[k][factor] @ _LUMA < 128 else "#000"
         )
     for row, k in enumerate(ks):
         _text(svg, (2, _MARGIN + row * _LEVEL_STEP + 5), f"k = {k}", anchor="start")
     return ElementTree.tostring(svg, encoding="unicode")
+
+
+def _hexadecimal(color: np.ndarray) -> str:
+    return "#" + bytes(color).hex()
 
 
 def _places(

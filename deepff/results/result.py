@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from deepff.export.formats import ExportSummary
     from deepff.regions.find import Regions
     from deepff.results.classes import FactorClasses
+    from deepff.results.importance import Importance
+    from deepff.results.similarity import Similarity
 
 Parts = Mapping[int, str]
 
@@ -68,6 +70,8 @@ class Result(Run):
     ) -> Image.Image:
         """Photos and heat maps as one picture: :func:`deepff.report.figures.figure`.
 
+        The legend has the factors' names, which are found first where they are not known yet.
+
         Parameters
         ----------
         images : int or sequence of int, optional
@@ -86,8 +90,10 @@ class Result(Run):
         InputError
             There is no such image, k or factor, or a number is out of its range.
         """
+        from deepff.naming.classes import name_factors
         from deepff.report.figures import figure
 
+        name_factors(self)
         return figure(self, images, k, factors, opacity, height)
 
     def classes(self, k: int | None = None) -> FactorClasses:
@@ -131,6 +137,52 @@ class Result(Run):
             name_factors(self)
         found = self.factorization(k)
         return [None] * len(found.components) if found.classes is None else [*found.classes.names]
+
+    def importance(
+        self,
+        k: int | None = None,
+        classes: Sequence[str] | None = None,
+        n_images: int = 32,
+        progress: bool = False,
+    ) -> Importance:
+        """What the factors matter for to the network: :mod:`deepff.naming.importance`.
+
+        Parameters
+        ----------
+        k, classes, n_images, progress
+            See :func:`deepff.naming.importance.importance`.
+
+        Raises
+        ------
+        InputError
+            As there.
+        """
+        from deepff.naming.importance import importance
+
+        return importance(self, k, classes, n_images, progress)
+
+    def similar(
+        self,
+        image: int | str,
+        place: tuple[float, float],
+        by: str = "activations",
+        k: int | None = None,
+    ) -> Similarity:
+        """Where else the patch at a place is: :func:`deepff.naming.similarity.similar`.
+
+        Parameters
+        ----------
+        image, place, by, k
+            See there.
+
+        Raises
+        ------
+        InputError
+            As there.
+        """
+        from deepff.naming.similarity import similar
+
+        return similar(self, image, place, by, k)
 
     def regions(
         self,
@@ -262,11 +314,11 @@ class Result(Run):
             ExportOptions(**settings),
         )
 
-    def save(self, folder: str | Path, progress: bool = False) -> None:
+    def save(self, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
         """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`."""
         from deepff.report.save import save
 
-        save(self, folder, progress)
+        save(self, folder, progress, overlays)
 
     def _region_options(
         self,

@@ -17,6 +17,7 @@ from deepff.results.concepts import ConceptBank
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.histogram import Histogram
+from deepff.results.importance import Importance
 
 
 @dataclass(repr=False)
@@ -68,6 +69,8 @@ class Run:
         it.
     opened : tuple of OpenLayer
         The network with the layers of ``sources``, where it is open: it is not saved.
+    importances : dict of int to Importance
+        By k, what the factors matter for, where that was measured.
     unnamed : str or None
         Why the factors have no names, where that was looked into.
     """
@@ -90,6 +93,7 @@ class Run:
     applied: ConceptBank | None = field(default=None, repr=False)
     activations: Activations | None = field(default=None, repr=False)
     opened: tuple[OpenLayer, ...] = field(default=(), repr=False)
+    importances: dict[int, Importance] = field(default_factory=dict, repr=False)
     unnamed: str | None = None
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 

@@ -1,6 +1,7 @@
 """The command line: what it prints, where it writes, and one sentence for each mistake."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,7 @@ def test_a_folder_with_broken_files_goes_through_and_names_them(photos, tmp_path
     (photos / "empty.png").touch()
     (photos / "notes.txt").write_text("no picture")
     out = tmp_path / "result"
-    code, stdout, stderr = run("discover", photos, *SMALL, "--out", out)
+    code, stdout, stderr = run("discover", photos, *SMALL, "--out", out, "--overlays")
     assert code == 0
     assert str(out / "report.html") in stdout
     warning = next(line for line in stderr.splitlines() if "skipped" in line)
@@ -237,3 +238,40 @@ def test_the_module_is_the_command(photos, tmp_path):
     assert outcome.returncode == 2
     assert "has no layer 'nope'" in outcome.stderr
     assert outcome.stderr.count("\n") == 1
+
+
+def test_explain_names_a_saved_result_and_writes_its_report_anew(data_root, tmp_path):
+    balloons = sorted(next((data_root / "icoseg/images").glob("041 *")).glob("*.jpg"))[::8]
+    out = tmp_path / "result"
+    assert run("discover", *balloons, "-k", "1,2", "--size", "336", "--out", out)[0] == 0
+    assert run("segment", out, "-k", "2")[0] == 0
+    code, stdout, _ = run("explain", out, "--class", "balloon", "--class", "parachute")
+    assert code == 0
+    header, *rows = stdout.splitlines()[:3]
+    assert re.split(r"  +", header) == [
+        *("factor", "name", "taken for", "share"),
+        *("balloon: falls by", "Sobol", "p", "parachute: falls by", "Sobol", "p"),
+    ]
+    assert [row.split()[:2] for row in rows] == [
+        [str(j), name or "-"] for j, name in enumerate(deepff.load(out).factor_names)
+    ]
+    assert "balloon" in {row.split()[1] for row in rows}
+    page = (out / "report.html").read_text()
+    assert "without it the score falls by" in page
+    assert "masks-k2" in page  # what was made of the result stays, in the report too
+    loaded = deepff.load(out)
+    assert loaded.importances[2].labels == ("balloon", "parachute")
+    assert loaded.bank.classes[1].names == ("balloon",)
+
+
+def test_explain_takes_ones_own_labels_and_says_what_is_wrong_with_them(photos, tmp_path):
+    out = tmp_path / "result"
+    assert run("discover", photos, *SMALL, "--out", out)[0] == 0
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    code, _, stderr = run("explain", out, "--labels", tmp_path / "labels.txt")
+    assert code == 2
+    assert "2 labels were given, but efficientnet_lite0 ends with 1000 numbers" in stderr
+    (tmp_path / "labels.txt").write_text("\n".join(f"thing {i}" for i in range(1000)))
+    code, stdout, _ = run("explain", out, "--labels", tmp_path / "labels.txt")
+    assert code == 0
+    assert "thing " in stdout.splitlines()[1]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from planted import NAMES, planted, result_of
+from planted import planted, result_of
 from typer.testing import CliRunner
 
 from deepff.cli.main import app
@@ -128,7 +128,7 @@ def test_a_second_run_says_what_goes_with_the_first_and_keeps_what_is_not_its_ow
     segment(result, saved, options=HALF)
     export(result, "labelme", saved / "export" / "labelme")
     (saved / "export" / "labelme" / "a.json").write_text("corrected")
-    (saved / "overlays" / "mine.txt").write_text("mine")
+    (saved / "crops" / "mine.txt").write_text("mine")
     assert earlier_outputs(saved) == ["export/labelme", "masks/k3"]
     arguments = ["discover", str(photos), "--out", str(saved), "-k", "2", "--size", "64"]
     outcome = CliRunner().invoke(app, arguments)
@@ -137,10 +137,8 @@ def test_a_second_run_says_what_goes_with_the_first_and_keeps_what_is_not_its_ow
     assert not (saved / "masks").exists()
     left = files(saved)
     assert left["export/labelme/a.json"] == b"corrected" and "export/labelme/c.json" not in left
-    assert left["overlays/mine.txt"] == b"mine"
-    assert sorted(name for name in left if name.startswith("overlays/k")) == [
-        "overlays/k2/" + name.replace(".png", ".jpg") for name in sorted(NAMES)
-    ]
+    assert left["crops/mine.txt"] == b"mine"
+    assert not any(name.startswith("crops/k3") for name in left)
     (saved / "report.html").write_text("changed")
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 2
@@ -157,7 +155,7 @@ def test_a_result_of_an_earlier_version_is_replaced_as_a_whole(photos: Path, sav
     left = {name.partition("/")[0] for name in files(saved)}
     assert left == {
         *("manifest.json", "concepts.safetensors", "heatmaps", "report.html", "figure.png"),
-        *("overlays", "thumbnails", "notes.txt"),
+        *("crops", "thumbnails", "notes.txt"),
     }
     assert list(load(saved).factorizations) == [2]
 

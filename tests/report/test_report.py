@@ -166,7 +166,7 @@ def test_no_name_from_a_file_becomes_code(tmp_path: Path) -> None:
     assert page.text_of("script")[1] == reference.text_of("script")[1]
     assert page.text_of("style") == reference.text_of("style")
     # and every name comes back whole.
-    thumbnails = [attrs for tag, attrs in page.tags if tag == "img"]
+    thumbnails = [attrs for tag, attrs in page.tags if tag == "img" and attrs["alt"]]
     assert [attrs["alt"] for attrs in thumbnails] == HOSTILE_NAMES
     assert page.text_of("figcaption") == HOSTILE_NAMES
     assert page.text_of("li") == [f"{name}: reason {name}" for name in HOSTILE_NAMES]
@@ -176,7 +176,7 @@ def test_no_name_from_a_file_becomes_code(tmp_path: Path) -> None:
 
 def test_links_lead_to_the_files_and_nowhere_else(tmp_path: Path) -> None:
     result = make_result(tmp_path / "photos", HOSTILE_NAMES)
-    write_report(result, tmp_path / "out")
+    write_report(result, tmp_path / "out", overlays=True)
     page = read_page(tmp_path / "out")
     for image, path in zip(page.data()["images"], result.paths, strict=True):
         original = urlsplit(image["original"])
@@ -233,7 +233,10 @@ def test_page_states_the_facts_of_the_run(tmp_path: Path) -> None:
         "NMF: activations, factors and coefficients are never negative; k = 2",
         "2030-01-02 03:04 UTC",
     ]
-    assert page.text_of("small")[0] == "relative error 0.2500"
+    # 1 − 0.25² of the squares of the activations
+    assert page.text_of("small")[0] == "explain 94 % of the activations"
+    titles = [str(attrs["title"]) for tag, attrs in page.tags if tag == "small" and attrs]
+    assert titles[0].endswith("the relative error is 0.2500")
     strongest: dict[str, list[int]] = {"0": [], "1": []}
     for _, attrs in page.tags:
         if attrs.get("class") == "open" and "data-k" in attrs:
@@ -241,8 +244,8 @@ def test_page_states_the_facts_of_the_run(tmp_path: Path) -> None:
     assert strongest == {"0": [1, 3, 5, 7, 6, 0], "1": [5]}
     # Both components have the same norm: shares are those of the coefficients' norms.
     norms = [2 * float(strength.norm()), 1.0]
-    assert [text for text in page.text_of("p") if "energy" in text] == [
-        f"{100 * norm / sum(norms):.1f} % of the energy" for norm in norms
+    assert [text for text in page.text_of("span") if text.endswith(" %")] == [
+        f"{100 * norm / sum(norms):.1f} %" for norm in norms
     ]
 
 
@@ -283,7 +286,7 @@ def test_strip_shows_photo_all_factors_and_each_alone_around_the_cells_centre(
     for j, (row, column) in enumerate(cells):
         coefficients[row * 8 + column, j] = 1
     result = make_result(tmp_path, ["a.jpg"], (2,), coefficients=coefficients)
-    write_report(result, tmp_path / "out")
+    write_report(result, tmp_path / "out", overlays=True)
     strip = np.asarray(Image.open(tmp_path / "out" / "overlays" / "k2" / "a.jpg")).astype(float)
     assert strip.shape == (191, 4 * 256 + 3 * STRIP_GAP, 3)
     photo, together, *alone = (
@@ -337,5 +340,5 @@ def test_a_second_report_is_the_same_to_the_byte_and_leaves_no_other_files(tmp_p
     assert first == files(tmp_path / "second")
     expected = {"report.html", "figure.png", "thumbnails/unreadable.json"}
     expected |= {f"thumbnails/{i:05d}.jpg" for i in range(12)}
-    expected |= {f"overlays/k{k}/{i}.jpg" for i in range(12) for k in (1, 2, 3)}
+    expected |= {f"crops/k{k}-{j}-{n}.jpg" for k in (1, 2, 3) for j in range(k) for n in range(6)}
     assert set(first) == expected

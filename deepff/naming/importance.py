@@ -1,0 +1,222 @@
+"""What factors matter for to the network: measured by running its later part without them.
+
+Three measures, for the classes that the network takes the images for:
+
+* the fall of the class's score when a factor is taken out of an image, A − h w;
+* total Sobol indices, as in CRAFT (Fel et al. 2023, "CRAFT: Concept Recursive Activation
+  FacTorization for Explainability", section 3.3): the share of the variance of the score that a
+  factor has a part in, when each factor of an image is scaled by a number drawn evenly from [0, 1]
+  (Halton's sequence), A = Σ mⱼ hⱼ wⱼ, estimated by Jansen's formula (1999);
+* TCAV's signed sensitivity (Kim et al. 2018): the derivative of the score along the factor, w at
+  length 1 in every cell, against random directions. These are w with its channels permuted, which
+  are as long and as sparse.
+
+Images go through the network one by one, as a whole, for what bypasses the layer; what follows the
+layer runs on all changed maps of an image together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.errors import InputError
+from deepff.features.later import Edit, OpenLayer, gradients, outputs_of_edits
+from deepff.images.reading import UnreadableImageError
+from deepff.naming.classes import as_is, factor_classes, without
+from deepff.naming.network import check_directions, opened_layer, reopened
+from deepff.results.factorization import Factorization
+from deepff.results.importance import Importance
+from deepff.results.run import Run
+from deepff.runtime.progress import track
+
+N_IMAGES = 32
+N_CLASSES = 3
+N_DESIGN = 32  # as CRAFT's
+N_RANDOM = 200
+
+
+def importance(
+    run: Run,
+    k: int | None = None,
+    classes: Sequence[str] | None = None,
+    n_images: int = N_IMAGES,
+    progress: bool = False,
+) -> Importance:
+    """Measure what factors matter for; the run keeps it, for its report.
+
+    Parameters
+    ----------
+    run : Run
+    k : int, optional
+        Which factorization; by default the largest.
+    classes : sequence of str, optional
+        For which classes, by label; by default the three that are the network's first choice on
+        most of the images.
+    n_images : int
+        How many images to run at most, spread evenly over the set.
+    progress : bool
+        Show progress on standard error.
+
+    Raises
+    ------
+    InputError
+        As :func:`deepff.naming.classes.factor_classes`; or there is no such class, or no image that
+        can be read.
+    """
+    if n_images < 1:
+        raise InputError(f"the number of images must be 1 or more, not {n_images}")
+    check_directions(run)
+    found = run.factorization(k)
+    opened = opened_layer(run)
+    names = factor_classes(run, k)
+    wanted = None if classes is None else [_index(names.labels, label) for label in classes]
+    n_factors = len(found.components)
+    indices, inputs, outputs = _run_images(run, opened, found, n_images, progress)
+    plain = outputs[:, 0]
+    columns = _main_classes(plain) if wanted is None else wanted
+    is_of = plain.argmax(1)[:, None] == torch.tensor(columns)
+    is_of |= ~is_of.any(0)
+    several = outputs[..., columns]
+    sobol = torch.stack(
+        [sobol_indices(of_image[1 + n_factors :], n_factors) for of_image in several]
+    )
+    directions = functional.normalize(found.components, dim=1)
+    slopes = _slopes(opened, inputs, columns)
+    measured = Importance(
+        labels=tuple(names.labels[c] for c in columns),
+        names=names.names,
+        images=tuple(indices),
+        logits=several[:, 0],
+        falls=several[:, :1] - several[:, 1 : 1 + n_factors],
+        is_of=is_of,
+        sobol=_mean_over(is_of, sobol),
+        **_tcav(slopes, directions.cpu(), is_of),
+    )
+    run.importances[n_factors] = measured
+    return measured
+
+
+def _run_images(
+    run: Run, opened: OpenLayer, found: Factorization, n_images: int, progress: bool
+) -> tuple[list[int], list[Tensor], Tensor]:
+    """The images that can be read, as the network is given them, and its outputs for each: as it
+    is, without each factor, and with factors scaled (n, 1 + k + (k + 2) · N_DESIGN, classes)."""
+    n_factors = len(found.components)
+    masks = sobol_masks(n_factors)
+    chosen = torch.linspace(0, len(run.images) - 1, min(n_images, len(run.images)))
+    indices, inputs, outputs = [], [], []
+    with track("importance", len(chosen), enabled=progress) as advance, torch.no_grad():
+        for i in chosen.round().int().tolist():
+            advance(1)
+            try:
+                image = reopened(run, opened, i)
+            except UnreadableImageError:
+                continue
+            edits = [as_is, *(without(found, j, i) for j in range(n_factors))]
+            edits += [_scaled(found, i, mask) for mask in masks]
+            indices.append(i)
+            inputs.append(image)
+            outputs.append(outputs_of_edits(opened, image, edits).cpu())
+    if not outputs:
+        raise InputError("none of the images can be read any more; say where they are")
+    return indices, inputs, torch.stack(outputs)
+
+
+def sobol_masks(k: int, n_design: int = N_DESIGN) -> Tensor:
+    """Scales of factors for :func:`sobol_indices`: ((k + 2) · n_design, k), in [0, 1].
+
+    Two designs of ``n_design`` rows each, A and B, then for each factor A with its column from B.
+    """
+    from scipy.stats.qmc import Halton
+
+    # The first point of Halton's sequence is 0 everywhere.
+    points = Halton(2 * k, scramble=False).random(n_design + 1)[1:]
+    both = torch.from_numpy(points).float()
+    a, b = both[:, :k], both[:, k:]
+    exchanged = []
+    for j in range(k):
+        one = a.clone()
+        one[:, j] = b[:, j]
+        exchanged.append(one)
+    return torch.cat([a, b, *exchanged])
+
+
+def sobol_indices(values: Tensor, k: int) -> Tensor:
+    """Total Sobol indices by Jansen's formula (1999, "Analysis of variance designs for model
+    output"): for each factor Σ (f(A) − f(A with its column from B))² / (2 n var f(A)).
+
+    Parameters
+    ----------
+    values : Tensor, ((k + 2) · n, m)
+        Of a function, or of m, at the rows of :func:`sobol_masks`.
+    k : int
+        The number of factors.
+
+    Returns
+    -------
+    Tensor, (k, m)
+        0 where the function is constant.
+    """
+    a, _, *exchanged = values.split(len(values) // (k + 2))
+    variance = a.var(0).clamp_min(torch.finfo(values.dtype).tiny)
+    return torch.stack([(a - other).square().mean(0) / (2 * variance) for other in exchanged])
+
+
+def _scaled(found: Factorization, image: int, scales: Tensor) -> Edit:
+    """What puts Σ mⱼ hⱼ wⱼ in place of an image's map."""
+    h, w = found.heatmaps.grid(image), found.components
+
+    def edit(maps: Tensor) -> Tensor:
+        scaled = h.to(maps) * scales.to(maps)[:, None, None]
+        return torch.einsum("khw,kc->chw", scaled, w.to(maps))
+
+    return edit
+
+
+def _index(labels: Sequence[str], label: str) -> int:
+    if label not in labels:
+        close = get_close_matches(label, labels, n=3)
+        advice = f"; the closest are {', '.join(close)}" if close else ""
+        raise InputError(f"the network has no class {label!r}{advice}")
+    return labels.index(label)
+
+
+def _main_classes(logits: Tensor) -> list[int]:
+    """The first choices of most images; of equals, the more probable over all."""
+    chosen, counts = logits.argmax(1).unique(return_counts=True)
+    probable = logits.softmax(1).mean(0)[chosen]
+    order = sorted(range(len(chosen)), key=lambda i: (-int(counts[i]), -float(probable[i])))
+    return [int(chosen[i]) for i in order[:N_CLASSES]]
+
+
+def _slopes(opened: OpenLayer, images: Sequence[Tensor], classes: Sequence[int]) -> Tensor:
+    """The classes' gradients, summed over the cells: (n, m, c)."""
+    return torch.stack([gradients(opened, image, classes).sum((2, 3)).cpu() for image in images])
+
+
+def _tcav(slopes: Tensor, directions: Tensor, is_of: Tensor) -> dict[str, Tensor]:
+    """Sensitivity, agreement and p-values, each (k, m)."""
+    of_images = torch.einsum("nmc,kc->nkm", slopes, directions)
+    sensitivity = _mean_over(is_of, of_images)
+    mean_slopes = _mean_over(is_of, slopes.transpose(1, 2))  # (c, m)
+    generator = torch.Generator().manual_seed(0)
+    as_large = torch.ones_like(sensitivity)
+    for _ in range(N_RANDOM):
+        order = torch.randperm(directions.shape[1], generator=generator)
+        as_large += (directions[:, order] @ mean_slopes).abs() >= sensitivity.abs()
+    return {
+        "sensitivity": sensitivity,
+        "agreement": _mean_over(is_of, (of_images > 0).float()),
+        "p_values": as_large / (N_RANDOM + 1),
+    }
+
+
+def _mean_over(is_of: Tensor, values: Tensor) -> Tensor:
+    """The mean of (n, ·, m) over each class's images: (·, m)."""
+    of = is_of[:, None].to(values)
+    return (values * of).sum(0) / of.sum(0)

@@ -1,0 +1,107 @@
+"""Where else a patch is: the cosine of its cell with the cells of all images."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.errors import InputError
+from deepff.features.activations import Activations
+from deepff.features.extraction import extract
+from deepff.naming.classes import image_coefficients
+from deepff.naming.network import opened_layer
+from deepff.options import SimilarBy, chosen
+from deepff.results.heatmaps import HeatMaps
+from deepff.results.run import Run
+from deepff.results.similarity import Similarity
+
+
+def similar(
+    run: Run,
+    image: int | str,
+    place: tuple[float, float],
+    by: str = SimilarBy.ACTIVATIONS,
+    k: int | None = None,
+) -> Similarity:
+    """Find the places of the set that are like one.
+
+    Parameters
+    ----------
+    run : Run
+    image : int or str
+        The place's image: its index, or its name in the set.
+    place : (x, y)
+        In pixels of the image at its own size, from its upper left corner.
+    by : "activations" or "factors"
+        What is compared: the cells' activations, or what the factors hold of them, hⱼ ‖wⱼ‖. Where
+        the activations are neither in memory nor in a cache the network runs again over the set,
+        and they stay in memory.
+    k : int, optional
+        By which factorization's factors; by default the largest.
+
+    Raises
+    ------
+    InputError
+        There is no such image, place or k; or the activations can't be had.
+    """
+    index = _index(run, image)
+    x, y = place
+    height, width = run.image_sizes[index]
+    if not (0 <= x < width and 0 <= y < height):
+        raise InputError(
+            f"({x:g}, {y:g}) is not in {run.names[index]}, which is {width} × {height} pixels"
+        )
+    if chosen(SimilarBy, by, "way to compare") == SimilarBy.FACTORS:
+        found = run.factorization(k)
+        norms = found.components.norm(dim=1)
+        rows = [own * norms for own in image_coefficients(found)]
+        records = found.heatmaps.grids
+    else:
+        activations = _activations(run)
+        rows, records = activations.image_rows, [i.grid for i in activations.images]
+    h, w = records[index]
+    wanted = rows[index][int(y * h / height) * w + int(x * w / width)].float()
+    cosines = [_cosines(own, wanted) for own in rows]
+    maps = HeatMaps(torch.cat(cosines)[:, None], records, run.image_sizes, torch.ones(1))
+    largest = torch.stack([own.max() for own in cosines])
+    order = largest.argsort(descending=True, stable=True).tolist()
+    return Similarity(index, (x, y), maps, tuple(order), run)
+
+
+def _index(run: Run, image: int | str) -> int:
+    if isinstance(image, str):
+        if image not in run.names:
+            raise InputError(f"there is no image {image!r} in the set")
+        return run.names.index(image)
+    if not 0 <= image < len(run.images):
+        raise InputError(f"images are numbers from 0 to {len(run.images) - 1}, not {image}")
+    return image
+
+
+def _cosines(rows: Tensor, wanted: Tensor) -> Tensor:
+    values = functional.normalize(rows.float(), dim=1) @ functional.normalize(wanted, dim=0)
+    return values.clamp(-1, 1).cpu()
+
+
+def _activations(run: Run) -> Activations:
+    """A, from memory or the cache, or from the network again."""
+    if run.activations is None:
+        if len(run.sources) > 1:
+            raise InputError("several layers were fused, so there are no cells to compare")
+        opened, source = opened_layer(run), run.sources[0]
+        activations, skipped = extract(
+            [image.item for image in run.images],
+            opened.backbone,
+            opened.layer,
+            size=source.size,
+            amp=source.runs_in_amp(opened.backbone.device),
+            stretch=source.stretch,
+        )
+        if skipped:
+            raise InputError(
+                f"similar places need the activations, and {skipped[0].name} cannot be read again "
+                f"({skipped[0].reason}); load the result with images=..."
+            )
+        run.activations = activations
+    return run.activations

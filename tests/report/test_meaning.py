@@ -1,0 +1,202 @@
+"""What the report says of factors: names, importance, crops, colours over k; and in a browser."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from planted import planted, result_of
+
+from deepff.features.activations import ImageRecord
+from deepff.report.colors import factor_colors
+from deepff.report.crops import strongest_crops, write_crops
+from deepff.report.report import write_report
+from deepff.report.tree import colors_over_k
+from deepff.results.classes import FactorClasses
+from deepff.results.factorization import Factorization
+from deepff.results.heatmaps import HeatMaps
+from deepff.results.importance import Importance
+from deepff.results.result import Result
+
+
+def test_crops_lie_around_peaks_at_the_photographs_resolution(tmp_path: Path) -> None:
+    """An image of 600 × 900 pixels with a red square of 10 where its one strong cell is, of 100
+    pixels; three cells around it are cut out, and near the edge as much of the image."""
+    picture = np.full((600, 900, 3), 90, np.uint8)
+    picture[445:455, 245:255] = (255, 0, 0)
+    path = tmp_path / "square.png"
+    Image.fromarray(picture).save(path)
+    H = torch.zeros(54, 2)
+    H[4 * 9 + 2, 0] = 1
+    H[8, 1] = 2  # the upper right cell
+    image = ImageRecord("square.png", path, (600, 900), (6, 9))
+    result = planted(tmp_path)
+    result.images = [image]
+    result.factorizations = {2: Factorization(torch.eye(2), HeatMaps.of_images(H, [image]), 0.0, 1)}
+    crops = strongest_crops(result)
+    (first,), (second,) = crops[2]
+    assert np.abs(np.array(first.box) - [100, 300, 400, 600]).max() <= 3  # pixels of a thumbnail
+    assert second.box == (600, 0, 900, 300)
+    write_crops(result, tmp_path, crops)
+    cut = np.asarray(Image.open(tmp_path / first.file)).astype(int)
+    assert cut.shape == (300, 300, 3)
+    rows, columns = np.nonzero(cut[..., 0] - cut[..., 1] > 100)
+    assert abs(rows.mean() - 150) <= 4 and abs(columns.mean() - 150) <= 4
+    assert 90 <= len(rows) <= 130  # one pixel of the photograph is one of the crop
+
+
+def test_a_crop_of_a_small_image_is_all_of_it(tmp_path: Path) -> None:
+    result = planted(tmp_path)
+    assert strongest_crops(result)[3][0][0].box == (0, 0, 8, 6)
+
+
+def test_a_factor_keeps_its_colour_over_k() -> None:
+    """Left, middle and right thirds: k = 1 is all; at k = 2 factor 1 has most of it, so it keeps
+    the colour; at k = 3 that is cut in two, and the other keeps its own under another number."""
+    cells = torch.zeros(30, 3)
+    cells[:10, 0] = cells[10:20, 1] = cells[20:, 2] = 1
+    left, middle, right = cells.T
+    by_k = {
+        1: [left + middle + right],
+        2: [left, middle + right],
+        3: [middle, right + 0.1 * middle, left],
+    }
+    factorizations = {
+        k: Factorization(
+            torch.eye(k), HeatMaps(torch.stack(columns, 1), [(1, 30)], [(1, 30)]), 0.0, 1
+        )
+        for k, columns in by_k.items()
+    }
+    colors = colors_over_k(factorizations)
+    palette = factor_colors(3)
+    index = {
+        k: [int((palette == color).all(1).nonzero()[0][0]) for color in own]
+        for k, own in colors.items()
+    }
+    assert index[1] == [0]
+    assert sorted(index[2]) == [0, 1]
+    assert index[3][2] == index[2][0]  # the left third
+    assert index[2][1] in index[3][:2]  # one half of what it was has its colour
+    assert sorted(index[3]) == [0, 1, 2]
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Result:
+    result = planted(tmp_path / "photos")
+    scores = torch.tensor([[9.0, 0.0], [0.0, 9.0], [0.0, 0.1]])
+    classes = FactorClasses(("<b>cat</b>", "dog"), scores, ("<b>cat</b>", "dog", None))
+    result.factorizations = {
+        3: replace(result.factorizations[3], classes=classes, relative_error=0.6)
+    }
+    falls = torch.tensor([[[2.0], [-1.0], [0.5]]])
+    numbers = torch.tensor([[0.7], [0.2], [0.1]])
+    result.importances = {
+        3: Importance(
+            ("dog",),
+            classes.names,
+            (0,),
+            torch.tensor([[3.0]]),
+            falls,
+            torch.tensor([[True]]),
+            *[numbers] * 4,
+        )
+    }
+    return result
+
+
+def test_the_page_has_names_classes_and_importance(named: Result, tmp_path: Path) -> None:
+    write_report(named, tmp_path / "out")
+    page = (tmp_path / "out/report.html").read_text()
+    assert "<b>cat</b></b>" not in page
+    assert "<b>&lt;b&gt;cat&lt;/b&gt;</b>" in page
+    assert "explain 64 % of the activations" in page
+    assert "2.00 (Sobol 0.70)" in page and "-1.00 (Sobol 0.20)" in page
+    assert 'class="negative" style="width: 50.0%"' in page
+    assert not (tmp_path / "out/overlays").exists()
+
+
+def test_what_the_run_knows_of_its_factors_is_loaded_again(named: Result, tmp_path: Path) -> None:
+    import deepff
+
+    named.save(tmp_path / "result")
+    loaded = deepff.load(tmp_path / "result")
+    assert loaded.factor_names == ["<b>cat</b>", "dog", None]
+    before, after = named.importances[3], loaded.importances[3]
+    assert (before.labels, before.names, before.images) == (after.labels, after.names, after.images)
+    assert torch.equal(before.falls, after.falls) and torch.equal(before.is_of, after.is_of)
+    assert "2.00" in loaded.importances[3]._repr_html_()
+
+
+def test_a_set_with_little_in_common_is_told_so(tmp_path: Path) -> None:
+    result = result_of(torch.rand(3, 1, 6, 8), ["a.png", "b.png", "c.png"], tmp_path)
+    result.factorizations = {1: replace(result.factorizations[1], relative_error=0.96)}
+    result.unnamed = "the weights are <random>"
+    write_report(result, tmp_path / "out")
+    page = (tmp_path / "out/report.html").read_text()
+    assert "explains 8 % of the activations: the set has little in common" in page
+    assert "The factors have no names: the weights are &lt;random&gt;." in page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        message = "no chromium; scripts/test installs it"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def test_images_are_found_ordered_and_asked_for_similar_places(browser, tmp_path: Path) -> None:
+    """Image i has factor 0 at its left by i + 1 and factor 1 at its right by 3 − i."""
+    maps = torch.zeros(3, 2, 4, 4)
+    for i in range(3):
+        maps[i, 0, :, :2], maps[i, 1, :, 2:] = i + 1, 3 - i
+    names = ["one.png", "two.png", "Three.png"]
+    result = result_of(maps, names, tmp_path)
+    for name in names:
+        Image.new("RGB", (4, 4), (90, 90, 90)).save(tmp_path / name)
+    write_report(result, tmp_path / "out")
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((tmp_path / "out/report.html").as_uri())
+
+    def shown() -> list[str]:
+        return page.locator("#images .card:visible figcaption").all_text_contents()
+
+    assert shown() == names
+    page.locator(".controls button.chip").nth(0).click()
+    assert shown() == ["Three.png", "two.png", "one.png"]
+    page.locator(".controls button.chip").nth(0).click()
+    assert shown() == names
+    page.select_option("#order", "2 1")
+    assert shown() == names
+    page.fill("#find", "t")
+    assert shown() == ["two.png", "Three.png"]
+    assert page.locator("#found").text_content() == "2 of 3"
+    page.fill("#find", "")
+
+    page.locator("#images .open").nth(0).click()
+    box = page.locator(".spot").bounding_box()
+    page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 0.5 * box["height"])
+    page.wait_for_selector(".similar canvas")
+    # its right half is like the others' right halves, and not at all like left ones
+    likeness = page.evaluate(
+        "[...document.querySelectorAll('.similar .tile')].map(t => [t.image, ...t.likeness])"
+    )
+    assert [row[0] for row in likeness] == [0, 1, 2]
+    for row in likeness:
+        np.testing.assert_allclose(np.reshape(row[1:], (4, 4)), [[0, 0, 1, 1]] * 4, atol=1e-3)
+    assert errors == []
+    page.close()
