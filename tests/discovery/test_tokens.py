@@ -66,7 +66,7 @@ def test_the_object_and_its_parts_by_the_tokens_of_a_transformer(tmp_path):
     rng = np.random.default_rng(0)
     for i in range(4):
         pixels = np.full((128, 128, 3), 128, np.uint8)
-        pixels[48:96, 32:96] = (200, 60, 40) + rng.integers(0, 40, (48, 64, 3))
+        pixels[48:96, 32:96] = np.array((200, 60, 40)) + rng.integers(0, 40, (48, 64, 3))
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
     torch.manual_seed(0)
     network = timm.models.VisionTransformer(
