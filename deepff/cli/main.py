@@ -26,6 +26,7 @@ from deepff.cli.options import (
     BatchSize,
     Cache,
     DeviceChoice,
+    EngineChoice,
     ImagePaths,
     InterpolationChoice,
     Layers,
@@ -52,6 +53,7 @@ from deepff.options import (
     SIZE,
     ChannelWeights,
     Device,
+    Engine,
     Method,
     Recipe,
     Solver,
@@ -207,6 +209,7 @@ def discover(
     memory: Memory = None,
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
+    engine: EngineChoice = Engine.AUTO,
     amp: MixedPrecision = False,
     stretch: Stretch = False,
 ) -> None:
@@ -250,6 +253,7 @@ def discover(
         std=stds,
         interpolation=interpolation,
         device=device,
+        engine=engine,
     )
     common: dict[str, Any] = {
         "model": backbone,
@@ -300,6 +304,7 @@ def apply(
     cache: Cache = None,
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
+    engine: EngineChoice = Engine.AUTO,
 ) -> None:
     """Find a result's factors in new images, for segment, localize and export."""
     from deepff.app.label_file import FILE, carry_over, load_labels
@@ -312,9 +317,9 @@ def apply(
     check_output_folder(out)
     report_replaced(out)
     backbone = None
-    if weights is not None:
+    if weights is not None or engine != Engine.AUTO:
         backbone = concepts.sources[0].backbone(
-            weights=weights, num_classes=num_classes, device=device
+            weights=weights, num_classes=num_classes, device=device, engine=engine
         )
     result = apply(
         concepts,

@@ -158,8 +158,8 @@ def discover_parts(
 
     def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
         return tuple(
-            FeatureSource.of(backbone, layer, size, amp, coarsest_stride, stretch)
-            for layer in layers
+            FeatureSource.of(backbone, x, size, amp, coarsest_stride, stretch, extracted[0].engine)
+            for x in layers
         )
 
     of_object = [by_path[layer.path] for layer in object_layers]

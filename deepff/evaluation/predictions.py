@@ -148,7 +148,13 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     if found is not None and network.cell_layers:
         coarsest_stride = max(layer.stride for layer in layers)
         sources = [
-            FeatureSource.of(network.backbone, x, network.size, False, coarsest_stride)
+            FeatureSource.of(
+                network.backbone,
+                x,
+                network.size,
+                multiple=coarsest_stride,
+                engine=extracted[0].engine,
+            )
             for x in network.cell_layers
         ]
         of_cells = [by_path[x.path] for x in network.cell_layers]

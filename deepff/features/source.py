@@ -11,7 +11,7 @@ from deepff.features.backbone import Backbone
 from deepff.features.layers import Layer
 from deepff.features.layouts import CHANNELS_FIRST, declared
 from deepff.features.loading import load_backbone
-from deepff.options import Device
+from deepff.options import Device, Engine
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class FeatureSource:
     structure : str
         Of a module of one's own, the fingerprint of how it is built: networks that differ only in
         what has no weights, such as an activation's slope, give other activations.
+    engine : str
+        What ran the network: "torch", or "openvino" with its version.
     """
 
     model: str
@@ -72,6 +74,7 @@ class FeatureSource:
     tokens: int | str | None = None
     square: bool = False
     structure: str = ""
+    engine: str = Engine.TORCH
 
     @classmethod
     def of(
@@ -82,6 +85,7 @@ class FeatureSource:
         amp: bool = False,
         multiple: int | None = None,
         stretch: bool = False,
+        engine: str = Engine.TORCH,
     ) -> "FeatureSource":
         """The source of activations taken from ``backbone`` at ``layer``.
 
@@ -105,6 +109,7 @@ class FeatureSource:
             tokens=declared(backbone.tokens),
             square=layer.input_size is not None,
             structure=backbone.structure,
+            engine=engine,
         )
 
     @classmethod
@@ -124,6 +129,7 @@ class FeatureSource:
         weights: str | Path | None = None,
         num_classes: int | None = None,
         device: str | torch.device = Device.AUTO,
+        engine: str = Engine.AUTO,
     ) -> Backbone:
         """The network that this is a source of, loaded again.
 
@@ -133,8 +139,8 @@ class FeatureSource:
             The network, where it is one's own or is open already; the latter stays where it is.
         weights, num_classes : optional
             Its weights, where they are from a file.
-        device : str or torch.device
-            Where to put it.
+        device, engine : str
+            Where to put it, and what runs it.
 
         Raises
         ------
@@ -152,6 +158,7 @@ class FeatureSource:
                     num_classes=num_classes,
                     channels=len(self.mean),
                     device=device,
+                    engine=engine,
                 )
             )
         except InputError as error:
