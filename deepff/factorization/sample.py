@@ -110,7 +110,7 @@ class _Measure:
         """Which of this rank's rows are drawn, how often, and their probabilities."""
         found = []
         for indices, probabilities in self.parts():
-            spread = ((self._first_row + indices) * _GOLDEN + start) % 1
+            spread = ((self._first_row + indices).double() * _GOLDEN + start) % 1
             counts = (n_draws * probabilities + spread).floor()
             which = counts.nonzero()[:, 0]
             found.append((indices[which], counts[which], probabilities[which]))
