@@ -1,8 +1,11 @@
-"""Seconds an image of each stage of a run, beside the bare forward pass of the same network.
+"""Seconds and memory of each stage of a run, beside the bare forward pass of the same network.
 
     python benchmarks/pipeline.py PHOTOS [--count 200] [-k 4] [--repeats 3]
+        [--engine torch openvino] [--object] [--clock wall|cpu]
 
-The bare forward pass runs the same batches of the same shapes, already decoded and in memory.
+The bare forward pass is PyTorch's own, batch normalisation not folded, of the same batches of the
+same shapes, already decoded and in memory. Engines take turns with it. ``--clock cpu`` counts the
+process's own time, for a machine that is shared.
 """
 
 import argparse
@@ -10,8 +13,11 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from threading import Event, Thread
 
 import torch
 
@@ -21,8 +27,47 @@ from deepff.features.layers import resolve_layer
 from deepff.features.loading import load_backbone
 from deepff.images.files import ImageFile, find_images
 from deepff.images.reading import image_size, read_image, resize, resized_shape
+from deepff.options import Engine, Recipe
 
 SIZE, BATCH_SIZE = 448, 8
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+class Stages:
+    """Seconds and peak memory of stages, by name, over repeats."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.megabytes: dict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def measured(self, stage: str) -> Iterator[None]:
+        """Count what is done inside as one repeat of a stage."""
+        peaks: list[float] = [resident()]
+        done = Event()
+
+        def watch() -> None:
+            while not done.wait(0.02):
+                peaks.append(resident())
+
+        watcher = Thread(target=watch, daemon=True)
+        watcher.start()
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self.seconds[stage].append(self._clock() - started)
+            done.set()
+            watcher.join()
+            self.megabytes[stage].append(max(peaks))
+
+
+def resident() -> float:
+    """Megabytes of main memory that this process has to itself, mapped files not counted."""
+    status = Path("/proc/self/status").read_text("utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) / 1000
 
 
 def decode(files: list[ImageFile], stride: int, interpolation: str) -> list[torch.Tensor]:
@@ -56,6 +101,24 @@ def forward(backbone: Backbone, inputs: list[torch.Tensor]) -> None:
             backbone.network(batch)
 
 
+def run(
+    stages: Stages,
+    files: list[ImageFile],
+    k: int | None,
+    backbone: Backbone,
+    name: str,
+    recipe: str,
+) -> None:
+    """A whole run, from files to a result on the disk."""
+    with tempfile.TemporaryDirectory() as folder, stages.measured(f"{name}: whole run"):
+        with stages.measured(f"{name}: discover"):
+            result = deepff.discover(files, k, model=backbone, recipe=recipe)
+        with stages.measured(f"{name}: writing the result and its report"):
+            result.save(folder)
+    used = result.sources[0].engine
+    print(f"{name}: {used}, seconds { ({s: round(t, 1) for s, t in result.seconds.items()}) }")
+
+
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -63,40 +126,38 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("-k", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--engine", nargs="+", default=[Engine.TORCH], choices=list(Engine))
+    parser.add_argument("--object", action="store_true", help="the recipe contrast, too")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     options = parser.parse_args()
 
     files = find_images(options.photos)[: options.count]
-    backbone = load_backbone()
-    layer = resolve_layer(backbone, None, SIZE)
-    stages = defaultdict(list)
+    reference = load_backbone(engine=Engine.TORCH)
+    backbones = {engine: load_backbone(engine=engine) for engine in options.engine}
+    layer = resolve_layer(reference, None, SIZE)
+    stages = Stages(CLOCKS[options.clock])
+    bare = "bare forward pass"
     for _ in range(options.repeats):
-        started = time.perf_counter()
-        images = decode(files, layer.stride, backbone.interpolation)
-        decoded = time.perf_counter()
+        with stages.measured("decode and resize, one thread, alone"):
+            images = decode(files, layer.stride, reference.interpolation)
         inputs = batches(images)
-        prepared = time.perf_counter()
-        forward(backbone, inputs)
-        forwarded = time.perf_counter()
-        result = deepff.discover(files, options.k, model=backbone)
-        discovered = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            result.save(folder)
-        saved = time.perf_counter()
-        stages["decode and resize, one thread, alone"].append(decoded - started)
-        stages["bare forward pass"].append(forwarded - prepared)
-        stages["activations: decode beside the network"].append(result.seconds["network"])
-        stages["factorization"].append(result.seconds["factorization"])
-        stages["writing the result and its report"].append(saved - discovered)
-        stages["the whole run"].append(saved - forwarded)
-        print(".", end="", flush=True)
+        with stages.measured(bare):
+            forward(reference, inputs)
+        del images, inputs
+        for engine, backbone in backbones.items():
+            run(stages, files, options.k, backbone, engine, Recipe.PAPER)
+            if options.object:
+                run(stages, files, None, backbone, f"{engine}, object", Recipe.CONTRAST)
 
-    print(f"\n{len(files)} images, k = {options.k}, {torch.get_num_threads()} threads\n")
-    print("| stage | ms an image | × bare forward |")
-    print("|---|---|---|")
-    bare = statistics.median(stages["bare forward pass"])
-    for stage, seconds in stages.items():
-        median = statistics.median(seconds)
-        print(f"| {stage} | {1000 * median / len(files):.1f} | {median / bare:.2f} |")
+    print(f"\n{len(files)} images, k = {options.k}, {torch.get_num_threads()} threads, ", end="")
+    print(f"{options.clock} clock, medians of {options.repeats}\n")
+    print("| stage | ms an image | × bare forward | memory at its peak, MB |")
+    print("|---|---|---|---|")
+    reference_seconds = statistics.median(stages.seconds[bare])
+    for stage, seconds in stages.seconds.items():
+        median, peak = statistics.median(seconds), max(stages.megabytes[stage])
+        each = 1000 * median / len(files)
+        print(f"| {stage} | {each:.1f} | {median / reference_seconds:.2f} | {peak:.0f} |")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,14 @@ class Device(StrEnum):
     MPS = "mps"
 
 
+class Engine(StrEnum):
+    """What runs the network; auto: OpenVINO on a CPU where it is installed and pays, else torch."""
+
+    AUTO = "auto"
+    TORCH = "torch"
+    OPENVINO = "openvino"
+
+
 class Interpolation(StrEnum):
     """How images are resized."""
 

@@ -14,6 +14,7 @@ from deepff.options import Device
 from deepff.report.load import load
 from deepff.report.save import check_output_folder
 from deepff.results.result import Result
+from deepff.runtime.progress import listening
 
 
 class Workspace:
@@ -81,15 +82,13 @@ class Workspace:
         try:
             backbone = load_backbone(device=device)
 
-            def count(module: object, inputs: Sequence[Sequence[object]]) -> None:
-                # The network is tried once on an image of its own before it sees the others.
-                self.done = min(self.total, self.done + len(inputs[0]))
-                finished = self.done == self.total
-                self.stage = "Factorizing" if finished else "Looking at the images"
+            def tell(stage: str, done: int, total: int) -> None:
+                if stage == "network":
+                    self.done = done
+                    self.stage = "Factorizing" if done == total else "Looking at the images"
 
-            counting = backbone.network.register_forward_pre_hook(count)
-            result = discover(images, counts, model=backbone)
-            counting.remove()
+            with listening(tell):
+                result = discover(images, counts, model=backbone)
             self.stage, self.total = "Writing the result", 0
             result.save(self.folder)
             self.open()

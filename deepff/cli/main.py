@@ -27,6 +27,7 @@ from deepff.cli.options import (
     BatchSize,
     Cache,
     DeviceChoice,
+    EngineChoice,
     ImagePaths,
     InterpolationChoice,
     LabelsFile,
@@ -55,6 +56,7 @@ from deepff.options import (
     SIZE,
     ChannelWeights,
     Device,
+    Engine,
     Method,
     Recipe,
     Solver,
@@ -212,6 +214,7 @@ def discover(
     memory: Memory = None,
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
+    engine: EngineChoice = Engine.AUTO,
     amp: MixedPrecision = False,
     stretch: Stretch = False,
 ) -> None:
@@ -257,6 +260,7 @@ def discover(
         interpolation=interpolation,
         labels=None if labels is None else read_labels(labels),
         device=device,
+        engine=engine,
     )
     common: dict[str, Any] = {
         "model": backbone,
@@ -308,6 +312,7 @@ def apply(
     cache: Cache = None,
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
+    engine: EngineChoice = Engine.AUTO,
 ) -> None:
     """Find a result's factors in new images, for segment, localize and export."""
     from deepff.app.label_file import FILE, carry_over, load_labels
@@ -320,9 +325,9 @@ def apply(
     check_output_folder(out)
     report_replaced(out)
     backbone = None
-    if weights is not None:
+    if weights is not None or engine != Engine.AUTO:
         backbone = concepts.sources[0].backbone(
-            weights=weights, num_classes=num_classes, device=device
+            weights=weights, num_classes=num_classes, device=device, engine=engine
         )
     result = apply(
         concepts,

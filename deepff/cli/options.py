@@ -10,6 +10,7 @@ from deepff.errors import InputError
 from deepff.options import (
     LEAST_SHARE,
     Device,
+    Engine,
     ExportFormat,
     Instances,
     Interpolation,
@@ -96,6 +97,15 @@ Layers = Annotated[
 
 DeviceChoice = Annotated[
     Device, typer.Option("--device", help="Where to compute.", rich_help_panel=RUNNING)
+]
+EngineChoice = Annotated[
+    Engine,
+    typer.Option(
+        "--engine",
+        help="What runs the network; auto: OpenVINO on a CPU where it is installed and pays, else "
+        "torch.",
+        rich_help_panel=RUNNING,
+    ),
 ]
 Cache = Annotated[
     Path | None,

@@ -204,7 +204,8 @@ def discover(
 
     def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
         return tuple(
-            FeatureSource.of(backbone, x, size, amp, coarsest_stride, stretch) for x in layers
+            FeatureSource.of(backbone, x, size, amp, coarsest_stride, stretch, extracted[0].engine)
+            for x in layers
         )
 
     watch.lap("network")

@@ -161,7 +161,15 @@ def discover_parts(
 
     def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
         return tuple(
-            FeatureSource.of(backbone, placed[layer.path], size, amp, coarsest_stride, stretch)
+            FeatureSource.of(
+                backbone,
+                placed[layer.path],
+                size,
+                amp,
+                coarsest_stride,
+                stretch,
+                extracted[0].engine,
+            )
             for layer in layers
         )
 

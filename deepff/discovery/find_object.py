@@ -5,7 +5,7 @@ from torch import nn
 from deepff.discovery.discover import discover
 from deepff.features.backbone import Backbone
 from deepff.images.reading import UnreadableImageError
-from deepff.options import BATCH_SIZE, Device, Recipe
+from deepff.options import BATCH_SIZE, Device, Engine, Recipe
 from deepff.results.result import Result
 from deepff.results.run import Run
 
@@ -54,7 +54,8 @@ def find_object(
     if result.object is not None and not _has_come_back(result, result.object):
         return result.object
     source = result.sources[0]
-    backbone = source.backbone(model=model, device=device)
+    engine = Engine.TORCH if source.engine == Engine.TORCH else Engine.AUTO
+    backbone = source.backbone(model=model, device=device, engine=engine)
     return discover(
         [image.item for image in result.images],
         recipe=Recipe.CONTRAST,

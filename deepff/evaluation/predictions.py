@@ -150,7 +150,13 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
         coarsest_stride = max(layer.stride for layer in layers)
         placed = {layer.path: layer for layer in layers}
         sources = [
-            FeatureSource.of(network.backbone, placed[x.path], network.size, False, coarsest_stride)
+            FeatureSource.of(
+                network.backbone,
+                placed[x.path],
+                network.size,
+                multiple=coarsest_stride,
+                engine=extracted[0].engine,
+            )
             for x in network.cell_layers
         ]
         of_cells = [by_path[x.path] for x in network.cell_layers]

@@ -10,6 +10,7 @@ from deepff.factorization.blocks import RowBlocks
 from deepff.factorization.sparse import SparseBlock, dense
 from deepff.runtime.distributed import all_reduce_sum, gather_rows, is_distributed, n_ranks, rank
 
+_GOLDEN = (5**0.5 - 1) / 2
 _SPLIT = 2**20  # rows at once: what is computed of all would take many bytes for each
 
 
@@ -34,14 +35,16 @@ class Sample:
 def draw(
     rows: RowBlocks, norms: Tensor, n_draws: int, n_whole: int, generator: torch.Generator
 ) -> Sample | None:
-    """At most `n_draws` rows of all ranks, on each of them; None if all rows are zero.
+    """About `n_draws` rows of all ranks, on each of them; None if all rows are zero.
 
     Where no more than `n_whole` (or `n_draws`) rows are not zero, these are taken as they are.
 
     A row is drawn with probability ½ / n + ½ ‖a‖² / ‖A‖², where n rows are not zero: a few rows
-    that carry much of A are not missed, and the others keep half of the sample. One draw is made
-    in each of `n_draws` equal parts of this measure, so that what many rows or a strong one make
-    up of it they make up of the sample.
+    that carry much of A are not missed, and the others keep half of the sample. Row i, of
+    probability p, is drawn ⌊p `n_draws` + u⌋ times, u being the fraction of i times the golden
+    ratio from a random start on: spread so evenly, what many rows or a strong one make up of the
+    measure they make up of the sample. No row's draws depend on another's probability, so that
+    rounding in A, which another engine or thread count changes, seldom changes the sample.
 
     Parameters
     ----------
@@ -57,9 +60,8 @@ def draw(
         mass = measure.n_filled * probabilities
         found = rows.take_compressed(indices)
     else:
-        steps = torch.arange(n_draws, dtype=torch.float64, device="cpu")
-        jitter = torch.rand(n_draws, generator=generator, dtype=torch.float64, device="cpu")
-        indices, mass, probabilities = measure.at((steps + jitter) / n_draws)
+        start = torch.rand((), generator=generator, dtype=torch.float64, device="cpu")
+        indices, mass, probabilities = measure.drawn(n_draws, float(start))
         weights = (mass / (probabilities * measure.n_filled)).sqrt().float()
         found = _weighted(rows.take_compressed(indices), weights)
     if is_distributed():
@@ -85,14 +87,15 @@ class _Measure:
 
     def __init__(self, norms: Tensor) -> None:
         self._norms = norms
-        totals = torch.zeros(2, n_ranks(), dtype=torch.float64, device="cpu")
+        totals = torch.zeros(3, n_ranks(), dtype=torch.float64, device="cpu")
+        totals[2, rank()] = len(norms)
         for part in norms.split(_SPLIT):
             part = part.cpu().double()
             totals[0, rank()] += (part > 0).sum()
             totals[1, rank()] += part.square().sum()
         totals = all_reduce_sum(totals)
         self.n_filled, self._energy = int(totals[0].sum()), float(totals[1].sum())
-        self._before = float(self._probability(totals[0], totals[1])[: rank()].sum())
+        self._first_row = int(totals[2, : rank()].sum())
 
     def parts(self) -> Iterator[tuple[Tensor, Tensor]]:
         """By parts, the indices of this rank's rows that are not zero, and their probabilities."""
@@ -103,23 +106,15 @@ class _Measure:
             yield filled + first, self._probability(1.0, part[filled].square())
             first += len(part)
 
-    def at(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Which of this rank's rows lie at ascending points in [0, 1) of the measure.
-
-        Returns their indices, how many of the points each has, and their probabilities.
-        """
-        before = self._before
+    def drawn(self, n_draws: int, start: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of this rank's rows are drawn, how often, and their probabilities."""
         found = []
         for indices, probabilities in self.parts():
-            ends = before + probabilities.cumsum(0)
-            after = float(ends[-1]) if len(ends) else before
-            inside = points[(points >= before) & (points < after)]
-            which, counts = torch.searchsorted(ends, inside, right=True).unique(return_counts=True)
-            found.append((indices[which], counts.double(), probabilities[which]))
-            before = after
-        empty = torch.zeros(0, dtype=torch.float64, device="cpu")
-        columns = zip((empty.long(), empty, empty), *found, strict=True)
-        indices, counts, probabilities = (torch.cat(column) for column in columns)
+            spread = ((self._first_row + indices).double() * _GOLDEN + start) % 1
+            counts = (n_draws * probabilities + spread).floor()
+            which = counts.nonzero()[:, 0]
+            found.append((indices[which], counts[which], probabilities[which]))
+        indices, counts, probabilities = (torch.cat(c) for c in zip(*found, strict=True))
         return indices, counts, probabilities
 
     def _probability(self, n: Tensor | float, energy: Tensor) -> Tensor:

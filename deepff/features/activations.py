@@ -11,6 +11,7 @@ from deepff.errors import InputError
 from deepff.features.places import Extent
 from deepff.images.files import ImageFile
 from deepff.images.sources import SetImage, Source, read_source
+from deepff.options import Engine
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,13 @@ class Activations:
         The set in order; the rows of A are ordered image by image, row-major.
     blocks : list of Tensor, each (rows of the block, c)
         A cut into blocks of rows, float32: one tensor in memory, or parts of a memory-mapped file.
+    engine : str
+        What ran the network, as a :class:`deepff.features.source.FeatureSource` has it.
     """
 
     images: list[ImageRecord]
     blocks: list[Tensor]
+    engine: str = Engine.TORCH
 
     def __repr__(self) -> str:
         n_rows, channels = sum(map(len, self.blocks)), self.blocks[0].shape[1]

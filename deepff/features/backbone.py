@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from deepff.features.layouts import Tokens
+from deepff.options import Engine
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Backbone:
         Where the weights came from, for people.
     weights_digest : str
         `weights_digest` of the network.
+    engine : Engine
+        What runs it over a set (:func:`deepff.features.engines.chosen_engine`).
     tokens : int or callable, optional
         How many tokens come before those of the grid, or what makes maps of outputs
         (:data:`deepff.features.layouts.Reshape`), where the network does not tell.
@@ -53,6 +56,7 @@ class Backbone:
     tokens: Tokens | None = None
     structure: str = ""
     labels: tuple[str, ...] | None = None
+    engine: str = Engine.AUTO
 
     @property
     def device(self) -> torch.device:

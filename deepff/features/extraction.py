@@ -21,7 +21,9 @@ from deepff.features.batches import (
     plan,
 )
 from deepff.features.cache import ActivationCache
-from deepff.features.layers import Layer, forward_to_layers
+from deepff.features.engines import chosen_engine, torch_forward
+from deepff.features.layers import Layer
+from deepff.features.openvino_engine import Forward
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
 from deepff.images.sources import SetImage
@@ -153,6 +155,17 @@ def extract_layers(
         once_each=cache is not None,
         stretch=stretch,
     )
+
+    def source(layer: Layer, engine: str) -> FeatureSource:
+        return FeatureSource.of(backbone, layer, size, amp, coarsest_stride, stretch, engine)
+
+    def is_all_held(engine: str) -> bool:
+        return cache is not None and all(
+            ActivationCache(cache, source(layer, engine)).find(records) is not None
+            for layer, records in zip(layers, _records(planned, layers), strict=True)
+        )
+
+    engine, forward = chosen_engine(backbone, layers, len(planned), cache, is_all_held)
     n_bytes = 4 * sum(
         record.n_cells * layer.channels
         for image in planned
@@ -163,24 +176,23 @@ def extract_layers(
     # What is mapped into memory outlives the names of a temporary folder's files.
     temporary = TemporaryDirectory(prefix="deepff-") if cache is None and not fits else None
     with temporary or nullcontext(cache) as folder:
-        sources = [
-            FeatureSource.of(backbone, layer, size, amp, coarsest_stride, stretch)
+        stores: list[_Memory | ActivationCache] = [
+            _Memory(layer.channels, backbone.device)
+            if in_memory
+            else ActivationCache(str(folder), source(layer, engine))
             for layer in layers
         ]
-        stores: list[_Memory | ActivationCache] = [
-            _Memory(source.channels, backbone.device)
-            if in_memory
-            else ActivationCache(str(folder), source)
-            for source in sources
-        ]
-        for index, store in enumerate(stores):
-            store.reserve([image.records[index] for image in planned])
+        for store, records in zip(stores, _records(planned, layers), strict=True):
+            store.reserve(records)
         batches = cut_into_batches(planned, batch_size, stores)
+        if batches and forward is None:
+            forward = torch_forward(backbone, layers)
         dark: list[str] = []
         unreadable: dict[str, str] = {}
         with track("network", sum(map(len, batches)), enabled=progress) as advance:
             for batch, decoded in decode_ahead(batches, backbone.interpolation):
-                _run_batch(stores, backbone, layers, amp, batch, decoded)
+                assert forward is not None
+                _run_batch(stores, backbone, layers, forward, amp, batch, decoded)
                 for image, found in zip(batch, decoded, strict=True):
                     if isinstance(found, UnreadableImageError):
                         unreadable[image.content] = str(found)
@@ -190,10 +202,10 @@ def extract_layers(
         # Of files of equal content only one was tried.
         reasons |= {i.name: unreadable[i.content] for i in planned if i.content in unreadable}
         kept = [image for image in planned if is_held(image, stores)]
-        activations = []
-        for index, store in enumerate(stores):
-            records = [image.records[index] for image in kept]
-            activations.append(Activations(records, store.blocks(records)))
+        activations = [
+            Activations(records, store.blocks(records), engine)
+            for store, records in zip(stores, _records(kept, layers), strict=True)
+        ]
     if dark:
         warnings.warn(_nearly_black(dark), InputWarning, stacklevel=2)
     skipped = [SkippedFile(file.name, reasons[file.name]) for file in files if file.name in reasons]
@@ -201,6 +213,11 @@ def extract_layers(
     if int(all_reduce_sum(torch.tensor(len(kept), device=backbone.device))) == 0:
         raise InputError(_nothing_readable(skipped))
     return activations, skipped
+
+
+def _records(images: Sequence[PlannedImage], layers: Sequence[Layer]) -> list[list[ImageRecord]]:
+    """The images' records of each layer."""
+    return [[image.records[index] for image in images] for index in range(len(layers))]
 
 
 def _nothing_readable(skipped: Sequence[SkippedFile]) -> str:
@@ -224,6 +241,7 @@ def _run_batch(
     stores: "Sequence[_Memory | ActivationCache]",
     backbone: Backbone,
     layers: Sequence[Layer],
+    forward: Forward,
     amp: bool,
     batch: Sequence[PlannedImage],
     decoded: Sequence[Decoded | UnreadableImageError],
@@ -237,7 +255,7 @@ def _run_batch(
     if not read:
         return
     images, pixels = zip(*read, strict=True)
-    features = _forward(backbone, layers, torch.stack(pixels), images, amp)
+    features = _forward(backbone, layers, forward, torch.stack(pixels), images, amp)
     for index, (store, rows) in enumerate(zip(stores, features, strict=True)):
         records = [image.records[index] for image in images]
         missing = [i for i, record in enumerate(records) if not store.holds(record)]
@@ -251,6 +269,7 @@ def _free_memory(device: torch.device) -> int:
 def _forward(
     backbone: Backbone,
     layers: Sequence[Layer],
+    forward: Forward,
     pixels: Tensor,
     images: Sequence[PlannedImage],
     amp: bool,
@@ -260,7 +279,7 @@ def _forward(
     device = backbone.device
     try:
         with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
-            outputs = forward_to_layers(backbone, layers, batch)
+            outputs = forward(batch)
     except torch.OutOfMemoryError as error:
         raise InputError(
             f"a batch of {len(batch)} images does not fit in the memory of {device}; choose a "

@@ -196,7 +196,7 @@ def _oblong_grids(
             grids[layer.path] = (values.shape[2], values.shape[3])
 
     try:
-        with _hooks(backbone, list(layers.values()), keep_grid):
+        with reading(backbone, list(layers.values()), keep_grid):
             run_network(backbone, batch)
     except (InputError, LayoutError):
         return None
@@ -204,7 +204,7 @@ def _oblong_grids(
 
 
 @contextmanager
-def _hooks(backbone: Backbone, layers: Sequence[Layer], hook: Any) -> Iterator[None]:
+def reading(backbone: Backbone, layers: Sequence[Layer], hook: Any) -> Iterator[None]:
     """Hooks that are given the layer first."""
     handles = [
         backbone.network.get_submodule(layer.module).register_forward_hook(partial(hook, layer))
@@ -316,7 +316,7 @@ def _forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tenso
             raise StopForwardError
 
     try:
-        with _hooks(backbone, layers, keep_last_call):
+        with reading(backbone, layers, keep_last_call):
             run_network(backbone, batch)
     except StopForwardError:
         return [_checked(backbone, layer, outputs[layer.path], batch) for layer in layers]

@@ -33,7 +33,7 @@ from deepff.features.layouts import Tokens
 from deepff.features.lite import as_timm_lite
 from deepff.features.probe import paper_names
 from deepff.features.weights import weights_digest
-from deepff.options import MODEL, Device, Interpolation, chosen
+from deepff.options import MODEL, Device, Engine, Interpolation, chosen
 
 _DEFAULT_LAYERS = {
     "efficientnet_lite0": "bn2",
@@ -80,6 +80,7 @@ def load_backbone(
     tokens: Tokens | None = None,
     labels: Sequence[str] | None = None,
     device: str | torch.device = Device.AUTO,
+    engine: str = Engine.AUTO,
 ) -> Backbone:
     """Load a network by name, or take one's own, ready to run.
 
@@ -121,6 +122,10 @@ def load_backbone(
         (:mod:`deepff.naming.classes`). ImageNet's are known.
     device : str or torch.device
         See `select_device`.
+    engine : "auto", "torch" or "openvino"
+        What runs it over a set: "openvino" computes on the CPU and needs
+        ``pip install 'deepff[openvino]'``; "auto" takes it there where it pays
+        (:func:`deepff.features.engines.chosen_engine`). What it cannot run, runs in torch.
 
     Raises
     ------
@@ -139,7 +144,8 @@ def load_backbone(
         raise InputError(
             f"model is a {type(model).__name__}; give a network's name or an nn.Module that is made"
         )
-    target = select_device(device)
+    chosen(Engine, engine, "engine")
+    target = _openvino_device(device) if engine == Engine.OPENVINO else select_device(device)
     if num_classes is not None and num_classes < 1:
         raise InputError(f"num_classes is {num_classes}; give the number of classes, at least 1")
     if num_classes is not None and (weights is None or isinstance(model, nn.Module)):
@@ -187,6 +193,7 @@ def load_backbone(
         tokens=tokens,
         structure=structure_fingerprint(network) if isinstance(model, nn.Module) else "",
         labels=None if labels is None else tuple(labels),
+        engine=engine,
     )
 
 
@@ -240,6 +247,17 @@ def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
             f"this machine has no device {str(device)!r}; choose {' or '.join(['auto', *present])}"
         )
     return chosen
+
+
+def _openvino_device(device: str | torch.device) -> torch.device:
+    if find_spec("openvino") is None:
+        raise InputError("OpenVINO is not installed; run: pip install 'deepff[openvino]'")
+    if str(device) not in (Device.AUTO, Device.CPU):
+        raise InputError(
+            f"OpenVINO computes on the CPU, not on {device}; leave the device out, or choose the "
+            "engine torch"
+        )
+    return torch.device("cpu")
 
 
 def _check_module(network: nn.Module) -> None:

@@ -13,7 +13,7 @@ from deepff.features.layers import Layer
 from deepff.features.layouts import CHANNELS_FIRST, declared
 from deepff.features.loading import load_backbone
 from deepff.features.places import Places
-from deepff.options import Device
+from deepff.options import Device, Engine
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class FeatureSource:
         what has no weights, such as an activation's slope, give other activations.
     places : Places or None
         As of :class:`deepff.features.layers.Layer`; None, too, in what older versions saved.
+    engine : str
+        What ran the network: "torch", or "openvino" with its version.
     """
 
     model: str
@@ -77,6 +79,7 @@ class FeatureSource:
     square: bool = False
     structure: str = ""
     places: Places | None = None
+    engine: str = Engine.TORCH
 
     @classmethod
     def of(
@@ -87,6 +90,7 @@ class FeatureSource:
         amp: bool = False,
         multiple: int | None = None,
         stretch: bool = False,
+        engine: str = Engine.TORCH,
     ) -> "FeatureSource":
         """The source of activations taken from ``backbone`` at ``layer``.
 
@@ -111,6 +115,7 @@ class FeatureSource:
             square=layer.input_size is not None,
             structure=backbone.structure,
             places=layer.places,
+            engine=engine,
         )
 
     @classmethod
@@ -134,6 +139,7 @@ class FeatureSource:
         num_classes: int | None = None,
         labels: Sequence[str] | None = None,
         device: str | torch.device = Device.AUTO,
+        engine: str = Engine.AUTO,
     ) -> Backbone:
         """The network that this is a source of, loaded again.
 
@@ -145,8 +151,8 @@ class FeatureSource:
             Its weights, where they are from a file.
         labels : sequence of str, optional
             The names of its classes, as :func:`deepff.load_backbone` takes them.
-        device : str or torch.device
-            Where to put it.
+        device, engine : str
+            Where to put it, and what runs it.
 
         Raises
         ------
@@ -165,6 +171,7 @@ class FeatureSource:
                     labels=labels,
                     channels=len(self.mean),
                     device=device,
+                    engine=engine,
                 )
             )
         except InputError as error:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.progress import (
@@ -17,6 +18,9 @@ from rich.progress import (
 from rich.text import Text
 
 LOG_EVERY_SECONDS = 10.0
+
+Listener = Callable[[str, int, int], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 class _RateColumn(ProgressColumn):
@@ -33,6 +37,32 @@ def track(
 
     On a terminal a bar is drawn; elsewhere a line is logged every ten seconds and at the end.
     """
+    listener = _listener.get()
+    with _shown(stage, total, unit, enabled) as show:
+        count = 0
+
+        def advance(done: int) -> None:
+            nonlocal count
+            count += done
+            show(done)
+            if listener is not None:
+                listener(stage, count, total)
+
+        yield advance
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Tell a function, too, what is tracked inside, in this thread: stage, done, of how many."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+@contextmanager
+def _shown(stage: str, total: int, unit: str, enabled: bool) -> Iterator[Callable[[int], None]]:
     console = Console(stderr=True)
     if not enabled or total == 0:
         yield lambda done: None

@@ -1,0 +1,243 @@
+"""A network converted to OpenVINO, which runs convolutions on a CPU faster than PyTorch does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError
+from deepff.features.backbone import Backbone
+from deepff.features.checkpoints import first_line
+from deepff.features.forward import StopForwardError, run_network
+from deepff.features.layers import forward_to_layers, reading
+from deepff.features.layouts import output_of, tensor_of
+from deepff.features.probe import Layer, noise
+
+TOLERANCE = 1e-3  # of a layer's largest value; rounding makes about 1e-5
+MOST_KEPT = 16
+# Batch, height and width, in cells: what a network is traced with, and what tells whether the
+# conversion holds for others.
+_TRACED, _TRIED = (2, 5, 4), (1, 4, 7)
+_LEAST_CELL = 32  # pixels
+_MODEL, _REASON = "model.xml", "reason.txt"
+
+Forward = Callable[[Tensor], list[Tensor]]
+
+
+class ConversionError(Exception):
+    """A network cannot be converted; ``str(error)`` is why, in a few words."""
+
+
+def openvino_version() -> str | None:
+    """The version that is installed; None where none is."""
+    return version("openvino") if find_spec("openvino") is not None else None
+
+
+def openvino_forward(backbone: Backbone, layers: Sequence[Layer], folder: Path) -> Forward:
+    """What gives the layers' maps of a batch, as `forward_to_layers` does, by OpenVINO on the CPU.
+
+    It computes in float32 with as many threads as torch has. Whether it gives what torch gives is
+    tried on noise of another shape than the one that the network was traced with.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        On the CPU.
+    layers : sequence of Layer
+    folder : Path
+        Where conversions are kept, and looked for; the latest `MOST_KEPT` stay.
+
+    Returns
+    -------
+    callable
+        From a batch (b, channels, height, width), normalised, to a map (b, c, h, w) of each layer,
+        which is valid until it is called again.
+
+    Raises
+    ------
+    ConversionError
+        The network cannot be converted, or the conversion gives other values.
+    """
+    place = folder / _key(backbone, layers)
+    if (place / _REASON).is_file():
+        raise ConversionError((place / _REASON).read_text("utf-8"))
+    openvino = _openvino()
+    core = openvino.Core()
+    if (place / _MODEL).is_file():
+        with suppress(RuntimeError, ConversionError):  # damaged, or of a module that was changed
+            forward = _compiled(core, core.read_model(place / _MODEL), backbone, layers)
+            _try(forward, backbone, layers)
+            place.touch()
+            return forward
+    try:
+        model = _converted(openvino, backbone, layers)
+        forward = _compiled(core, model, backbone, layers)
+        _try(forward, backbone, layers)
+    except ConversionError as error:
+        reason = str(error)
+        _keep(place, lambda at: (at / _REASON).write_text(reason, "utf-8"))
+        raise
+    _keep(place, lambda at: openvino.save_model(model, at / _MODEL, compress_to_fp16=False))
+    return forward
+
+
+def _openvino() -> Any:
+    # It would report that it is used over the network, unasked: it does not where the package
+    # that does is missing.
+    name = "openvino_telemetry"
+    known = name in sys.modules
+    if not known:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        import openvino
+
+        return openvino
+    finally:
+        if not known:
+            del sys.modules[name]
+
+
+def _key(backbone: Backbone, layers: Sequence[Layer]) -> str:
+    described = (
+        backbone.name,
+        backbone.weights_digest,
+        backbone.structure,
+        [(layer.path, layer.calls, layer.input_size) for layer in layers],
+        [version(package) for package in ("torch", "openvino")],
+    )
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:24]
+
+
+class _Reading(nn.Module):
+    """A network that gives what some of its modules give, and ends after the last of them."""
+
+    def __init__(self, backbone: Backbone, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.network = backbone.network
+        self._backbone = backbone
+        self._layers = layers
+
+    def forward(self, batch: Tensor) -> tuple[Tensor, ...]:
+        calls: Counter[str] = Counter()
+        found: dict[str, Tensor] = {}
+
+        def keep(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
+            calls[layer.path] += 1
+            if calls[layer.path] != layer.calls:
+                return
+            values = tensor_of(output_of(module, inputs, output, layer.layout))
+            if values is None:
+                raise ConversionError(f"{layer.name} gives no tensor")
+            # With the channels last, rows are copied in one piece.
+            values = values.permute(0, 2, 3, 1) if values.ndim == 4 else values
+            found[layer.path] = values.clone()
+            if len(found) == len(self._layers):
+                raise StopForwardError
+
+        try:
+            with reading(self._backbone, self._layers, keep):
+                run_network(self._backbone, batch)
+        except StopForwardError:
+            pass
+        return tuple(found[layer.path] for layer in self._layers)
+
+
+def _converted(openvino: Any, backbone: Backbone, layers: Sequence[Layer]) -> Any:
+    if any(layer.layout.kind == "own" for layer in layers):
+        raise ConversionError("its maps are made by a function that was given")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the tracer, on what the trial finds out
+            return openvino.convert_model(
+                _Reading(backbone, layers), example_input=_image(backbone, layers, _TRACED)
+            )
+    except Exception as error:  # tracing runs all of one's own network; the converter has its own
+        raise ConversionError(first_line(error)) from error
+
+
+def _image(backbone: Backbone, layers: Sequence[Layer], cells: tuple[int, int, int]) -> Tensor:
+    """Noise of so many images and cells; of the only size that the network takes, if it has one."""
+    n, rows, columns = cells
+    stride = max(layer.stride for layer in layers)
+    pixels = stride * -(-_LEAST_CELL // stride)
+    fixed = layers[0].input_size
+    height, width = (fixed, fixed) if fixed else (rows * pixels, columns * pixels)
+    image = noise(backbone, max(height, width))[..., :height, :width]
+    return torch.cat([image, image.flip(3)])[:n].contiguous()
+
+
+def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]) -> Forward:
+    options = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "NUM_STREAMS": 1,
+    }
+    request = core.compile_model(model, "CPU", options).create_infer_request()
+
+    def run(batch: Tensor) -> list[Tensor]:
+        found = request.infer([batch.contiguous().numpy()], share_inputs=True, share_outputs=True)
+        maps = []
+        for index, layer in enumerate(layers):
+            values = torch.from_numpy(found[index])
+            values = values.permute(0, 3, 1, 2) if values.ndim == 4 else values
+            shape = (batch.shape[2], batch.shape[3])
+            found_map = layer.layout.to_map(values, shape, layer.stride)
+            if found_map is None:
+                raise RuntimeError(f"{layer.name} gives no map")
+            maps.append(found_map)
+        return maps
+
+    def forward(batch: Tensor) -> list[Tensor]:
+        try:
+            return run(batch)
+        except RuntimeError as error:
+            height, width = batch.shape[2:]
+            raise InputError(
+                f"OpenVINO cannot run {backbone.name} on images of {height}×{width} pixels "
+                f"({first_line(error)}); choose the engine torch"
+            ) from error
+
+    return forward
+
+
+def _try(forward: Forward, backbone: Backbone, layers: Sequence[Layer]) -> None:
+    image = _image(backbone, layers, _TRIED)
+    try:
+        found = forward(image)
+    except InputError as error:
+        raise ConversionError(first_line(error)) from error
+    for layer, ours, theirs in zip(
+        layers, forward_to_layers(backbone, layers, image), found, strict=True
+    ):
+        same = ours.shape == theirs.shape
+        if not same or not (ours - theirs).abs().max() <= TOLERANCE * ours.abs().max():
+            raise ConversionError(f"{layer.name} would have other values")
+
+
+def _keep(place: Path, write: Callable[[Path], Any]) -> None:
+    """Write a folder as a whole, and remove those that were not used for longest."""
+    with suppress(OSError, RuntimeError):  # to convert again the next time is no fault
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=place.parent, prefix=".") as temporary:
+            whole = Path(temporary, "whole")
+            whole.mkdir()
+            write(whole)
+            shutil.rmtree(place, ignore_errors=True)
+            whole.rename(place)
+        kept = sorted(place.parent.glob("[!.]*"), key=lambda at: at.stat().st_mtime)
+        for old in kept[:-MOST_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
