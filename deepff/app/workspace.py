@@ -2,17 +2,24 @@
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 from deepff.app.label_file import LabelStore
+from deepff.app.labels import Labels
+from deepff.app.masks import Masks
 from deepff.app.pictures import Pictures
 from deepff.errors import InputError
 from deepff.images.files import ImageFile, find_images
 from deepff.images.sources import Images
 from deepff.options import Device
 from deepff.report.load import load
-from deepff.report.save import check_output_folder
+from deepff.report.save import OBJECT, check_output_folder
+from deepff.results.concepts import FILE as BANK
+from deepff.results.concepts import load_concepts
 from deepff.results.result import Result
 
 
@@ -34,7 +41,9 @@ class Workspace:
         self.folder = Path(folder)
         self.stage, self.done, self.total = "Opening the result", 0, 0
         self.error: str | None = None
-        self._opened: tuple[LabelStore, Pictures] | None = None
+        self._opened: tuple[LabelStore, Pictures, Masks] | None = None
+        self._beside = ThreadPoolExecutor(1)
+        self._prefetching: Future[None] | None = None
 
     @property
     def ready(self) -> bool:
@@ -54,6 +63,12 @@ class Workspace:
         return self._opened[1]
 
     @property
+    def masks(self) -> Masks:
+        """Masks at the images' own sizes; only when `ready`."""
+        assert self._opened is not None
+        return self._opened[2]
+
+    @property
     def result(self) -> Result:
         """The result; only when `ready`."""
         return self.pictures.result
@@ -66,8 +81,21 @@ class Workspace:
         InputError
             There is none, or its labels don't fit it.
         """
-        result = load(self.folder, photos)
-        self._opened = LabelStore(self.folder, result), Pictures(result)
+        result = with_histograms(load(self.folder, photos), self.folder)
+        store = LabelStore(self.folder, result, suggested_names(result))
+        self._opened = store, Pictures(result), Masks(result)
+
+    def prefetch(self, labels: Labels, indices: Sequence[int]) -> None:
+        """Make what pictures of images will take, beside; what waits for its turn is dropped."""
+        if self._prefetching is not None:
+            self._prefetching.cancel()
+        pictures = self.pictures
+
+        def warm() -> None:
+            with suppress(InputError):  # which is told when the image is looked at
+                pictures.warm(labels, indices)
+
+        self._prefetching = self._beside.submit(warm)
 
     def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         """Factorise images into the folder in the background, then open it."""
@@ -76,6 +104,7 @@ class Workspace:
 
     def _discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         from deepff.discovery.discover import discover
+        from deepff.discovery.find_object import find_object
         from deepff.features.loading import load_backbone
 
         try:
@@ -84,11 +113,14 @@ class Workspace:
             def count(module: object, inputs: Sequence[Sequence[object]]) -> None:
                 # The network is tried once on an image of its own before it sees the others.
                 self.done = min(self.total, self.done + len(inputs[0]))
-                finished = self.done == self.total
-                self.stage = "Factorizing" if finished else "Looking at the images"
+                if self.done == self.total:
+                    self.stage = "Factorizing"
 
             counting = backbone.network.register_forward_pre_hook(count)
+            self.stage = "Looking at the images"
             result = discover(images, counts, model=backbone)
+            self.stage, self.done = "Looking for the object", 0
+            result.object = find_object(result, model=backbone)
             counting.remove()
             self.stage, self.total = "Writing the result", 0
             result.save(self.folder)
@@ -98,6 +130,25 @@ class Workspace:
         except BaseException:
             self.error = "the run failed; the terminal says why"
             raise
+
+
+def with_histograms(result: Result, folder: Path) -> Result:
+    """A saved result whose thresholds are read off the histograms that were saved with it.
+
+    So thousands of images open at once, and a threshold stays where it is when some are added.
+    """
+    whole = result.object
+    if whole is not None:
+        whole = with_histograms(whole, folder / OBJECT)
+    if result.applied is not None or result.parts_of is not None:
+        return replace(result, object=whole)
+    return replace(result, object=whole, applied=load_concepts(folder / BANK))
+
+
+def suggested_names(result: Result) -> dict[int, tuple[str | None, ...]]:
+    """What the network calls the factors, by k, where it calls any by a name."""
+    classes = {k: getattr(found, "classes", None) for k, found in result.factorizations.items()}
+    return {k: of_k.names for k, of_k in classes.items() if of_k is not None and any(of_k.names)}
 
 
 def open_workspace(
