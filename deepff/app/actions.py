@@ -71,7 +71,7 @@ def opened(workspace: Workspace, view: View, kept: Any = None) -> Shown:
             if not labels.image(names[index]).status
         )
         view.go(next(undecided, 0))
-    return shown(workspace, view, labels)
+    return shown(workspace, view, labels, workspace.notice)
 
 
 def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") -> Shown:

@@ -163,6 +163,20 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
     return labels
 
 
+def upgrade(folder: str | Path, result: Result) -> None:
+    """Write the labels of a result, if there are any, in this version's format.
+
+    Then they stay valid when images are added to the result.
+
+    Raises
+    ------
+    InputError
+        See :func:`load_labels`.
+    """
+    if (Path(folder) / FILE).exists():
+        _save(load_labels(folder, result), Path(folder))
+
+
 def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
     """Label a saved result that has the same factors in other images: names and settings.
 

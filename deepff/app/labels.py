@@ -220,11 +220,10 @@ class Labels:
         return self.settings.at_level(self.image(image).level)
 
     def recipe(self, image: str) -> str:
-        """A digest of what makes the image's mask; names apart, which may change."""
-        parts = self.parts
-        classes = [[j for j, name in parts.items() if name == one] for one in self.class_names]
+        """A digest of what makes the image's mask; names apart, which its own mask follows."""
         settings = self.settings_of(image)
-        used: list[Any] = [settings.masks, settings.k, classes, self.dropped(image), settings.level]
+        kept, dropped = sorted(self.parts), self.dropped(image)
+        used: list[Any] = [settings.masks, settings.k, kept, dropped, settings.level]
         if settings.masks == FACTORS:
             used += [settings.threshold, settings.refine]
         return sha256(json.dumps(used).encode()).hexdigest()[:16]

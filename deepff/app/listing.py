@@ -3,6 +3,7 @@
 from deepff.app.labels import Labels
 from deepff.app.pictures import Pictures
 from deepff.app.view import CHANGED, COVERING, DOUBT, EMPTY, OF_CLASS, STATUS_FILTERS, View
+from deepff.images.files import natural_key
 
 
 def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
@@ -14,7 +15,8 @@ def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
         doubt = pictures.overview(labels).doubt
         order = sorted(range(len(names)), key=lambda index: -doubt[index])
     else:
-        order = list(range(len(names)))
+        # Images that were added later come last in the set.
+        order = sorted(range(len(names)), key=lambda index: natural_key(names[index]))
     wanted = view.search.casefold()
     found = {index for index in order if wanted in names[index].casefold()}
     if view.filter in STATUS_FILTERS:

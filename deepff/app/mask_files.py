@@ -47,6 +47,11 @@ def write_mask(values: np.ndarray, folder: Path) -> str:
     return name
 
 
+def is_there(name: str, folder: Path) -> bool:
+    """Whether the file of a mask is in the result's folder."""
+    return (folder / FOLDER / name).is_file()
+
+
 def read_mask(name: str, folder: Path) -> np.ndarray:
     """A label map (H, W), uint8, not to be written to.
 

@@ -135,7 +135,11 @@ def kept_mask(labels: Labels, image: str) -> NamedMask | None:
     mask = labels.image(image).mask
     if mask is None or labels.folder is None:
         return None
-    return NamedMask(read_mask(mask.file, labels.folder), mask.names)
+    found = NamedMask(read_mask(mask.file, labels.folder), mask.names)
+    names = tuple(dict.fromkeys(mask.names))  # of which two may have become one
+    if names == mask.names:
+        return found
+    return NamedMask(found.renumbered([names.index(name) + 1 for name in mask.names]), names)
 
 
 def keep(labels: Labels, image: str, mask: NamedMask, mended: bool = False) -> OwnMask:

@@ -7,6 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from deepff.app.labels import ACCEPTED, OBJECT, SKIPPED, Factor, Labels
+from deepff.app.mask_files import is_there
 from deepff.app.masks import Masks
 from deepff.app.pictures import (
     MEND_SIDE,
@@ -139,12 +140,13 @@ def _state(pictures: Pictures, labels: Labels, index: int) -> dict[str, Any]:
     """What is decided about an image, and whether that is what the settings make now."""
     name = pictures.result.names[index]
     label, settings = labels.image(name), labels.settings_of(name)
+    mask, folder = label.mask, labels.folder
     differs = labels.differs(name)
     whole = settings.masks == OBJECT or settings.threshold == Threshold.MAX_FRACTION
     return {
         "status": label.status,
-        "mended": label.mask is not None and label.mask.mended,
-        "differs": differs,
+        "mended": mask is not None and mask.mended,
+        "lost": mask is not None and folder is not None and not is_there(mask.file, folder),
         "agreement": round(100 * pictures.agreement(labels, index)) if differs else 100,
         "level": settings.level,
         "own_level": label.level is not None,

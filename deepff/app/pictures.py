@@ -15,6 +15,7 @@ from deepff.app.labels import OBJECT, Labels, Settings
 from deepff.app.masks import Finder, NamedMask, class_mask, factor_finder, kept_mask
 from deepff.app.overview import Overview, overview
 from deepff.app.reduced import reduced
+from deepff.errors import InputError
 from deepff.export.instances import Instance
 from deepff.images.reading import UnreadableImageError
 from deepff.report.colors import factor_colors
@@ -88,15 +89,16 @@ class Pictures:
     def mask(self, labels: Labels, index: int) -> NamedMask:
         """What the image keeps, else what the settings make of it, at the picture's size.
 
-        Raises
-        ------
-        InputError
-            What it keeps is gone or damaged.
+        Nothing where the file of what it keeps is gone.
         """
-        kept = kept_mask(labels, self.result.names[index])
+        shape = self.photo(index)[0].shape[:2]
+        try:
+            kept = kept_mask(labels, self.result.names[index])
+        except InputError:
+            return NamedMask(np.zeros(shape, np.uint8), ())
         if kept is None:
             return self.made(labels, index)
-        return replace(kept, values=_nearest(kept.values, self.photo(index)[0].shape[:2]))
+        return replace(kept, values=_nearest(kept.values, shape))
 
     def made(self, labels: Labels, index: int) -> NamedMask:
         """What the settings make of an image."""
@@ -125,7 +127,7 @@ class Pictures:
         name = self.result.names[index]
         label = labels.image(name)
         if label.mask is not None:
-            return list(label.mask.names)
+            return list(dict.fromkeys(label.mask.names))
         everything = replace(labels, images={**labels.images, name: replace(label, dropped={})})
         mask = self.made(everything, index)
         return [mask.names[i - 1] for i in np.unique(mask.values).tolist() if i]

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from deepff.app.label_file import LabelStore
+from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Labels
 from deepff.app.masks import Masks
 from deepff.app.pictures import Pictures
@@ -35,12 +34,15 @@ class Workspace:
         Images that went through the network, of how many; 0 of 0 where nothing is counted.
     error : str or None
         Why there will be no result.
+    notice : str
+        What a page that is opened says first.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.stage, self.done, self.total = "Opening the result", 0, 0
         self.error: str | None = None
+        self.notice = ""
         self._opened: tuple[LabelStore, Pictures, Masks] | None = None
         self._beside = ThreadPoolExecutor(1)
         self._prefetching: Future[None] | None = None
@@ -89,18 +91,34 @@ class Workspace:
         """Make what pictures of images will take, beside; what waits for its turn is dropped."""
         if self._prefetching is not None:
             self._prefetching.cancel()
-        pictures = self.pictures
-
-        def warm() -> None:
-            with suppress(InputError):  # which is told when the image is looked at
-                pictures.warm(labels, indices)
-
-        self._prefetching = self._beside.submit(warm)
+        self._prefetching = self._beside.submit(self.pictures.warm, labels, indices)
 
     def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         """Factorise images into the folder in the background, then open it."""
         self.stage, self.total = "Loading the network", len(images)
         Thread(target=self._discover, args=(images, counts, device), daemon=True).start()
+
+    def extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
+        """Take images into the folder's result in the background, then open it."""
+        self.stage, self.total = f"Looking at {len(images)} new images", 0
+        Thread(target=self._extend, args=(result, images, device), daemon=True).start()
+
+    def _extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
+        from deepff.discovery.extend import extend
+
+        try:
+            upgrade(self.folder, result)
+            try:
+                extend(result, images, device=device).save(self.folder)
+            except InputError as error:
+                # What is there can be labelled all the same.
+                self.notice = f"{len(images)} new images were not taken in: {error}"
+            self.open()
+        except (InputError, OSError) as error:
+            self.error = str(error)
+        except BaseException:
+            self.error = "the run failed; the terminal says why"
+            raise
 
     def _discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         from deepff.discovery.discover import discover
@@ -147,8 +165,11 @@ def with_histograms(result: Result, folder: Path) -> Result:
 
 def suggested_names(result: Result) -> dict[int, tuple[str | None, ...]]:
     """What the network calls the factors, by k, where it calls any by a name."""
-    classes = {k: getattr(found, "classes", None) for k, found in result.factorizations.items()}
-    return {k: of_k.names for k, of_k in classes.items() if of_k is not None and any(of_k.names)}
+    return {
+        k: found.classes.names
+        for k, found in result.factorizations.items()
+        if found.classes is not None and any(found.classes.names)
+    }
 
 
 def open_workspace(
@@ -166,7 +187,7 @@ def open_workspace(
         The folder of a result; or folders, files and globs of images.
     out : path, optional
         Where a result of images goes, by default ``result``. If their result is there already, it
-        is opened.
+        is opened; images that it lacks are taken into it first.
     counts : sequence of int, optional
         k of a new result, by default 1 to 6.
     device : str
@@ -190,10 +211,10 @@ def open_workspace(
     images = find_images(sources)
     workspace = Workspace(Path("result") if out is None else out)
     if _result_status(workspace.folder) == "complete":
-        workspace.open()
-        result = workspace.result
+        result = with_histograms(load(workspace.folder), workspace.folder)
         seen = {*result.names, *(skipped.name for skipped in result.skipped)}
-        if seen != {image.name for image in images}:
+        new = [image for image in images if image.name not in seen]
+        if len(images) - len(new) < len(seen):
             raise InputError(
                 f"{workspace.folder} holds a result of other images; name another folder with "
                 f"--out, or open that one with `deepff label {workspace.folder}`"
@@ -204,6 +225,10 @@ def open_workspace(
                 f"{workspace.folder} holds a result with k = {held}; leave -k out to open it, or "
                 "name another folder with --out"
             )
+        if new:
+            workspace.extend(result, new, device)
+        else:
+            workspace.open()
         return workspace
     check_output_folder(workspace.folder)
     workspace.discover(images, range(1, 7) if counts is None else counts, device)
