@@ -4,7 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deepff.app.labels import ACCEPTED, Factor, ImageLabel, Labels, OwnMask, Settings, Step
+from deepff.app.labels import (
+    ACCEPTED,
+    Factor,
+    ImageLabel,
+    Labels,
+    Level,
+    OwnMask,
+    Settings,
+    Step,
+)
 
 HISTORY_LENGTH = 200
 # Steps that replace much at once count by what they hold, as all are written after each edit.
@@ -97,8 +106,9 @@ def set_masks(labels: Labels, masks: Mapping[str, OwnMask | None]) -> Labels:
     )
 
 
-def set_level(labels: Labels, image: str, level: float | None) -> Labels:
+def set_level(labels: Labels, image: str, value: float | None) -> Labels:
     """Give an image a level of its own, or with None that of all."""
+    level = None if value is None else Level(labels.settings.level_kind, value)
     return _edit(labels, {image: replace(labels.image(image), level=level)})
 
 

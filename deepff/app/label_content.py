@@ -13,6 +13,7 @@ from deepff.app.labels import (
     Factor,
     ImageLabel,
     Labels,
+    Level,
     OwnMask,
     Settings,
     Step,
@@ -26,6 +27,12 @@ FORMAT = 2
 # Before images had masks of their own.
 FIRST_FORMAT = 1
 MAX_NAME_LENGTH = 80
+# The least and the most that an image's own level is, by kind.
+_LEVELS = {
+    OBJECT: (0.01, 0.99),
+    Threshold.MAX_FRACTION: (0.01, 1.0),
+    Threshold.PERCENTILE: (0.0, 100.0),
+}
 
 
 def content_of(labels: Labels) -> dict[str, Any]:
@@ -51,7 +58,7 @@ def _image_content(label: ImageLabel) -> dict[str, Any]:
     dropped = {str(k): list(numbers) for k, numbers in label.dropped.items()}
     content: dict[str, Any] = {"status": label.status, "dropped": dropped}
     if label.level is not None:
-        content["level"] = label.level
+        content["level"] = asdict(label.level)
     if label.mask is not None:
         content["mask"] = asdict(label.mask)
     return content
@@ -87,10 +94,11 @@ def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
 
 def _parsed_image(entry: Mapping[str, Any]) -> ImageLabel:
     dropped = {int(k): tuple(numbers) for k, numbers in entry["dropped"].items()}
-    mask = entry.get("mask")
+    level, mask = entry.get("level"), entry.get("mask")
     if mask is not None:
         mask = OwnMask(**{**mask, "names": tuple(mask["names"])})
-    return ImageLabel(entry["status"], dropped, entry.get("level"), mask)
+    level = None if level is None else Level(**level)
+    return ImageLabel(entry["status"], dropped, level, mask)
 
 
 def _parsed_entry(entry: Mapping[str, Any]) -> tuple[Any, Settings | Factor | ImageLabel]:
@@ -170,11 +178,17 @@ def _check_image(name: str, label: ImageLabel, result: Result, names: Collection
     for k, numbers in label.dropped.items():
         for number in numbers:
             _check_factor((k, number), Factor(), result)
-    level = label.level
-    if level is not None and (type(level) not in (int, float) or not 0 <= level <= 100):
-        raise InputError(f"the level {level!r} of {name!r} is not between 0 and 100")
+    if label.level is not None:
+        _check_level(label.level)
     if label.mask is not None:
         _check_mask(label.mask)
+
+
+def _check_level(level: Level) -> None:
+    low, high = _LEVELS.get(level.kind, (0.0, 0.0))
+    is_number = type(level.value) in (int, float)
+    if not high or not is_number or not low <= level.value <= high:
+        raise InputError(f"{level.value!r} is no level of {level.kind!r}")
 
 
 def _check_mask(mask: OwnMask) -> None:

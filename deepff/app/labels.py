@@ -6,6 +6,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -47,18 +48,29 @@ class Settings:
         return RegionOptions(self.threshold, value, self.refine)
 
     @property
-    def level(self) -> float | None:
-        """The number that one image may have of its own: the cut, or the threshold's value."""
-        if self.masks == OBJECT:
-            return self.cut
-        takes_one = self.refine != Refinement.CLASSIFIER and self.threshold in THRESHOLD_VALUES
-        return self.value if takes_one else None
+    def level_kind(self) -> str:
+        """What the number that one image may have of its own is: a cut, or of which threshold.
 
-    def at_level(self, level: float | None) -> "Settings":
-        """These settings with another `level`; None, and where there is none: as they are."""
-        if level is None or self.level is None:
+        "" where there is none.
+        """
+        if self.masks == OBJECT:
+            return OBJECT
+        takes_one = self.refine != Refinement.CLASSIFIER and self.threshold in THRESHOLD_VALUES
+        return self.threshold if takes_one else ""
+
+    @property
+    def level(self) -> float | None:
+        """That number as it is for all images."""
+        if not self.level_kind:
+            return None
+        return self.cut if self.level_kind == OBJECT else self.value
+
+    def at_level(self, level: "Level | None") -> "Settings":
+        """These settings with an image's own level, if it is one of their kind."""
+        if level is None or level.kind != self.level_kind:
             return self
-        return replace(self, cut=level) if self.masks == OBJECT else replace(self, value=level)
+        of_object = level.kind == OBJECT
+        return replace(self, cut=level.value) if of_object else replace(self, value=level.value)
 
     def with_threshold(self, threshold: str) -> "Settings":
         """These settings with another threshold, at its default value where it takes one.
@@ -73,6 +85,21 @@ class Settings:
             value=self.value if value is None else value,
             refine=Refinement.DENSE_CRF if by_classifier else self.refine,
         )
+
+
+@dataclass(frozen=True)
+class Level:
+    """What one image has in place of a number of the settings.
+
+    Attributes
+    ----------
+    kind : str
+        See :attr:`Settings.level_kind`.
+    value : float
+    """
+
+    kind: str
+    value: float
 
 
 @dataclass(frozen=True)
@@ -128,15 +155,15 @@ class ImageLabel:
     status : "", "accepted" or "skipped"
     dropped : mapping of int to tuple of int
         For each k the factors that count as background in this image, ascending.
-    level : float, optional
-        Its own :attr:`Settings.level`.
+    level : Level, optional
+        Its own, for masks that are made with one of its kind.
     mask : OwnMask, optional
         What was accepted or mended, in place of what the settings make.
     """
 
     status: str = ""
     dropped: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    level: float | None = None
+    level: Level | None = None
     mask: OwnMask | None = None
 
 
@@ -221,12 +248,7 @@ class Labels:
 
     def recipe(self, image: str) -> str:
         """A digest of what makes the image's mask; names apart, which its own mask follows."""
-        settings = self.settings_of(image)
-        kept, dropped = sorted(self.parts), self.dropped(image)
-        used: list[Any] = [settings.masks, settings.k, kept, dropped, settings.level]
-        if settings.masks == FACTORS:
-            used += [settings.threshold, settings.refine]
-        return sha256(json.dumps(used).encode()).hexdigest()[:16]
+        return _recipe(self.settings_of(image), tuple(sorted(self.parts)), self.dropped(image))
 
     def differs(self, image: str) -> bool:
         """Whether the settings are others than those that the image's own mask was made with."""
@@ -259,3 +281,11 @@ class Labels:
     def count(self, status: str, names: Sequence[str]) -> int:
         """How many of the images have a status."""
         return sum(self.image(name).status == status for name in names)
+
+
+@lru_cache(256)
+def _recipe(settings: Settings, kept: tuple[int, ...], dropped: tuple[int, ...]) -> str:
+    used: list[Any] = [settings.masks, settings.k, kept, dropped, settings.level]
+    if settings.masks == FACTORS:
+        used += [settings.threshold, settings.refine]
+    return sha256(json.dumps(used).encode()).hexdigest()[:16]

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from deepff.app.labels import ACCEPTED, OBJECT, SKIPPED, Factor, Labels
+from deepff.app.labels import ACCEPTED, SKIPPED, Factor, Labels
 from deepff.app.mask_files import is_there
 from deepff.app.masks import Masks
 from deepff.app.pictures import (
@@ -142,15 +142,15 @@ def _state(pictures: Pictures, labels: Labels, index: int) -> dict[str, Any]:
     label, settings = labels.image(name), labels.settings_of(name)
     mask, folder = label.mask, labels.folder
     differs = labels.differs(name)
-    whole = settings.masks == OBJECT or settings.threshold == Threshold.MAX_FRACTION
+    in_hundredths = settings.level_kind == Threshold.PERCENTILE
     return {
         "status": label.status,
         "mended": mask is not None and mask.mended,
         "lost": mask is not None and folder is not None and not is_there(mask.file, folder),
         "agreement": round(100 * pictures.agreement(labels, index)) if differs else 100,
         "level": settings.level,
-        "own_level": label.level is not None,
-        "level_range": (0.05, 0.95, 0.05) if whole else (1, 99, 1),
+        "own_level": label.level is not None and label.level.kind == settings.level_kind,
+        "level_range": (1, 99, 1) if in_hundredths else (0.05, 0.95, 0.05),
     }
 
 

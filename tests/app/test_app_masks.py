@@ -158,6 +158,12 @@ def test_an_image_has_a_threshold_of_its_own(tmp_path: Path) -> None:
     assert areas(workspace, NAMES[1]) == {"object": 8}
     choose(workspace, view, "value", 0.6)
     assert areas(workspace, "a.png") == {"object": 32}
+    # It is of this threshold: under another one the image is like all.
+    choose(workspace, view, "threshold", "percentile")
+    choose(workspace, view, "value", 90)
+    assert areas(workspace, "a.png") == areas(workspace, NAMES[1]) == {"object": 8}
+    choose(workspace, view, "threshold", "max-fraction")
+    assert areas(workspace, "a.png") == {"object": 32}
     act(workspace, view, {"act": "level", "image": "0", "text": ""})
     assert areas(workspace, "a.png") == {"object": 8}
 
