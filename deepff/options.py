@@ -129,6 +129,14 @@ class Instances(StrEnum):
     PARTS = "parts"
 
 
+class Which(StrEnum):
+    """Which images of a labelled set are exported."""
+
+    ACCEPTED = "accepted"
+    NOT_SKIPPED = "not-skipped"
+    ALL = "all"
+
+
 class Photographs(StrEnum):
     """What becomes of the photographs in an export: copies, links to each, or nothing."""
 

@@ -1,35 +1,37 @@
 """What a page does when something is clicked, typed or chosen on it; Gradio apart."""
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from deepff.app import page
-from deepff.app.annotations import class_names, labelled_images, sample, write_archive
-from deepff.app.label_file import StaleLabelsError
-from deepff.app.labels import (
-    Labels,
+from deepff.app.edits import (
+    agree,
     drop_factors,
     keep_factor,
     name_factor,
+    set_level,
+    set_masks,
     set_settings,
     set_status,
     undo,
 )
-from deepff.app.pictures import IN_VIEW, data_uris
-from deepff.app.view import View
+from deepff.app.label_file import StaleLabelsError
+from deepff.app.labels import ACCEPTED, SKIPPED, Labels
+from deepff.app.listing import listed
+from deepff.app.masks import keep
+from deepff.app.mend_actions import mended, without_class_of
+from deepff.app.view import GRIDS, View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
-from deepff.export.formats import CONTENTS
-from deepff.export.instances import AnnotatedImage
 
 STALE = (
     "The labels were changed in another tab or program. This page now shows them as they are; your "
     "last change was not made, so make it again if it is still wanted."
 )
-_STATUSES = {"accept": "accepted", "skip": "skipped"}
+_STATUSES = {"accept": ACCEPTED, "skip": SKIPPED}
 _NUMBERS = ("at", "position", "image", "factor", "keep", "drop")
-
+# They change what is shown, and not the labels.
+_LOOKS = ("show", "page", "look", "filter", "order", "search", "grid", "mend", "leave")
 
 Shown = dict[str, Any]
 
@@ -45,33 +47,53 @@ def waiting(workspace: Workspace, error: str | None = None) -> str:
     )
 
 
-def opened(workspace: Workspace, view: View) -> Shown:
-    """A page that was just opened: at the first image that nothing was decided of."""
+def opened(workspace: Workspace, view: View, kept: Any = None) -> Shown:
+    """A page that was just opened: as it was left, or at the first image to decide about.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    view : View
+        Changed in place.
+    kept : optional
+        What the browser kept of an earlier view.
+    """
     labels = workspace.store.refresh()
     names = workspace.result.names
-    undecided = (
-        position
-        for position, index in enumerate(workspace.pictures.order(labels.settings.k))
-        if not labels.image(names[index]).status
-    )
-    view.go(next(undecided, 0))
-    return shown(workspace, view, labels)
+    view.restore(kept)
+    view.listing = listed(workspace.pictures, labels, view)
+    if kept is not None:
+        view.go(view.position)
+    else:
+        undecided = (
+            position
+            for position, index in enumerate(view.listing)
+            if not labels.image(names[index]).status
+        )
+        view.go(next(undecided, 0))
+    return shown(workspace, view, labels, workspace.notice)
 
 
 def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") -> Shown:
     """All that a page shows of the labels, by the names of its parts."""
     view.revision = labels.revision
+    view.serial += 1
     result, pictures, settings = workspace.result, workspace.pictures, labels.settings
     shares = result.factorizations[settings.k].energy_shares.tolist()
+    suggested = workspace.store.suggested
     parts: Shown = {
-        "head": page.header(workspace.folder, labels, result.names, notice),
-        "factors": page.factor_rows(labels, shares),
+        "head": page.header(workspace.folder, labels, result.names, view, notice),
+        "factors": page.factor_rows(labels, shares, suggested),
         "settings": settings,
+        "kept": view.kept(),
     }
     if view.tab == "images":
         parts["cards"] = page.cards(pictures, labels, view)
+        workspace.prefetch(labels, view.on_page(view.position // view.in_view + 1))
     if view.tab == "factors":
-        parts["gallery"] = page.gallery(pictures, labels)
+        parts["gallery"] = page.gallery(pictures, labels, view)
+    parts["mend"] = page.mend(pictures, labels, view)
+    parts["overlay"] = page.overlay(workspace.masks, labels, view)
     return parts
 
 
@@ -100,19 +122,47 @@ def act(workspace: Workspace, view: View, data: Mapping[str, Any]) -> Shown:
         ``act`` names the action, the rest are what the element says of itself, all as text.
     """
     numbers = {name: int(data[name]) for name in _NUMBERS if data.get(name) is not None}
-    last = len(workspace.result.names) - 1
-    view.position = min(max(numbers.get("at", view.position), 0), last)
-    kind = data["act"]
-    if kind in ("show", "page", "look"):
-        if kind == "look":
-            view.look = data["look"]
-        else:
-            position = numbers.get("position")
-            if position is None:
-                position = (int(data["text"] or 1) - 1) * IN_VIEW
-            view.go(min(max(position, 0), last))
-        return shown(workspace, view, workspace.store.labels)
+    last = len(view.listing) - 1
+    view.position = min(max(numbers.get("at", view.position), 0), max(last, 0))
+    if data["act"] in _LOOKS:
+        labels = workspace.store.labels
+        _look(workspace, view, labels, data, numbers)
+        return shown(workspace, view, labels)
     return _changed(workspace, view, lambda labels: _edited(workspace, view, labels, data, numbers))
+
+
+def _look(
+    workspace: Workspace,
+    view: View,
+    labels: Labels,
+    data: Mapping[str, Any],
+    numbers: Mapping[str, int],
+) -> None:
+    kind = data["act"]
+    if kind == "mend":
+        view.mending = workspace.result.names[numbers["image"]]
+    elif kind == "leave":
+        view.mending = ""
+    elif kind == "look":
+        view.look = data["look"]
+    elif kind == "show" and "image" in numbers:
+        index = numbers["image"]
+        if index not in view.listing:
+            view.filter, view.search = View.filter, View.search
+            view.listing = listed(workspace.pictures, labels, view)
+        view.go(view.listing.index(index))
+    elif kind in ("show", "page"):
+        page_number = int(data.get("text") or 1) - 1
+        view.go(numbers.get("position", page_number * view.in_view))
+    else:
+        if kind == "grid":
+            size = int(data["text"])
+            view.in_view = size if size in GRIDS else view.in_view
+        else:
+            setattr(view, kind, data["text"])
+        at = view.listing[view.position] if view.listing else None
+        view.listing = listed(workspace.pictures, labels, view)
+        view.go(view.listing.index(at) if kind == "grid" and at in view.listing else 0)
 
 
 def _changed(workspace: Workspace, view: View, edit: Callable[[Labels], Labels]) -> Shown:
@@ -122,7 +172,7 @@ def _changed(workspace: Workspace, view: View, edit: Callable[[Labels], Labels])
     except StaleLabelsError:
         return shown(workspace, view, store.labels, STALE)
     except InputError as error:
-        return shown(workspace, view, store.labels, _sentence(error))
+        return shown(workspace, view, store.labels, page.sentence(error))
 
 
 def _edited(
@@ -134,98 +184,67 @@ def _edited(
 ) -> Labels:
     names, kind = workspace.result.names, data["act"]
     if kind == "undo":
-        if labels.history and isinstance(labels.history[-1].key, str):
-            index = names.index(labels.history[-1].key)
-            view.go(workspace.pictures.order(labels.settings.k).index(index))
+        _turn_to_last(workspace, view, labels)
         return undo(labels)
     if kind == "name":
         return name_factor(labels, numbers["factor"], data["text"])
     if kind == "keep":
         return keep_factor(labels, numbers["factor"], bool(numbers["keep"]))
+    if kind == "agree":
+        return agree(labels, workspace.store.suggested)
+    if kind == "take-all":
+        return _with_new_masks(workspace, labels, names)
+    if kind == "change":
+        return mended(workspace, labels, view.mending, data)
     name = names[numbers["image"]]
+    if kind == "level":
+        return set_level(labels, name, float(data["text"]) if data["text"] else None)
+    if kind == "take":
+        mask = keep(labels, name, workspace.masks.made(labels, name))
+        is_accepted = labels.image(name).status == ACCEPTED
+        return set_masks(labels, {name: mask if is_accepted else None})
     if kind == "drop":
+        if labels.image(name).mask is not None:
+            return without_class_of(workspace, labels, name, data["name"])
         region = labels.region(numbers["factor"])
         return drop_factors(labels, name, region, bool(numbers["drop"]))
-    if labels.image(name).status == _STATUSES[kind]:
+    return _decided(workspace, view, labels, name, _STATUSES[kind])
+
+
+def _decided(workspace: Workspace, view: View, labels: Labels, name: str, status: str) -> Labels:
+    """An image accepted or skipped, or no longer, and the view at the next."""
+    if labels.image(name).status == status:
         return set_status(labels, name, "")
-    if view.position < len(names) - 1:
+    mask = None
+    if status == ACCEPTED and labels.image(name).mask is None:
+        mask = keep(labels, name, workspace.masks.made(labels, name))
+    decided = set_status(labels, name, status, mask)
+    if view.position < len(view.listing) - 1:
         view.go(view.position + 1)
-    return set_status(labels, name, _STATUSES[kind])
+        if view.mending:
+            view.mending = workspace.result.names[view.listing[view.position]]
+    return decided
 
 
-def measure(
-    workspace: Workspace, format: str, instances: str, min_area: int | None
-) -> Iterator[tuple[str, str | None]]:
-    """Count annotations image by image.
-
-    Yields
-    ------
-    count : str
-    preview : str or None
-        One annotation; None: it stays as it is.
-    """
-    labels, result = workspace.store.labels, workspace.result
-    skipped = labels.count("skipped", result.names)
-    n_images = n_instances = 0
-    preview = None
-
-    def count(error: str | None = None) -> str:
-        return page.render(
-            "count.html",
-            contents=CONTENTS[format],
-            singular={"masks": "mask", "boxes": "box"},
-            instances=n_instances,
-            images=n_images,
-            total=len(result.names) - skipped,
-            skipped=skipped,
-            error=error,
-        )
-
-    yield count(), None
-    try:
-        for image in labelled_images(result, labels, instances, min_area):
-            n_images += 1
-            n_instances += len(image.instances)
-            if image.instances and preview is None:
-                preview = _preview(workspace, labels, image, format)
-            yield count(), preview
-    except InputError as error:
-        yield count(_sentence(error)), preview
-    if preview is None:
-        yield count(), page.render("preview.html", name=None)
+def _with_new_masks(workspace: Workspace, labels: Labels, names: list[str]) -> Labels:
+    """What the settings make now for all accepted images but those that were mended."""
+    masks = {}
+    for name in names:
+        label = labels.image(name)
+        is_made = label.mask is not None and (label.mask.mended or not labels.differs(name))
+        if label.status == ACCEPTED and not is_made:
+            masks[name] = keep(labels, name, workspace.masks.made(labels, name))
+    return set_masks(labels, masks)
 
 
-def write(workspace: Workspace, format: str, instances: str, min_area: int | None) -> str:
-    """Export, and say where it can be downloaded."""
-    result, labels = workspace.result, workspace.store.labels
-    try:
-        count, archive = write_archive(
-            result, labels, workspace.folder, format, instances, min_area
-        )
-    except (InputError, OSError) as error:
-        return page.render("written.html", error=_sentence(error), archive=None)
-    return page.render("written.html", error=None, archive=_about(archive), instances=count)
-
-
-def _about(archive: Path) -> dict[str, Any]:
-    return {
-        "name": archive.name,
-        "kilobytes": -(-archive.stat().st_size // 1000),
-        "folder": archive.with_suffix(""),
-    }
-
-
-def _preview(workspace: Workspace, labels: Labels, image: AnnotatedImage, format: str) -> str:
-    names = class_names(workspace.result, labels)
-    instance = max(image.instances, key=lambda instance: instance.area)
-    name = names[instance.region]
-    index = workspace.result.names.index(image.name)
-    color = next(factor for factor, part in labels.parts.items() if part == name)
-    [uri] = data_uris(lambda i: workspace.pictures.instance(i, color, instance), [index])
-    files = sample(image, instance, names, format)
-    return page.render("preview.html", name=name, image=image.name, picture=uri, files=files)
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error)
-    return f"{text[:1].upper()}{text[1:]}."
+def _turn_to_last(workspace: Workspace, view: View, labels: Labels) -> None:
+    """Show the image that the last edit was of, if it was of one."""
+    if not labels.history:
+        return
+    images = [key for key in labels.history[-1].before if isinstance(key, str)]
+    if len(images) == 1:
+        index = workspace.result.names.index(images[0])
+        if index in view.listing:
+            view.go(view.listing.index(index))
+        if view.mending:
+            view.mending = images[0]

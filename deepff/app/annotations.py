@@ -10,9 +10,8 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from deepff.app.label_file import export_labelled
 from deepff.app.labels import Labels
 from deepff.export.formats import FORMATS
-from deepff.export.instances import AnnotatedImage, Instance, annotated_images
+from deepff.export.instances import AnnotatedImage, Instance, LabelMaps, annotated_images
 from deepff.options import ExportOptions
-from deepff.regions.find import region_names
 from deepff.results.result import Result
 from deepff.runtime.outputs import output_folder, own_files
 
@@ -21,16 +20,10 @@ _LONGEST_FILE = 1600
 
 
 def labelled_images(
-    result: Result, labels: Labels, instances: str, min_area: int | None
+    result: Result, maps: LabelMaps, instances: str, min_area: int | None
 ) -> Iterator[AnnotatedImage]:
-    """Every image that is not skipped with the instances that an export would write."""
-    return annotated_images(
-        result,
-        labels.settings.k,
-        labels.region_options,
-        ExportOptions(instances, min_area),
-        labels.image_edits,
-    )
+    """Images with the instances that an export would write."""
+    return annotated_images(result, maps, ExportOptions(instances, min_area))
 
 
 def sample(
@@ -68,7 +61,13 @@ def _shortened(text: str) -> str:
 
 
 def write_archive(
-    result: Result, labels: Labels, folder: Path, format: str, instances: str, min_area: int | None
+    result: Result,
+    labels: Labels,
+    folder: Path,
+    format: str,
+    instances: str,
+    min_area: int | None,
+    which: str | None,
 ) -> tuple[int, Path]:
     """Export into ``<folder>/export/<format>`` anew, and the same as a ZIP file beside it.
 
@@ -81,7 +80,7 @@ def write_archive(
     """
     out = folder / "export" / format
     settings = ExportOptions(instances, min_area, images="none", anew=True)
-    count = export_labelled(result, labels, format, out, settings).n_instances
+    count = export_labelled(result, labels, format, out, settings, which=which).n_instances
     archive = archive_path(folder, format)
     with output_folder(archive.parent) as temporary, ZipFile(temporary / archive.name, "w") as file:
         for name in own_files(out):
@@ -92,8 +91,3 @@ def write_archive(
 def archive_path(folder: Path, format: str) -> Path:
     """Where :func:`write_archive` leaves its ZIP file."""
     return folder / "export" / f"{format}.zip"
-
-
-def class_names(result: Result, labels: Labels) -> list[str]:
-    """The names of the classes, in the order of their numbers."""
-    return region_names(result, labels.settings.k, labels.region_options)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from hashlib import sha256
 from typing import Any
 
-from deepff.app import actions, page
+from deepff.app import actions, export_actions, page
 from deepff.app.actions import Shown
+from deepff.app.export_actions import Asked, which_choices
+from deepff.app.labels import FACTORS, OBJECT, Settings
 from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
-from deepff.options import LEAST_SHARE, Instances, Refinement, Threshold
+from deepff.options import LEAST_SHARE, THRESHOLD_VALUES, Instances, Refinement, Threshold
 
 # Gradio reads this when it is imported.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -26,6 +29,8 @@ _ATTACH = "window.deepffAttach(element, (name, data) => trigger('act', data), wa
 _PRIVATELY: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 # The edits of one page are taken one after the other, each on what the one before left.
 _ONE_BY_ONE = {**_PRIVATELY, "concurrency_id": "edit", "concurrency_limit": 1}
+_SLIDERS = ("value", "cut")
+_BY_DEFAULT = ("accepted ones, or all but skipped where none is", "")
 _BESIDE = {**_PRIVATELY, "concurrency_limit": 4}
 
 
@@ -33,6 +38,9 @@ def blocks(workspace: Workspace) -> gr.Blocks:
     """The page over a workspace."""
     with gr.Blocks(title="deepff label", analytics_enabled=False, fill_width=True) as demo:
         view = gr.State(View())
+        # What a reload keeps, in the browser: of this folder, and no secret.
+        place = sha256(str(workspace.folder.resolve()).encode()).hexdigest()[:16]
+        kept = gr.BrowserState(None, storage_key=f"deepff-{place}", secret="deepff")
         timer = gr.Timer(0.5)
         waiting = _html("waiting-room")
         with gr.Column(visible=False, elem_id="work") as work:
@@ -40,7 +48,7 @@ def blocks(workspace: Workspace) -> gr.Blocks:
             with gr.Row(elem_id="layout"):
                 factors = _html("factors")
                 with gr.Column(elem_id="settings"):
-                    k, threshold, value, refine = _settings()
+                    settings = _settings()
                 with gr.Column(elem_id="main"), gr.Tabs():
                     with gr.Tab("Images") as images_tab:
                         cards = _html("cards")
@@ -48,29 +56,36 @@ def blocks(workspace: Workspace) -> gr.Blocks:
                         gallery = _html("gallery")
                     with gr.Tab("Export") as export_tab:
                         asked, count, write, written, preview = _export()
+            mend, overlay = _html("mend"), _html("overlay")
 
-        parts = {"head": head, "factors": factors, "cards": cards, "gallery": gallery}
-        settings = {"k": k, "threshold": threshold, "value": value, "refine": refine}
-        outputs = [view, *parts.values(), *settings.values()]
+        parts = {
+            "head": head,
+            "factors": factors,
+            "cards": cards,
+            "gallery": gallery,
+            "mend": mend,
+            "overlay": overlay,
+            "kept": kept,
+        }
+        which = asked[1]
+        outputs = [view, which, *parts.values(), *settings.values()]
 
         def update(view_now: View, now: Shown) -> dict[Any, Any]:
             chosen = now.pop("settings")
             return {
                 view: view_now,
+                which: gr.Dropdown([_BY_DEFAULT, *which_choices(workspace)]),
                 **{parts[name]: html for name, html in now.items()},
-                k: gr.Dropdown(list(workspace.result.factorizations), value=chosen.k),
-                threshold: chosen.threshold,
-                value: _slider(chosen.threshold, chosen.value),
-                refine: chosen.refine,
+                **{settings[name]: field for name, field in _shown(workspace, chosen).items()},
             }
 
-        def tick(view_now: View) -> dict[Any, Any]:
+        def tick(view_now: View, kept_now: Any) -> dict[Any, Any]:
             if not workspace.ready:
                 return {waiting: actions.waiting(workspace)}
             if view_now.revision >= 0:
                 return {timer: gr.Timer(active=False)}
             try:
-                now = actions.opened(workspace, view_now)
+                now = actions.opened(workspace, view_now, kept_now)
             except InputError as error:
                 return {waiting: actions.waiting(workspace, str(error))}
             return {
@@ -87,8 +102,8 @@ def blocks(workspace: Workspace) -> gr.Blocks:
             def change(view_now: View, chosen: Any) -> dict[Any, Any]:
                 before = view_now.revision
                 now = update(view_now, actions.choose(workspace, view_now, name, chosen))
-                if name == "value" and view_now.revision == before + 1:
-                    del now[value]  # which would jump under the pointer that moves it
+                if name in _SLIDERS and view_now.revision == before + 1:
+                    del now[settings[name]]  # which would jump under the pointer that moves it
                 return now
 
             return change
@@ -99,33 +114,43 @@ def blocks(workspace: Workspace) -> gr.Blocks:
         counting: dict[str | None, object] = {}
 
         def measure(
-            view_now: View, format: str, instances: str, min_area: int | None, request: gr.Request
+            view_now: View,
+            format: str,
+            which_ones: str,
+            instances: str,
+            min_area: int | None,
+            request: gr.Request,
         ) -> Iterator[dict[Any, Any]]:
             # A newer count of the same page takes over from this one.
             mine = counting[request.session_hash] = object()
             if view_now.tab != "export":
                 return
             yield {written: ""}  # an earlier export may not be what is counted now
-            for text, example in actions.measure(workspace, format, instances, min_area or None):
+            for text, example in export_actions.measure(
+                workspace, Asked(format, which_ones, instances, min_area or None)
+            ):
                 if counting[request.session_hash] is not mine:
                     return
                 yield {count: text} if example is None else {count: text, preview: example}
 
-        def export(format: str, instances: str, min_area: int | None) -> Iterator[str]:
+        def export(
+            format: str, which_ones: str, instances: str, min_area: int | None
+        ) -> Iterator[str]:
             yield page.render("written.html", error=None, archive=None)
-            yield actions.write(workspace, format, instances, min_area or None)
+            wanted = Asked(format, which_ones, instances, min_area or None)
+            yield export_actions.write(workspace, wanted)
 
         opening = [*outputs, waiting, work, timer]
         demo.load(_stay_open, None, None, concurrency_limit=None, **_PRIVATELY)
-        demo.load(tick, view, opening, **_ONE_BY_ONE)
-        timer.tick(tick, view, opening, **_ONE_BY_ONE)
+        demo.load(tick, [view, kept], opening, **_ONE_BY_ONE)
+        timer.tick(tick, [view, kept], opening, **_ONE_BY_ONE)
         edits = [
             part.act(act, view, outputs, trigger_mode="multiple", **_ONE_BY_ONE)
-            for part in parts.values()
+            for part in (head, factors, cards, gallery, mend)
         ]
         for name, component in settings.items():
             # Of a slider's many values on the way, the last one counts.
-            mode = "always_last" if name == "value" else "multiple"
+            mode = "always_last" if name in _SLIDERS else "multiple"
             inputs = [view, component]
             edits.append(
                 component.input(choose(name), inputs, outputs, trigger_mode=mode, **_ONE_BY_ONE)
@@ -140,7 +165,7 @@ def blocks(workspace: Workspace) -> gr.Blocks:
         for edit in edits:
             edit.then(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
         for field in asked:
-            field.change(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
+            field.input(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
         write.click(export, asked, written, **_BESIDE)
     return demo
 
@@ -160,37 +185,63 @@ def _html(elem_id: str) -> gr.HTML:
     return gr.HTML(elem_id=elem_id, js_on_load=_ATTACH, apply_default_css=False)
 
 
-def _settings() -> tuple[Any, Any, Any, Any]:
-    return (
-        gr.Dropdown([], label="Number of factors, k", elem_id="k", interactive=True),
-        gr.Dropdown(list(Threshold), label="Threshold", elem_id="threshold", interactive=True),
-        gr.Slider(0, 100, 75, elem_id="value", interactive=True),
-        gr.Radio(
+def _settings() -> dict[str, Any]:
+    return {
+        "k": gr.Dropdown([], label="Number of factors, k", elem_id="k", interactive=True),
+        "masks": gr.Radio(
+            [("the object, piece by piece", OBJECT), ("the factors", FACTORS)],
+            label="Masks are of",
+            elem_id="masks",
+            interactive=True,
+        ),
+        "cut": gr.Slider(
+            0.05,
+            0.95,
+            0.5,
+            step=0.05,
+            label="Object where it is at least this likely",
+            elem_id="cut",
+            interactive=True,
+        ),
+        "threshold": gr.Dropdown(
+            list(Threshold), label="Threshold", elem_id="threshold", interactive=True
+        ),
+        "value": gr.Slider(0, 100, 75, elem_id="value", interactive=True),
+        "refine": gr.Radio(
             [("off" if name == "none" else name.removesuffix("-crf"), name) for name in Refinement],
             label="CRF: refine along the edges",
             elem_id="refine",
             interactive=True,
         ),
-    )
+    }
 
 
-def _slider(threshold: str, value: float) -> gr.Slider:
-    if threshold == Threshold.MAX_FRACTION:
-        return gr.Slider(0.01, 1, value, step=0.01, label="Fraction of the maximum", visible=True)
-    return gr.Slider(
-        0,
-        100,
-        value,
-        step=1,
-        label="Percentile over the set",
-        visible=threshold == Threshold.PERCENTILE,
+def _shown(workspace: Workspace, chosen: Settings) -> dict[str, Any]:
+    """The fields of the settings, of which those are seen that do something."""
+    has_object = workspace.result.object is not None and workspace.result.parts_of is None
+    of_factors = chosen.masks == FACTORS or not has_object
+    is_fraction = chosen.threshold == Threshold.MAX_FRACTION
+    scale: dict[str, Any] = (
+        {"minimum": 0.01, "maximum": 1, "step": 0.01, "label": "Fraction of the maximum"}
+        if is_fraction
+        else {"minimum": 0, "maximum": 100, "step": 1, "label": "Percentile over the set"}
     )
+    takes_value = chosen.threshold in THRESHOLD_VALUES
+    return {
+        "k": gr.Dropdown(list(workspace.result.factorizations), value=chosen.k),
+        "masks": gr.Radio(value=chosen.masks, visible=has_object),
+        "cut": gr.Slider(value=chosen.cut, visible=not of_factors),
+        "threshold": gr.Dropdown(value=chosen.threshold, visible=of_factors),
+        "value": gr.Slider(value=chosen.value, visible=of_factors and takes_value, **scale),
+        "refine": gr.Radio(value=chosen.refine, visible=of_factors),
+    }
 
 
 def _export() -> tuple[list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
     kinds = ("a connected piece", "a class in an image")
     with gr.Row():
         format = gr.Dropdown(list(FORMATS), label="Format", elem_id="format")
+        which = gr.Dropdown([_BY_DEFAULT], value="", label="Images", elem_id="which")
         instances = gr.Dropdown(
             list(zip(kinds, Instances, strict=True)), label="One annotation is", elem_id="instances"
         )
@@ -206,4 +257,4 @@ def _export() -> tuple[list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
         write = gr.Button("Export", variant="primary", elem_id="write")
         written = _html("written-room")
     preview = _html("preview-room")
-    return [format, instances, min_area], count, write, written, preview
+    return [format, which, instances, min_area], count, write, written, preview

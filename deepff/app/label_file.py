@@ -1,24 +1,25 @@
 """The labels of a result in its folder: ``labels.json``, written whole after each edit."""
 
 import json
-import unicodedata
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
-from deepff.app.labels import STATUSES, Factor, ImageLabel, Labels, Settings, Step
+from deepff.app.edits import suggested
+from deepff.app.label_content import FIRST_FORMAT, FORMAT, check, content_of, parsed
+from deepff.app.labels import FACTORS, OBJECT, Labels, Settings
+from deepff.app.mask_files import forget_others
+from deepff.app.masks import labelled_maps
 from deepff.errors import InputError
-from deepff.export.formats import ExportSummary, export
-from deepff.options import RECIPE_OPTIONS, ExportOptions, Refinement, Threshold, chosen
+from deepff.export.formats import ExportSummary, export_maps
+from deepff.options import RECIPE_OPTIONS, ExportOptions
 from deepff.results.result import Result
 from deepff.runtime.files import atomic_path
 
 FILE = "labels.json"
-FORMAT = 1
-MAX_NAME_LENGTH = 80
 
 
 class StaleLabelsError(Exception):
@@ -36,6 +37,14 @@ class LabelStore:
     folder : path
         The folder of the saved result.
     result : Result
+    names : mapping, optional
+        What the network calls the factors, by k; None: they are background. Labels that begin now
+        begin with these.
+
+    Attributes
+    ----------
+    suggested : dict of (k, factor) to Factor
+        What the network calls them.
 
     Raises
     ------
@@ -43,9 +52,17 @@ class LabelStore:
         The folder's ``labels.json`` cannot be read or belongs to another result.
     """
 
-    def __init__(self, folder: str | Path, result: Result) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        result: Result,
+        names: Mapping[int, Sequence[str | None]] | None = None,
+    ) -> None:
         self._folder, self._result, self._lock = Path(folder), result, Lock()
+        self.suggested = suggested(names or {})
+        self._seen: tuple[int, ...] | None = None
         self._labels = self._read()
+        forget_others(_mask_files(self._labels), self._folder)
 
     @property
     def labels(self) -> Labels:
@@ -81,17 +98,35 @@ class LabelStore:
                 raise StaleLabelsError
             changed = change(self._labels)
             if changed != self._labels:
-                _check(changed, self._result)
+                check(changed, self._result)
                 _save(changed, self._folder)
-                self._labels = changed
+                self._labels, self._seen = changed, self._stamp()
             return changed
 
+    def _stamp(self) -> tuple[int, ...] | None:
+        """What changes whenever the file is written anew; None where there is none."""
+        try:
+            found = os.stat(self._folder / FILE)
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def _read(self) -> Labels:
-        if (self._folder / FILE).exists():
-            return load_labels(self._folder, self._result)
-        options = RECIPE_OPTIONS[self._result.recipe]
-        settings = Settings(self._result.n_components).with_threshold(options.threshold)
-        return Labels(run_digest(self._result), replace(settings, refine=options.refine))
+        stamp = self._stamp()
+        if stamp is not None:
+            if stamp != self._seen:
+                self._labels, self._seen = load_labels(self._folder, self._result), stamp
+            return self._labels
+        result, options = self._result, RECIPE_OPTIONS[self._result.recipe]
+        settings = Settings(result.n_components).with_threshold(options.threshold)
+        of_object = result.object is not None and result.parts_of is None
+        masks = OBJECT if of_object else FACTORS
+        return Labels(
+            run_digest(result),
+            replace(settings, refine=options.refine, masks=masks),
+            self.suggested,
+            folder=self._folder,
+        )
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
@@ -111,19 +146,35 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON; restore it or move it away") from error
-    if not isinstance(content, dict) or content.get("deepff labels") != FORMAT:
+    format = content.get("deepff labels") if isinstance(content, dict) else None
+    if format not in (FIRST_FORMAT, FORMAT):
         raise InputError(f"{path} holds no labels of this version of deepff; move it away")
-    if content.get("run") != run_digest(result):
+    digest = run_digest(result)
+    if content.get("run") != (_first_digest(result) if format == FIRST_FORMAT else digest):
         raise InputError(
             f"{path} belongs to another result than the one in {folder}, whose factors or images "
             "are others; move it away to label this one"
         )
     try:
-        labels = _parsed(content)
-        _check(labels, result)
+        labels = replace(parsed(content, Path(folder)), run=digest)
+        check(labels, result)
     except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it or move it away") from error
     return labels
+
+
+def upgrade(folder: str | Path, result: Result) -> None:
+    """Write the labels of a result, if there are any, in this version's format.
+
+    Then they stay valid when images are added to the result.
+
+    Raises
+    ------
+    InputError
+        See :func:`load_labels`.
+    """
+    if (Path(folder) / FILE).exists():
+        _save(load_labels(folder, result), Path(folder))
 
 
 def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
@@ -135,7 +186,7 @@ def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
         The result has other factors.
     """
     carried = Labels(run_digest(result), labels.settings, labels.factors)
-    _check(carried, result)
+    check(carried, result)
     _save(carried, Path(folder))
 
 
@@ -146,12 +197,13 @@ def export_labelled(
     folder: str | Path,
     settings: ExportOptions | None = None,
     progress: bool = False,
+    which: str | None = None,
 ) -> ExportSummary:
     """Write what the labels say in the formats of labelling tools.
 
-    Factors of one name are one class, kept ones without a name are called "factor 3" (one factor
-    alone "object", see :func:`deepff.regions.part_names.factor_names`). In an image where a factor
-    was dropped, its pixels are background; skipped images are left out.
+    Images with a mask of their own, accepted or mended, have that; the others what the settings
+    make. Factors of one name are one class, kept ones without a name are called "factor 3" (one
+    factor alone "object", see :func:`deepff.regions.part_names.factor_names`).
 
     Parameters
     ----------
@@ -159,28 +211,39 @@ def export_labelled(
         From :func:`load_labels`.
     result, formats, folder, settings, progress
         See :func:`deepff.export.formats.export`.
+    which : {"accepted", "not-skipped", "all"}, optional
+        The images to write; by default those that are accepted, or all but skipped ones where none
+        is.
 
     Raises
     ------
     InputError
-        Every factor is background, or see :func:`deepff.export.formats.export`.
+        Every factor is background, there is no such image, or see
+        :func:`deepff.export.formats.export`.
     """
-    if not labels.parts:
-        raise InputError("every factor is background, so nothing is left to export; keep one")
-    return export(
-        result,
-        formats,
-        folder,
-        labels.settings.k,
-        labels.region_options,
-        settings,
-        labels.image_edits,
-        progress,
-    )
+    settings = settings or ExportOptions()
+    maps = labelled_maps(result, labels, which, settings.memory)
+    return export_maps(result, maps, formats, folder, settings, progress)
+
+
+def _mask_files(labels: Labels) -> set[str]:
+    """The files of the masks that images have, or that `undo` gives them back."""
+    every = [labels.images, *(step.before for step in labels.history)]
+    masks = [getattr(entry, "mask", None) for entries in every for entry in entries.values()]
+    return {mask.file for mask in masks if mask is not None}
 
 
 def run_digest(result: Result) -> str:
-    """What tells a result from another: its factors and the names of its images."""
+    """What tells a result from another: its factors. Images may be added to it."""
+    digest = sha256()
+    for k, found in sorted(result.factorizations.items()):
+        digest.update(f"\n{k}\n".encode())
+        digest.update(found.components.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _first_digest(result: Result) -> str:
+    """As in files of before images could be added."""
     digest = sha256("\n".join(result.names).encode("utf-8", "surrogatepass"))
     for k, found in sorted(result.factorizations.items()):
         digest.update(f"\n{k}\n".encode())
@@ -189,114 +252,6 @@ def run_digest(result: Result) -> str:
 
 
 def _save(labels: Labels, folder: Path) -> None:
-    content = {
-        "deepff labels": FORMAT,
-        "run": labels.run,
-        "revision": labels.revision,
-        "settings": asdict(labels.settings),
-        "factors": [
-            {"k": k, "factor": number, **asdict(factor)}
-            for (k, number), factor in sorted(labels.factors.items())
-        ],
-        "images": {name: _image_content(label) for name, label in labels.images.items()},
-        "history": [_step_content(step) for step in labels.history],
-    }
     with atomic_path(folder / FILE) as temporary:
-        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
-
-
-def _image_content(label: ImageLabel) -> dict[str, Any]:
-    dropped = {str(k): list(numbers) for k, numbers in label.dropped.items()}
-    return {"status": label.status, "dropped": dropped}
-
-
-def _step_content(step: Step) -> dict[str, Any]:
-    if isinstance(step.before, ImageLabel):
-        return {"image": step.key, "before": _image_content(step.before)}
-    if isinstance(step.before, Factor):
-        return {"factor": list(step.key), "before": asdict(step.before)}
-    return {"settings": None, "before": asdict(step.before)}
-
-
-def _parsed(content: Mapping[str, Any]) -> Labels:
-    return Labels(
-        run=content["run"],
-        settings=Settings(**content["settings"]),
-        factors={
-            (entry["k"], entry["factor"]): Factor(entry["name"], entry["keep"])
-            for entry in content["factors"]
-        },
-        images={name: _parsed_image(entry) for name, entry in content["images"].items()},
-        history=tuple(_parsed_step(entry) for entry in content["history"]),
-        revision=content["revision"],
-    )
-
-
-def _parsed_image(entry: Mapping[str, Any]) -> ImageLabel:
-    dropped = {int(k): tuple(numbers) for k, numbers in entry["dropped"].items()}
-    return ImageLabel(entry["status"], dropped)
-
-
-def _parsed_step(entry: Mapping[str, Any]) -> Step:
-    before = entry["before"]
-    if "image" in entry:
-        return Step(entry["image"], _parsed_image(before))
-    if "factor" in entry:
-        k, number = entry["factor"]
-        return Step((k, number), Factor(**before))
-    return Step(None, Settings(**before))
-
-
-def _check(labels: Labels, result: Result) -> None:
-    """Refuse labels that don't fit the result, the states that `undo` leads to included."""
-    if type(labels.revision) is not int or labels.revision < 0:
-        raise InputError(f"there is no revision {labels.revision!r}; it counts from 0")
-    _check_settings(labels.settings, result)
-    for key, factor in labels.factors.items():
-        _check_factor(key, factor, result)
-    for name, label in labels.images.items():
-        _check_image(name, label, result)
-    for step in labels.history:
-        if isinstance(step.before, Settings):
-            _check_settings(step.before, result)
-        elif isinstance(step.before, Factor):
-            _check_factor(step.key, step.before, result)
-        else:
-            _check_image(step.key, step.before, result)
-
-
-def _check_settings(settings: Settings, result: Result) -> None:
-    if settings.k not in result.factorizations:
-        held = ", ".join(map(str, result.factorizations))
-        raise InputError(
-            f"there is no factorization with {settings.k!r} factors; choose k = {held}"
-        )
-    chosen(Threshold, settings.threshold, "threshold")
-    chosen(Refinement, settings.refine, "refinement")
-    if result.parts_of is not None and settings.refine == Refinement.GUIDED_CRF:
-        raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
-    low, high = (0.01, 1) if settings.threshold == Threshold.MAX_FRACTION else (0, 100)
-    if not isinstance(settings.value, int | float) or not low <= settings.value <= high:
-        raise InputError(f"the value {settings.value!r} is not between {low} and {high}")
-
-
-def _check_factor(key: tuple[int, int], factor: Factor, result: Result) -> None:
-    k, number = key
-    if k not in result.factorizations or type(number) is not int or not 0 <= number < k:
-        raise InputError(f"there is no factor {number!r} of {k!r}")
-    if not isinstance(factor.name, str) or type(factor.keep) is not bool:
-        raise InputError(f"what is said of factor {number} of {k} is no name and true or false")
-    if len(factor.name) > MAX_NAME_LENGTH:
-        raise InputError(f"a name has up to {MAX_NAME_LENGTH} characters, not {len(factor.name)}")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in factor.name):
-        raise InputError(f"the name {factor.name!r} has a control character; leave it out")
-
-
-def _check_image(name: str, label: ImageLabel, result: Result) -> None:
-    if name not in result.names:
-        raise InputError(f"there is no image {name!r}")
-    if label.status not in STATUSES:
-        raise InputError(f"an image is accepted, skipped or neither, not {label.status!r}")
-    for k, numbers in label.dropped.items():
-        for number in numbers:
-            _check_factor((k, number), Factor(), result)
+        content = json.dumps(content_of(labels), ensure_ascii=False, indent=1)
+        temporary.write_text(content, "utf-8")

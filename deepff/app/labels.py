@@ -1,19 +1,23 @@
-"""What a person decides about a result: names of factors, and images accepted, skipped or mended.
+"""What a person decided about a result: names of factors, and images accepted, skipped or mended.
 
-`Labels` never change: an edit returns new ones. Each edit replaces one entry (the settings, a
-factor or an image) and notes what was there before, which is all that `undo` needs.
+`Labels` never change: :mod:`deepff.app.edits` makes new ones.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
-from deepff.export.instances import ImageEdits
 from deepff.options import THRESHOLD_VALUES, Refinement, RegionOptions, Threshold, threshold_value
 from deepff.regions.part_names import factor_names
 
-HISTORY_LENGTH = 200
-STATUSES = ("", "accepted", "skipped")
+ACCEPTED, SKIPPED = "accepted", "skipped"
+STATUSES = ("", ACCEPTED, SKIPPED)
+# Masks are the object's, each piece of it called after a factor; or those of the factors.
+OBJECT, FACTORS = "object", "factors"
 
 
 @dataclass(frozen=True)
@@ -24,19 +28,49 @@ class Settings:
     ----------
     k : int
     threshold, value, refine
-        See :class:`deepff.options.RegionOptions`.
+        See :class:`deepff.options.RegionOptions`; for masks of the factors.
+    masks : "object" or "factors"
+    cut : float
+        How likely a pixel of the object is at the least, in (0, 1); for masks of the object.
     """
 
     k: int
     threshold: str = Threshold.PERCENTILE
     value: float = THRESHOLD_VALUES[Threshold.PERCENTILE][0]
     refine: str = Refinement.NONE
+    masks: str = FACTORS
+    cut: float = 0.5
 
     @property
     def region_options(self) -> RegionOptions:
         """The settings as :func:`deepff.regions.find.find_regions` takes them, without names."""
         value = self.value if self.threshold in THRESHOLD_VALUES else None
         return RegionOptions(self.threshold, value, self.refine)
+
+    @property
+    def level_kind(self) -> str:
+        """What the number that one image may have of its own is: a cut, or of which threshold.
+
+        "" where there is none.
+        """
+        if self.masks == OBJECT:
+            return OBJECT
+        takes_one = self.refine != Refinement.CLASSIFIER and self.threshold in THRESHOLD_VALUES
+        return self.threshold if takes_one else ""
+
+    @property
+    def level(self) -> float | None:
+        """That number as it is for all images."""
+        if not self.level_kind:
+            return None
+        return self.cut if self.level_kind == OBJECT else self.value
+
+    def at_level(self, level: "Level | None") -> "Settings":
+        """These settings with an image's own level, if it is one of their kind."""
+        if level is None or level.kind != self.level_kind:
+            return self
+        of_object = level.kind == OBJECT
+        return replace(self, cut=level.value) if of_object else replace(self, value=level.value)
 
     def with_threshold(self, threshold: str) -> "Settings":
         """These settings with another threshold, at its default value where it takes one.
@@ -54,6 +88,21 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Level:
+    """What one image has in place of a number of the settings.
+
+    Attributes
+    ----------
+    kind : str
+        See :attr:`Settings.level_kind`.
+    value : float
+    """
+
+    kind: str
+    value: float
+
+
+@dataclass(frozen=True)
 class Factor:
     """What a person says of one factor.
 
@@ -63,10 +112,38 @@ class Factor:
         "" where none was given.
     keep : bool
         False: it is background.
+    suggested : bool
+        Whether the network said so, and nobody has agreed yet.
     """
 
     name: str = ""
     keep: bool = True
+    suggested: bool = False
+
+
+@dataclass(frozen=True)
+class OwnMask:
+    """A mask that an image keeps whatever the settings are by now.
+
+    Attributes
+    ----------
+    file : str
+        In the folder of masks, see :mod:`deepff.app.mask_files`.
+    names : tuple of str
+        Of its values 1, 2, …
+    k : int
+        The factorization whose factors the names are of.
+    recipe : str
+        Of the settings that it was made with, see :meth:`Labels.recipe`.
+    mended : bool
+        Whether a person changed pixels of it.
+    """
+
+    file: str
+    names: tuple[str, ...]
+    k: int
+    recipe: str
+    mended: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,13 +153,18 @@ class ImageLabel:
     Attributes
     ----------
     status : "", "accepted" or "skipped"
-        Skipped images are left out of exports.
     dropped : mapping of int to tuple of int
         For each k the factors that count as background in this image, ascending.
+    level : Level, optional
+        Its own, for masks that are made with one of its kind.
+    mask : OwnMask, optional
+        What was accepted or mended, in place of what the settings make.
     """
 
     status: str = ""
     dropped: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    level: Level | None = None
+    mask: OwnMask | None = None
 
 
 @dataclass(frozen=True)
@@ -91,13 +173,11 @@ class Step:
 
     Attributes
     ----------
-    key : None, (int, int) or str
-        The settings; factor (k, number); or the image of that name.
-    before : Settings, Factor or ImageLabel
+    before : mapping of key to Settings, Factor or ImageLabel
+        The key of the settings is None, of a factor (k, number), of an image its name.
     """
 
-    key: Any
-    before: Settings | Factor | ImageLabel
+    before: Mapping[Any, "Settings | Factor | ImageLabel"]
 
 
 @dataclass(frozen=True)
@@ -114,9 +194,11 @@ class Labels:
     images : mapping of str to ImageLabel
         By name, those that something was said of.
     history : tuple of Step
-        What `undo` takes back, the latest last; up to `HISTORY_LENGTH`.
+        What `undo` takes back, the latest last.
     revision : int
         Grows by one with each edit and each undo.
+    folder : Path, optional
+        Of the result, where the images' own masks are.
     """
 
     run: str
@@ -125,6 +207,7 @@ class Labels:
     images: Mapping[str, ImageLabel] = field(default_factory=dict)
     history: tuple[Step, ...] = ()
     revision: int = 0
+    folder: Path | None = field(default=None, compare=False)
 
     def factor(self, number: int) -> Factor:
         """What is said of a factor of the chosen k."""
@@ -159,17 +242,38 @@ class Labels:
         """The settings and names as :func:`deepff.regions.find.find_regions` takes them."""
         return replace(self.settings.region_options, parts=self.parts)
 
+    def settings_of(self, image: str) -> Settings:
+        """The settings, with the image's own level."""
+        return self.settings.at_level(self.image(image).level)
+
+    def recipe(self, image: str) -> str:
+        """A digest of what makes the image's mask; names apart, which its own mask follows."""
+        return _recipe(self.settings_of(image), tuple(sorted(self.parts)), self.dropped(image))
+
+    def differs(self, image: str) -> bool:
+        """Whether the settings are others than those that the image's own mask was made with."""
+        mask = self.image(image).mask
+        return mask is not None and mask.recipe != self.recipe(image)
+
     @property
-    def image_edits(self) -> ImageEdits:
-        """What was decided image by image, as exports take it."""
-        skipped = frozenset(
-            name for name, label in self.images.items() if label.status == "skipped"
-        )
-        return ImageEdits(skipped, {name: self.dropped(name) for name in self.images})
+    def class_names(self) -> list[str]:
+        """The names of the classes that the settings make, by their first factors."""
+        return list(dict.fromkeys(self.parts.values()))
+
+    def class_names_in(self, images: Collection[str]) -> list[str]:
+        """The names of the classes that images may hold, those of the settings first.
+
+        Where all of them have masks of their own, only those that are in one.
+        """
+        masks = [self.image(name).mask for name in images]
+        own = {name for mask in masks if mask is not None for name in mask.names}
+        some_follow = any(mask is None for mask in masks)
+        first = [name for name in self.class_names if some_follow or name in own]
+        return [*first, *sorted(own.difference(first), key=str.casefold)]
 
     def name_suggestions(self) -> list[str]:
         """The names given so far, for any k and those replaced since too, in alphabetical order."""
-        before = [step.before for step in self.history]
+        before = [entry for step in self.history for entry in step.before.values()]
         factors = [entry for entry in before if isinstance(entry, Factor)]
         names = {factor.name for factor in [*self.factors.values(), *factors]}
         return sorted(names - {""}, key=str.casefold)
@@ -179,87 +283,9 @@ class Labels:
         return sum(self.image(name).status == status for name in names)
 
 
-def set_settings(labels: Labels, **changes: Any) -> Labels:
-    """Change k, threshold, value or refinement; a new threshold brings its default value.
-
-    Moves of the value alone, one after the other, are taken back by one `undo`.
-    """
-    settings = replace(labels.settings, **changes)
-    if settings.threshold != labels.settings.threshold and "value" not in changes:
-        settings = settings.with_threshold(settings.threshold)
-    last = labels.history[-1] if labels.history else None
-    if (
-        last is not None
-        and isinstance(last.before, Settings)
-        and _moved(last.before, labels.settings)
-        and _moved(labels.settings, settings)
-    ):
-        labels = replace(_put(labels, None, last.before), history=labels.history[:-1])
-    return _edit(labels, None, settings)
-
-
-def _moved(before: Settings, after: Settings) -> bool:
-    """Whether the value alone was changed."""
-    return before != after and replace(before, value=after.value) == after
-
-
-def name_factor(labels: Labels, number: int, name: str) -> Labels:
-    """Name a factor of the chosen k; white space around and inside is evened out."""
-    factor = replace(labels.factor(number), name=" ".join(name.split()))
-    return _edit(labels, (labels.settings.k, number), factor)
-
-
-def keep_factor(labels: Labels, number: int, keep: bool) -> Labels:
-    """Keep a factor of the chosen k, or take it for background."""
-    return _edit(labels, (labels.settings.k, number), replace(labels.factor(number), keep=keep))
-
-
-def set_status(labels: Labels, image: str, status: str) -> Labels:
-    """Accept or skip an image, or neither ("")."""
-    return _edit(labels, image, replace(labels.image(image), status=status))
-
-
-def drop_factors(labels: Labels, image: str, numbers: Collection[int], drop: bool) -> Labels:
-    """Take factors of the chosen k for background in one image, or no longer."""
-    label, before = labels.image(image), {*labels.dropped(image)}
-    after = before.union(numbers) if drop else before.difference(numbers)
-    dropped = {k: held for k, held in label.dropped.items() if k != labels.settings.k}
-    if after:
-        dropped[labels.settings.k] = tuple(sorted(after))
-    return _edit(labels, image, replace(label, dropped=dropped))
-
-
-def undo(labels: Labels) -> Labels:
-    """Take the last edit back; nothing changes where there is none."""
-    if not labels.history:
-        return labels
-    last = labels.history[-1]
-    labels = _put(labels, last.key, last.before)
-    return replace(labels, history=labels.history[:-1], revision=labels.revision + 1)
-
-
-def _edit(labels: Labels, key: Any, after: Settings | Factor | ImageLabel) -> Labels:
-    before = _entry(labels, key)
-    if after == before:
-        return labels
-    history = (*labels.history, Step(key, before))[-HISTORY_LENGTH:]
-    return replace(_put(labels, key, after), history=history, revision=labels.revision + 1)
-
-
-def _entry(labels: Labels, key: Any) -> Settings | Factor | ImageLabel:
-    if key is None:
-        return labels.settings
-    return labels.image(key) if isinstance(key, str) else labels.factors.get(key, Factor())
-
-
-def _put(labels: Labels, key: Any, entry: Any) -> Labels:
-    """The labels with one entry replaced; an entry that says nothing is not kept."""
-    if key is None:
-        return replace(labels, settings=entry)
-    entries: dict[Any, Any] = {**(labels.images if isinstance(key, str) else labels.factors)}
-    entries[key] = entry
-    if entry == type(entry)():
-        del entries[key]
-    if isinstance(key, str):
-        return replace(labels, images=entries)
-    return replace(labels, factors=entries)
+@lru_cache(256)
+def _recipe(settings: Settings, kept: tuple[int, ...], dropped: tuple[int, ...]) -> str:
+    used: list[Any] = [settings.masks, settings.k, kept, dropped, settings.level]
+    if settings.masks == FACTORS:
+        used += [settings.threshold, settings.refine]
+    return sha256(json.dumps(used).encode()).hexdigest()[:16]

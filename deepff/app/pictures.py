@@ -5,19 +5,19 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 
 import numpy as np
-import torch
 from PIL import Image
 
-from deepff.app.labels import Labels, Settings
+from deepff.app.labels import OBJECT, Labels, Settings
+from deepff.app.masks import Finder, NamedMask, class_mask, factor_finder, kept_mask
+from deepff.app.overview import Overview, overview
 from deepff.app.reduced import reduced
+from deepff.errors import InputError
 from deepff.export.instances import Instance
 from deepff.images.reading import UnreadableImageError
-from deepff.options import Refinement
-from deepff.regions.find import Regions, region_finder
 from deepff.report.colors import factor_colors
 from deepff.report.figures import photo_shape
 from deepff.report.overlays import overlay
@@ -28,10 +28,12 @@ from deepff.results.run import Run
 
 IN_VIEW = 5
 SIDE = 384
+MEND_SIDE = 1280
 # The dense CRF takes half the time that it takes at its own size; the guided one works below this.
 _CRF_SIDE = 192
 _GREY = 128
 _JPEG_QUALITY = 85
+_ALPHA = 140
 
 
 class Pictures:
@@ -47,16 +49,17 @@ class Pictures:
 
     def __init__(self, result: Result) -> None:
         self.result = result
-        self.photo = lru_cache(64)(self._photo)
-        self.factor_labels = lru_cache(256)(self._factor_labels)
+        self.photo = lru_cache(256)(self._photo)
+        self._large = lru_cache(4)(partial(self._photo, side=MEND_SIDE))
+        self.factor_labels = lru_cache(1024)(self._factor_labels)
         self.strengths = lru_cache(self._strengths)
+        self._overview = lru_cache(4)(partial(overview, result))
         self._reduced = lru_cache(self._reduced_run)
-        self._finder = lru_cache(16)(self._region_finder)
+        self._finder = lru_cache(16)(self._factor_finder)
 
     def masks(self, labels: Labels, index: int) -> np.ndarray:
-        """The photograph with its regions in their colours."""
-        shown = self.region_labels(labels, index)
-        return region_picture(self.photo(index)[0], shown)
+        """The photograph with its classes in their colours."""
+        return region_picture(self.photo(index)[0], self.region_labels(labels, index))
 
     def heat_maps(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with the heat maps of all factors that are kept, in their colours."""
@@ -83,20 +86,51 @@ class Pictures:
         values = (mask * (region + 1)).astype(np.int32)
         return region_picture(self.photo(index)[0], values, [(region, instance.box)])
 
-    def region_labels(self, labels: Labels, index: int) -> np.ndarray:
-        """One region per pixel: 0 is the background, j + 1 the region whose first factor is j."""
-        first = merged(labels)
-        dropped = labels.dropped(self.result.names[index])
-        table = np.zeros(labels.settings.k + 1, np.int32)
-        for factor, representative in first.items():
-            if factor not in dropped:
-                table[factor + 1] = representative + 1
-        return table[self.factor_labels(labels.settings, index)]
+    def mask(self, labels: Labels, index: int) -> NamedMask:
+        """What the image keeps, else what the settings make of it, at the picture's size.
 
-    def factors_present(self, labels: Labels, index: int) -> list[int]:
-        """The kept factors that some pixel of the image belongs to, dropped ones included."""
-        present = np.unique(self.factor_labels(labels.settings, index)) - 1
-        return [factor for factor in present.tolist() if factor in labels.parts]
+        Nothing where the file of what it keeps is gone.
+        """
+        shape = self.photo(index)[0].shape[:2]
+        try:
+            kept = kept_mask(labels, self.result.names[index])
+        except InputError:
+            return NamedMask(np.zeros(shape, np.uint8), ())
+        if kept is None:
+            return self.made(labels, index)
+        return replace(kept, values=_nearest(kept.values, shape))
+
+    def made(self, labels: Labels, index: int) -> NamedMask:
+        """What the settings make of an image."""
+        name = self.result.names[index]
+        settings, factors = labels.settings_of(name), tuple(labels.parts)
+        # What a factor marks does not depend on the others that are kept, but a piece's name does.
+        kept = factors if settings.masks == OBJECT else ()
+        return class_mask(labels, name, self.factor_labels(settings, kept, index))
+
+    def agreement(self, labels: Labels, index: int) -> float:
+        """IoU of what the image keeps with what the settings make: 1 where both are empty."""
+        held, made = self.mask(labels, index), self.made(labels, index)
+        names = sorted({*held.names, *made.names})
+        one, other = (m.renumbered([names.index(n) + 1 for n in m.names]) for m in (held, made))
+        either = np.count_nonzero(one | other)
+        return np.count_nonzero((one == other) & (one > 0)) / either if either else 1.0
+
+    def region_labels(self, labels: Labels, index: int) -> np.ndarray:
+        """One class per pixel: 0 is the background, j + 1 the class that has colour j."""
+        mask = self.mask(labels, index)
+        colors = color_numbers(labels)
+        return mask.renumbered([colors[name] + 1 for name in mask.names])
+
+    def classes_present(self, labels: Labels, index: int) -> list[str]:
+        """The classes that some pixel of the image belongs to, those dropped in it included."""
+        name = self.result.names[index]
+        label = labels.image(name)
+        if label.mask is not None:
+            return list(dict.fromkeys(label.mask.names))
+        everything = replace(labels, images={**labels.images, name: replace(label, dropped={})})
+        mask = self.made(everything, index)
+        return [mask.names[i - 1] for i in np.unique(mask.values).tolist() if i]
 
     def order(self, k: int) -> list[int]:
         """All images, first the `IN_VIEW` that cover the factors best, then the others in order."""
@@ -110,42 +144,67 @@ class Pictures:
         order = np.argsort(-values, kind="stable")[:IN_VIEW]
         return [int(index) for index in order if values[index] > 0]
 
+    def large(self, index: int) -> np.ndarray:
+        """The photograph at `MEND_SIDE` pixels, grey where it cannot be read any more."""
+        return self._large(index)[0]
+
+    def overview(self, labels: Labels) -> Overview:
+        """What is likely in all images."""
+        return self._overview(labels.settings, tuple(labels.parts))
+
+    def warm(self, labels: Labels, indices: Sequence[int]) -> None:
+        """Make what pictures of these images will take, before they are asked for."""
+        for index in indices:
+            self.mask(labels, index)
+
     def _heatmaps(self, k: int) -> HeatMaps:
         return self.result.factorizations[k].heatmaps
 
     def _strengths(self, k: int) -> np.ndarray:
         """Each factor's mean |value| in each image, (n, k)."""
         heatmaps = self._heatmaps(k)
-        means = [heatmaps.grid(i).abs().mean((1, 2)) for i in range(len(heatmaps))]
-        return torch.stack(means).cpu().numpy()
+        areas = np.array([height * width for height, width in heatmaps.grids])
+        sums = np.add.reduceat(
+            heatmaps.coefficients.abs().cpu().double().numpy(), np.cumsum(areas) - areas
+        )
+        return (sums / areas[:, None]).astype(np.float32)
 
-    def _photo(self, index: int) -> tuple[np.ndarray, str | None]:
+    def _photo(self, index: int, side: int = SIDE) -> tuple[np.ndarray, str | None]:
         """The photograph, grey where it cannot be read any more, and why."""
-        shape = photo_shape(self.result.image_sizes[index], SIDE)
+        shape = photo_shape(self.result.image_sizes[index], side)
         try:
-            image = self.result.images[index].read(min_longest_side=SIDE)
+            image = self.result.images[index].read(min_longest_side=side)
         except UnreadableImageError as error:
             return np.full((*shape, 3), _GREY, np.uint8), str(error)
         return _resized(image, shape), None
 
-    def _factor_labels(self, settings: Settings, index: int) -> np.ndarray:
+    def _factor_labels(
+        self, settings: Settings, factors: tuple[int, ...], index: int
+    ) -> np.ndarray:
         """One factor per pixel of the picture: 0 is the background, factor j is j + 1."""
-        if self.photo(index)[1] is not None:  # without it there is nothing to refine along
-            settings = replace(settings, refine=Refinement.NONE)
-        return self._finder(settings)(index).labels.cpu().numpy()
+        # Without the photograph there is nothing to refine along.
+        refined = self.photo(index)[1] is None
+        return self._finder(settings, factors, refined)(index)
 
-    def _region_finder(self, settings: Settings) -> Callable[[int], Regions]:
+    def _factor_finder(self, settings: Settings, factors: tuple[int, ...], refined: bool) -> Finder:
         run = self._reduced(settings.k)
-        return region_finder(run, settings.k, settings.region_options, _CRF_SIDE)
+        return factor_finder(run, settings, factors, _CRF_SIDE, refined)
 
     def _reduced_run(self, k: int) -> Run:
         return reduced(self.result, k, lambda index: self.photo(index)[0], SIDE)
 
 
 def merged(labels: Labels) -> dict[int, int]:
-    """For each kept factor the first one of its name, whose colour the region has."""
+    """For each kept factor the first one of its name, whose colour the class has."""
     first: dict[str, int] = {}
     return {factor: first.setdefault(name, factor) for factor, name in labels.parts.items()}
+
+
+def color_numbers(labels: Labels) -> dict[str, int]:
+    """The number of each class's colour: of its first factor, or beyond those of the factors."""
+    first = {name: factor for factor, name in reversed(labels.parts.items())}
+    others = [name for name in labels.class_names_in(labels.images) if name not in first]
+    return first | {name: labels.settings.k + i for i, name in enumerate(others)}
 
 
 def merged_colors(labels: Labels) -> np.ndarray:
@@ -187,6 +246,11 @@ def covering(strengths: np.ndarray, count: int) -> list[int]:
     return chosen
 
 
+def _nearest(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    small = Image.fromarray(values).resize(shape[::-1], Image.Resampling.NEAREST)
+    return np.asarray(small)
+
+
 def _resized(image: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     resized = Image.fromarray(image).resize(shape[::-1], Image.Resampling.BILINEAR)
     return np.array(resized)
@@ -202,3 +266,24 @@ def _data_uri(picture: np.ndarray) -> str:
     data = BytesIO()
     Image.fromarray(picture).save(data, "JPEG", quality=_JPEG_QUALITY)
     return f"data:image/jpeg;base64,{b64encode(data.getvalue()).decode('ascii')}"
+
+
+def mask_uri(values: np.ndarray, side: int) -> str:
+    """A label map as PNG data, its classes in their colours and half transparent.
+
+    Parameters
+    ----------
+    values : ndarray, (H, W), uint8
+        0 is the background, j + 1 the class that has colour j.
+    side : int
+        The longer side of the picture in pixels, at the most.
+    """
+    height, width = values.shape
+    small = _nearest(values, photo_shape((height, width), side))
+    colors = factor_colors(max(1, int(small.max())))
+    picture = Image.fromarray(small)
+    picture.putpalette([0, 0, 0, *colors.ravel().tolist()])
+    data = BytesIO()
+    alpha = bytes([0] + [_ALPHA] * len(colors))
+    picture.save(data, "PNG", transparency=alpha, compress_level=1)
+    return f"data:image/png;base64,{b64encode(data.getvalue()).decode('ascii')}"

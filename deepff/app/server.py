@@ -21,6 +21,7 @@ from deepff.errors import InputError
 from deepff.export.formats import FORMATS
 
 _STATIC = Path(__file__).parent / "static"
+_SCRIPTS = ("mend.js", "app.js")
 # The browser itself then refuses to ask anybody but this server.
 _CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' "
@@ -114,7 +115,9 @@ def web_app(
             font_mono=("ui-monospace", "monospace"),
         ),
         css=(_STATIC / "app.css").read_text("utf-8"),
-        head=f"<script>{(_STATIC / 'app.js').read_text('utf-8')}</script>",
+        head="".join(
+            f"<script>{(_STATIC / name).read_text('utf-8')}</script>" for name in _SCRIPTS
+        ),
     )
     app.add_middleware(_Guard)
     if is_loopback(host):

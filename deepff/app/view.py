@@ -1,8 +1,32 @@
 """What one page shows of a result, apart from the labels."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepff.app.labels import ACCEPTED, SKIPPED
 
 LOOKS = ("masks", "heat maps", "photos")
+GRIDS = (5, 10, 20, 40)
+ALL, EMPTY, CHANGED = "all", "empty", "changed"
+STATUS_FILTERS = {"to do": "", "accepted": ACCEPTED, "skipped": SKIPPED}
+# Before the name of a class, in a filter of it.
+OF_CLASS = "class "
+COVERING, DOUBT, NAME = "varied first", "doubtful first", "as named"
+ORDERS = (COVERING, DOUBT, NAME)
+# Of the mending view: what each does, its key and what it is called.
+TOOLS = (
+    ("delete", "d", "delete a piece"),
+    ("alone", "o", "only this piece"),
+    ("fill", "f", "fill a hole"),
+    ("more", "m", "more like this"),
+    ("less", "l", "less like this"),
+    ("paint", "b", "brush"),
+    ("erase", "e", "erase"),
+    ("cut", "c", "cut"),
+)
+# What a reload keeps.
+_KEPT = ("position", "look", "filter", "order", "search", "in_view")
 
 
 @dataclass
@@ -14,21 +38,68 @@ class View:
     revision : int
         Of the labels that are shown.
     position : int
-        The image under the keyboard, in the order of :meth:`deepff.app.pictures.Pictures.order`.
+        The image under the keyboard, in `listing`.
     moves : int
         Grows when the server changes the position, so that the browser follows.
+    serial : int
+        Grows with each answer.
     look : str
         One of `LOOKS`.
     tab : "images", "factors" or "export"
+    filter : str
+        `ALL`, one of `STATUS_FILTERS`, `EMPTY`, `CHANGED`, or `OF_CLASS` and a name.
+    order : str
+        One of `ORDERS`.
+    search : str
+        Part of the file's name.
+    in_view : int
+        Images a page.
+    listing : list of int
+        The places in the set of the images that pass, in order. It stays as it is while images are
+        decided about, so that none moves under the pointer.
+    mending : str
+        The image that is mended; "" where none is.
     """
 
     revision: int = -1
     position: int = 0
     moves: int = 0
+    serial: int = 0
     look: str = LOOKS[0]
     tab: str = "images"
+    filter: str = ALL
+    order: str = COVERING
+    search: str = ""
+    in_view: int = GRIDS[0]
+    listing: list[int] = field(default_factory=list)
+    mending: str = ""
 
     def go(self, position: int) -> None:
         """Show another image, as the server's own doing."""
-        self.position = position
+        self.position = min(max(position, 0), max(0, len(self.listing) - 1))
         self.moves += 1
+
+    @property
+    def page(self) -> Sequence[int]:
+        """The places in the set of the images that are shown."""
+        return self.on_page(self.position // self.in_view)
+
+    def on_page(self, number: int) -> Sequence[int]:
+        """Those of another page."""
+        return self.listing[number * self.in_view : (number + 1) * self.in_view]
+
+    def kept(self) -> dict[str, Any]:
+        """What the browser keeps for a reload."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def restore(self, kept: Any) -> None:
+        """Take what a browser kept, as far as it makes sense."""
+        if not isinstance(kept, dict):
+            return
+        for name in _KEPT:
+            value = kept.get(name)
+            if type(value) is type(getattr(self, name)):
+                setattr(self, name, value)
+        self.look = self.look if self.look in LOOKS else LOOKS[0]
+        self.order = self.order if self.order in ORDERS else COVERING
+        self.in_view = self.in_view if self.in_view in GRIDS else GRIDS[0]

@@ -2,17 +2,23 @@
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from deepff.app.label_file import LabelStore
+from deepff.app.label_file import LabelStore, upgrade
+from deepff.app.labels import Labels
+from deepff.app.masks import Masks
 from deepff.app.pictures import Pictures
 from deepff.errors import InputError
 from deepff.images.files import ImageFile, find_images
 from deepff.images.sources import Images
 from deepff.options import Device
 from deepff.report.load import load
-from deepff.report.save import check_output_folder
+from deepff.report.save import OBJECT, check_output_folder
+from deepff.results.concepts import FILE as BANK
+from deepff.results.concepts import load_concepts
 from deepff.results.result import Result
 from deepff.runtime.progress import listening
 
@@ -29,13 +35,18 @@ class Workspace:
         Images that went through the network, of how many; 0 of 0 where nothing is counted.
     error : str or None
         Why there will be no result.
+    notice : str
+        What a page that is opened says first.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.stage, self.done, self.total = "Opening the result", 0, 0
         self.error: str | None = None
-        self._opened: tuple[LabelStore, Pictures] | None = None
+        self.notice = ""
+        self._opened: tuple[LabelStore, Pictures, Masks] | None = None
+        self._beside = ThreadPoolExecutor(1)
+        self._prefetching: Future[None] | None = None
 
     @property
     def ready(self) -> bool:
@@ -55,6 +66,12 @@ class Workspace:
         return self._opened[1]
 
     @property
+    def masks(self) -> Masks:
+        """Masks at the images' own sizes; only when `ready`."""
+        assert self._opened is not None
+        return self._opened[2]
+
+    @property
     def result(self) -> Result:
         """The result; only when `ready`."""
         return self.pictures.result
@@ -67,20 +84,52 @@ class Workspace:
         InputError
             There is none, or its labels don't fit it.
         """
-        result = load(self.folder, photos)
-        self._opened = LabelStore(self.folder, result), Pictures(result)
+        result = with_histograms(load(self.folder, photos), self.folder)
+        store = LabelStore(self.folder, result, suggested_names(result))
+        self._opened = store, Pictures(result), Masks(result)
+
+    def prefetch(self, labels: Labels, indices: Sequence[int]) -> None:
+        """Make what pictures of images will take, beside; what waits for its turn is dropped."""
+        if self._prefetching is not None:
+            self._prefetching.cancel()
+        self._prefetching = self._beside.submit(self.pictures.warm, labels, indices)
 
     def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         """Factorise images into the folder in the background, then open it."""
         self.stage, self.total = "Loading the network", len(images)
         Thread(target=self._discover, args=(images, counts, device), daemon=True).start()
 
+    def extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
+        """Take images into the folder's result in the background, then open it."""
+        self.stage, self.total = f"Looking at {len(images)} new images", 0
+        Thread(target=self._extend, args=(result, images, device), daemon=True).start()
+
+    def _extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
+        from deepff.discovery.extend import extend
+
+        try:
+            upgrade(self.folder, result)
+            try:
+                extend(result, images, device=device).save(self.folder)
+            except InputError as error:
+                # What is there can be labelled all the same.
+                self.notice = f"{len(images)} new images were not taken in: {error}"
+            self.open()
+        except (InputError, OSError) as error:
+            self.error = str(error)
+        except BaseException:
+            self.error = "the run failed; the terminal says why"
+            raise
+
     def _discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         from deepff.discovery.discover import discover
+        from deepff.discovery.find_object import find_object
         from deepff.features.loading import load_backbone
 
         try:
             backbone = load_backbone(device=device)
+
+            self.stage = "Looking at the images"
 
             def tell(stage: str, done: int, total: int) -> None:
                 if stage == "network":
@@ -89,6 +138,8 @@ class Workspace:
 
             with listening(tell):
                 result = discover(images, counts, model=backbone)
+            self.stage, self.done = "Looking for the object", 0
+            result.object = find_object(result, model=backbone)
             self.stage, self.total = "Writing the result", 0
             result.save(self.folder)
             self.open()
@@ -97,6 +148,28 @@ class Workspace:
         except BaseException:
             self.error = "the run failed; the terminal says why"
             raise
+
+
+def with_histograms(result: Result, folder: Path) -> Result:
+    """A saved result whose thresholds are read off the histograms that were saved with it.
+
+    So thousands of images open at once, and a threshold stays where it is when some are added.
+    """
+    whole = result.object
+    if whole is not None:
+        whole = with_histograms(whole, folder / OBJECT)
+    if result.applied is not None or result.parts_of is not None:
+        return replace(result, object=whole)
+    return replace(result, object=whole, applied=load_concepts(folder / BANK))
+
+
+def suggested_names(result: Result) -> dict[int, tuple[str | None, ...]]:
+    """What the network calls the factors, by k, where it calls any by a name."""
+    return {
+        k: found.classes.names
+        for k, found in result.factorizations.items()
+        if found.classes is not None and any(found.classes.names)
+    }
 
 
 def open_workspace(
@@ -114,7 +187,7 @@ def open_workspace(
         The folder of a result; or folders, files and globs of images.
     out : path, optional
         Where a result of images goes, by default ``result``. If their result is there already, it
-        is opened.
+        is opened; images that it lacks are taken into it first.
     counts : sequence of int, optional
         k of a new result, by default 1 to 6.
     device : str
@@ -138,10 +211,10 @@ def open_workspace(
     images = find_images(sources)
     workspace = Workspace(Path("result") if out is None else out)
     if _result_status(workspace.folder) == "complete":
-        workspace.open()
-        result = workspace.result
+        result = with_histograms(load(workspace.folder), workspace.folder)
         seen = {*result.names, *(skipped.name for skipped in result.skipped)}
-        if seen != {image.name for image in images}:
+        new = [image for image in images if image.name not in seen]
+        if len(images) - len(new) < len(seen):
             raise InputError(
                 f"{workspace.folder} holds a result of other images; name another folder with "
                 f"--out, or open that one with `deepff label {workspace.folder}`"
@@ -152,6 +225,10 @@ def open_workspace(
                 f"{workspace.folder} holds a result with k = {held}; leave -k out to open it, or "
                 "name another folder with --out"
             )
+        if new:
+            workspace.extend(result, new, device)
+        else:
+            workspace.open()
         return workspace
     check_output_folder(workspace.folder)
     workspace.discover(images, range(1, 7) if counts is None else counts, device)

@@ -44,6 +44,7 @@ from deepff.options import (
     Refinement,
     RegionOptions,
     Threshold,
+    Which,
     parsed_split,
     region_options,
 )
@@ -232,6 +233,15 @@ def export(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    which: Annotated[
+        Which | None,
+        typer.Option(
+            help="With --labels, the images to write; by default the accepted ones, or all but "
+            "skipped ones where none is.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Write masks and boxes for a labelling tool or a training program."""
     from functools import partial
@@ -247,10 +257,19 @@ def export(
                 "options for these out"
             )
         from deepff.app.label_file import export_labelled, load_labels
+        from deepff.app.masks import chosen_images
         from deepff.report.load import load
 
         result = load(folder, photos)
-        write = partial(export_labelled, result, load_labels(folder, result))
+        decided = load_labels(folder, result)
+        n_images = len(chosen_images(decided, result.names, which))
+        accepted, skipped = (decided.count(s, result.names) for s in ("accepted", "skipped"))
+        typer.echo(
+            f"{n_images} of {len(result.names)} images: {accepted} accepted, {skipped} skipped"
+        )
+        write = partial(export_labelled, result, decided, which=which)
+    elif which is not None:
+        raise InputError("--which is for what was decided with `deepff label`: give --labels too")
     else:
         result, folder, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
         options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)

@@ -15,15 +15,20 @@ import numpy as np
 from deepff.errors import InputError
 from deepff.export.coco import write_coco
 from deepff.export.cvat import write_cvat
-from deepff.export.instances import AnnotatedImage, ImageEdits, annotated_images, plain_images
+from deepff.export.instances import (
+    AnnotatedImage,
+    LabelMaps,
+    annotated_images,
+    found_maps,
+    plain_images,
+)
 from deepff.export.label_studio import write_label_studio
 from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
 from deepff.images.items import ImageItem
-from deepff.options import RECIPE_OPTIONS, ExportFormat, ExportOptions, RegionOptions, chosen
-from deepff.regions.find import region_names
+from deepff.options import ExportFormat, ExportOptions, RegionOptions, chosen
 from deepff.results.run import Run
 from deepff.runtime.outputs import Rules, check_outputs, output_folder
 
@@ -101,27 +106,50 @@ def export(
     k: int | None = None,
     options: RegionOptions | None = None,
     settings: ExportOptions | None = None,
-    edits: ImageEdits | None = None,
     progress: bool = False,
 ) -> ExportSummary:
-    """Write the instances of every image in the formats of labelling tools.
+    """Write the regions of every image in the formats of labelling tools.
 
-    Masks are found once for all formats, and memory holds one image at a time. The files come into
-    their folders when all are written, so that an export that is cut short leaves none, and what
-    was there stays until then. Files of other names stay altogether.
+    Parameters
+    ----------
+    result, formats, folder, settings, progress
+        See :func:`export_maps`.
+    k, options
+        See :func:`deepff.regions.find.find_regions`.
+
+    Raises
+    ------
+    InputError
+        As :func:`export_maps` and :func:`deepff.regions.find.find_regions`.
+    """
+    settings = settings or ExportOptions()
+    maps = found_maps(result, k, options, settings.memory)
+    return export_maps(result, maps, formats, folder, settings, progress)
+
+
+def export_maps(
+    result: Run,
+    maps: LabelMaps,
+    formats: str | Sequence[str],
+    folder: str | Path,
+    settings: ExportOptions | None = None,
+    progress: bool = False,
+) -> ExportSummary:
+    """Write what label maps mark in the formats of labelling tools.
+
+    The maps are read once for all formats, and memory holds one image at a time. The files come
+    into their folders when all are written, so that an export that is cut short leaves none, and
+    what was there stays until then. Files of other names stay altogether.
 
     Parameters
     ----------
     result : Run
+    maps : LabelMaps
     formats : str or sequence of str
         Keys of ``FORMATS``.
     folder : path
         Where to write; each of several formats into a folder of its own name in it.
-    k, options
-        See :func:`deepff.regions.find.find_regions`.
     settings : ExportOptions, optional
-    edits : ImageEdits, optional
-        Images to leave out, and factors that are background in one image.
     progress : bool
         Show progress on standard error.
 
@@ -132,9 +160,8 @@ def export(
         its range, what the format cannot hold, a file in place of the folder, or files in it that
         would be lost (:func:`deepff.runtime.outputs.check_outputs`).
     """
-    options, settings = options or RECIPE_OPTIONS[result.recipe], settings or ExportOptions()
-    folders = _folders(formats, Path(folder))
-    names = region_names(result, k, options)
+    settings = settings or ExportOptions()
+    folders, names = _folders(formats, Path(folder)), maps.names
     for name in names:
         if any(unicodedata.category(character) == "Cc" for character in name):
             raise InputError(f"the name {name!r} has a control character, which formats can't hold")
@@ -146,7 +173,7 @@ def export(
             )
     rules = Rules(settings.overwrite, settings.anew, result.paths)
     for format, place in folders.items():
-        plain = [image.located(place) for image in plain_images(result, settings, edits)]
+        plain = [image.located(place) for image in plain_images(result, settings, maps.images)]
         check_outputs(place, planned_files(format, plain, names, settings), rules)
 
     n_instances = n_specks = 0
@@ -155,7 +182,7 @@ def export(
             format: stack.enter_context(output_folder(place, rules))
             for format, place in folders.items()
         }
-        images = annotated_images(result, k, options, settings, edits, progress=progress)
+        images = annotated_images(result, maps, settings, progress)
 
         def counted() -> Iterator[AnnotatedImage]:
             nonlocal n_instances, n_specks

@@ -5,12 +5,11 @@ the masks, which may share pixels, and which formats of one label a pixel cannot
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from deepff.export.subsets import subsets
@@ -18,8 +17,7 @@ from deepff.images.files import output_names
 from deepff.images.sources import Source
 from deepff.options import RECIPE_OPTIONS, ExportOptions, Instances, RegionOptions, chosen
 from deepff.regions.components import Box, least_area
-from deepff.regions.find import find_regions
-from deepff.regions.part_names import part_map
+from deepff.regions.find import find_regions, region_names
 from deepff.results.run import Run
 from deepff.runtime.progress import track
 
@@ -104,63 +102,66 @@ class AnnotatedImage:
 
 
 @dataclass(frozen=True)
-class ImageEdits:
-    """What a person decided image by image.
+class LabelMaps:
+    """One region per pixel, of images of a set.
 
     Attributes
     ----------
-    skipped : collection of str
-        The names of images to leave out.
-    dropped : mapping of str to collection of int
-        By an image's name, the factors that count as background in it.
+    names : list of str
+        The regions' names.
+    images : list of int
+        The places of the images in the set, ascending.
+    maps : iterator of (H, W) Tensor or ndarray, integer
+        One for each of these images, in order: 0 is the background, region i is i + 1.
     """
 
-    skipped: Collection[str] = frozenset()
-    dropped: Mapping[str, Collection[int]] = field(default_factory=dict)
+    names: list[str]
+    images: Sequence[int]
+    maps: Iterator[Tensor | np.ndarray]
+
+
+def found_maps(
+    result: Run,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    memory: int | None = None,
+) -> LabelMaps:
+    """The label maps of all images; see :func:`deepff.regions.find.find_regions`."""
+    options = options or RECIPE_OPTIONS[result.recipe]
+    regions = find_regions(result, k, options, memory)
+    maps = (found.labels for found in regions)
+    return LabelMaps(region_names(result, k, options), range(len(result.images)), maps)
 
 
 def plain_images(
-    result: Run,
-    settings: ExportOptions | None = None,
-    edits: ImageEdits | None = None,
+    result: Run, settings: ExportOptions | None = None, images: Sequence[int] | None = None
 ) -> list[AnnotatedImage]:
-    """Every image that is not skipped, without instances."""
-    settings, edits = settings or ExportOptions(), edits or ImageEdits()
-    files = dict(zip(result.names, output_names(result.names), strict=True))
-    names = [name for name in result.names if name not in edits.skipped]
-    subset_of = subsets(names, settings.split, settings.seed)
+    """Images of a set, by default all, without instances."""
+    settings = settings or ExportOptions()
+    files = output_names(result.names)
+    indices = range(len(files)) if images is None else images
+    chosen = [result.images[index] for index in indices]
+    subset_of = subsets([image.name for image in chosen], settings.split, settings.seed)
     return [
         AnnotatedImage(
-            image.name,
-            files[image.name],
-            image.size,
-            [],
-            image.source,
-            subset_of[image.name],
+            image.name, files[index], image.size, [], image.source, subset_of[image.name]
         )
-        for image in result.images
-        if image.name in subset_of
+        for index, image in zip(indices, chosen, strict=True)
     ]
 
 
 def annotated_images(
-    result: Run,
-    k: int | None = None,
-    options: RegionOptions | None = None,
-    settings: ExportOptions | None = None,
-    edits: ImageEdits | None = None,
-    progress: bool = False,
+    result: Run, maps: LabelMaps, settings: ExportOptions | None = None, progress: bool = False
 ) -> Iterator[AnnotatedImage]:
-    """Yield every image that is not skipped with its instances, in the set's order.
+    """Yield images with their instances, in the set's order.
 
     Memory holds one image at a time.
 
     Parameters
     ----------
-    result, k, options
-        See :func:`deepff.regions.find.find_regions`.
+    result : Run
+    maps : LabelMaps
     settings : ExportOptions, optional
-    edits : ImageEdits, optional
     progress : bool
         Show progress on standard error.
 
@@ -169,22 +170,15 @@ def annotated_images(
     InputError
         See :func:`deepff.regions.find.find_regions` and :func:`find_instances`.
     """
-    options, settings = options or RECIPE_OPTIONS[result.recipe], settings or ExportOptions()
-    edits = edits or ImageEdits()
-    images = {image.name: image for image in plain_images(result, settings, edits)}
-    # By factor, as a factor that is dropped cannot be told from others of its name in their part.
-    by_factor = find_regions(result, k, replace(options, parts=None), settings.memory)
-    with track("export", len(result.names), enabled=progress) as advance:
-        for name, regions in zip(result.names, by_factor, strict=True):
-            if name in images:
-                dropped = edits.dropped.get(name, ())
-                labels = region_labels(regions.labels, options.parts, dropped)
-                every = find_instances(labels, settings.instances, min_area=1)
-                least = settings.min_area
-                least = least_area(images[name].size) if least is None else least
-                found = [instance for instance in every if instance.area >= least]
-                n_specks = len(every) - len(found)
-                yield replace(images[name], instances=found, n_specks=n_specks)
+    settings = settings or ExportOptions()
+    images = plain_images(result, settings, maps.images)
+    with track("export", len(images), enabled=progress) as advance:
+        for image, labels in zip(images, maps.maps, strict=True):
+            every = find_instances(labels, settings.instances, min_area=1)
+            least = settings.min_area
+            least = least_area(image.size) if least is None else least
+            found = [instance for instance in every if instance.area >= least]
+            yield replace(image, instances=found, n_specks=len(every) - len(found))
             advance(1)
 
 
@@ -193,31 +187,6 @@ def _place(path: Path, folder: Path) -> str | None:
     inside = Path(os.path.realpath(path.parent), path.name)
     top = Path(os.path.realpath(folder))
     return inside.relative_to(top).as_posix() if inside.is_relative_to(top) else None
-
-
-def region_labels(
-    labels: Tensor, parts: Mapping[int, str] | None, dropped: Collection[int] = ()
-) -> Tensor:
-    """Turn a label map of factors into one of regions.
-
-    Parameters
-    ----------
-    labels : Tensor, (H, W), integer
-        0 is the background, factor j is j + 1.
-    parts : mapping of int to str, optional
-        See :class:`deepff.regions.find.RegionOptions`. Without it each factor is a region.
-    dropped : collection of int
-        Factors that count as background.
-
-    Returns
-    -------
-    Tensor, (H, W)
-        0 is the background, region i is i + 1, see :func:`deepff.regions.find.region_names`.
-    """
-    if dropped:
-        values = torch.tensor([factor + 1 for factor in dropped], device=labels.device)
-        labels = labels.masked_fill(torch.isin(labels.long(), values), 0)
-    return labels if parts is None else part_map(labels, parts)[0]
 
 
 def find_instances(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from planted import NAMES, planted
 
-from deepff.app.actions import STALE, act, choose, measure, opened, select, write
+from deepff.app.actions import STALE, act, choose, opened, select
+from deepff.app.export_actions import Asked, measure, write
 from deepff.app.label_file import FILE, export_labelled
 from deepff.app.view import View
 from deepff.app.workspace import Workspace
@@ -110,9 +111,11 @@ def test_one_image_and_one_factor(tmp_path: Path) -> None:
     assert view.position == 0
     shown = act(alone, view, {"act": "keep", "factor": "0", "keep": "0"})
     assert "nothing is marked here" in shown["cards"]
-    counts = [text for text, _ in measure(alone, "coco", "components", 1)]
+    counts = [text for text, _ in measure(alone, Asked("coco", "all", "components", 1))]
     assert "0</strong> masks" in counts[-1]
-    assert "every factor is background" in write(alone, "coco", "components", 1).lower()
+    assert (
+        "every factor is background" in write(alone, Asked("coco", "all", "components", 1)).lower()
+    )
 
 
 def test_nothing_that_has_a_name_becomes_html(workspace: Workspace) -> None:
@@ -124,8 +127,9 @@ def test_nothing_that_has_a_name_becomes_html(workspace: Workspace) -> None:
         shown = act(workspace, view, {"act": "name", "factor": "0", "text": name})
         assert all("<script" not in part for part in shown.values() if isinstance(part, str))
         assert "&lt;script&gt;" in shown["cards" if tab == "images" else "gallery"]
-    written = write(workspace, "coco", "components", 1)
-    previews = [example for _, example in measure(workspace, "coco", "components", 1) if example]
+    asked = Asked("coco", "", "components", 1)
+    written = write(workspace, asked)
+    previews = [example for _, example in measure(workspace, asked) if example]
     assert "<script" not in written + "".join(previews)
 
 
@@ -150,7 +154,8 @@ def test_the_count_and_the_preview_are_of_what_is_exported(
     opened(workspace, view)
     choose(workspace, view, "threshold", "max-fraction")
     act(workspace, view, {"act": "skip", "image": "2", "at": "0"})
-    *_, (count, preview) = measure(workspace, format, "components", 10)
+    asked = Asked(format, "", "components", 10)
+    *_, (count, preview) = measure(workspace, asked)
     labels = workspace.store.labels
     settings = ExportOptions(min_area=10, images="none")
     written = export_labelled(workspace.result, labels, format, tmp_path / "out", settings)
@@ -160,4 +165,4 @@ def test_the_count_and_the_preview_are_of_what_is_exported(
         (str(n), what) for what in CONTENTS[format]
     ]
     assert preview is not None and "factor 0" in preview
-    assert f"download/{format}.zip" in write(workspace, format, "components", 10)
+    assert f"download/{format}.zip" in write(workspace, asked)

@@ -92,6 +92,51 @@ def revision(page: playwright.Page, number: int) -> None:
     expect(page.locator(f'.dff-head[data-revision="{number}"]')).to_be_visible()
 
 
+def mend_one(page: playwright.Page, before: int) -> None:
+    """Delete a piece, take it back, paint a line, take it back; the mask on the screen follows."""
+    page.get_by_role("button", name="Mend").first.click()
+    mask = page.locator("#mend-mask")
+    expect(mask).to_have_attribute("src", re.compile("^data:image/png"))
+    shown = [str(mask.get_attribute("src"))]
+    # A pixel of the mask, where a click is on a piece.
+    x, y = page.evaluate(
+        """async () => {
+          const mask = document.getElementById("mend-mask");
+          await mask.decode();
+          const canvas = new OffscreenCanvas(mask.naturalWidth, mask.naturalHeight);
+          const pen = canvas.getContext("2d");
+          pen.drawImage(mask, 0, 0);
+          const { data } = pen.getImageData(0, 0, canvas.width, canvas.height);
+          const at = data.findIndex((value, i) => i % 4 === 3 && value > 0 && i > data.length / 2);
+          const box = mask.getBoundingClientRect();
+          const pixel = (at - 3) / 4;
+          return [
+            box.x + (((pixel % canvas.width) + 0.5) / canvas.width) * box.width,
+            box.y + ((Math.floor(pixel / canvas.width) + 0.5) / canvas.height) * box.height,
+          ];
+        }"""
+    )
+    page.keyboard.press("d")
+    page.mouse.click(x, y)
+    revision(page, before + 1)
+    expect(mask).not_to_have_attribute("src", shown[0])
+    page.keyboard.press("u")
+    revision(page, before + 2)
+    expect(mask).to_have_attribute("src", shown[0])
+    page.keyboard.press("b")
+    page.mouse.move(300, 300)
+    page.mouse.down()
+    page.mouse.move(500, 420, steps=4)
+    page.mouse.up()
+    revision(page, before + 3)
+    expect(mask).not_to_have_attribute("src", shown[0])
+    page.keyboard.press("u")
+    revision(page, before + 4)
+    expect(mask).to_have_attribute("src", shown[0])
+    page.keyboard.press("Escape")
+    expect(page.locator("#mend-view")).to_have_count(0)
+
+
 def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     browser: playwright.Browser, photos: Path, start: Start, tmp_path: Path
 ) -> None:
@@ -102,6 +147,9 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     page = open_page(browser, url, asked)
     expect(page.locator("#progress-text")).to_have_text("0 accepted · 0 skipped · 12 to look at")
 
+    page.get_by_label("the factors").click()
+    revision(page, 1)
+
     # Two names typed one after the other, as quickly as one types.
     page.get_by_label("Name of factor 0").click()
     page.keyboard.type("Körper <b>")
@@ -109,7 +157,7 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     page.keyboard.press("Tab")
     page.keyboard.type("legs")
     page.keyboard.press("Enter")
-    revision(page, 2)
+    revision(page, 3)
     assert page.get_by_label("Name of factor 0").input_value() == "Körper <b>"
     assert page.get_by_label("Name of factor 1").input_value() == "legs"
 
@@ -125,8 +173,8 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     colors = page.locator(".dff-swatch").evaluate_all("all => all.map(s => s.style.background)")
     assert colors[1] == colors[2] != colors[0]
 
-    page.get_by_role("button", name="keep").nth(3).click()
-    revision(page, 4)
+    page.get_by_role("switch", name="Keep factor 3").click()
+    revision(page, 5)
     expect(page.locator(".dff-chip", has_text="factor 3")).to_have_count(0)
 
     # The keyboard: the second image's factor 0 is dropped, it is accepted, the third skipped.
@@ -135,29 +183,35 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     dropped_in = card.locator(".dff-name").inner_text()
     picture = card.locator("img").get_attribute("src")
     page.keyboard.press("0")
-    revision(page, 5)
+    revision(page, 6)
     expect(card.locator(".dff-chip.dropped")).to_have_text("Körper <b>")
     assert card.locator("img").get_attribute("src") != picture
     page.keyboard.press("a")
-    revision(page, 6)
+    revision(page, 7)
     expect(page.locator(".dff-card.accepted .dff-name")).to_have_text(dropped_in)
     skipped = card.locator(".dff-name").inner_text()
     assert skipped != dropped_in
     page.keyboard.press("s")
-    revision(page, 7)
+    revision(page, 8)
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 1 skipped · 10 to look at")
     page.keyboard.press("u")
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 0 skipped · 11 to look at")
     page.keyboard.press("s")
-    revision(page, 9)
+    revision(page, 10)
 
+    accepted = str(page.locator(".dff-card.accepted img").get_attribute("src"))
     first = page.locator(".dff-card img").first
     picture = first.get_attribute("src")
     page.locator("#value input[type=number]").fill("85")
     page.locator("#value input[type=number]").press("Enter")
-    revision(page, 10)
+    revision(page, 11)
     expect(first).not_to_have_attribute("src", str(picture))
+    # What was accepted stays as it was, and says so.
+    expect(page.locator(".dff-card.accepted img")).to_have_attribute("src", accepted)
+    expect(page.locator(".dff-card.accepted .dff-differs")).to_contain_text("what you accepted")
+    expect(page.locator("#busy")).to_be_hidden()
 
+    mend_one(page, 11)
     # Nothing of a file's name is taken for HTML or for a template.
     page.get_by_role("spinbutton", name="Page").fill("3")
     page.get_by_role("spinbutton", name="Page").press("Enter")
@@ -177,7 +231,11 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
 
     page.get_by_role("tab", name="Export").click()
     count = page.locator("#count")
-    expect(count).to_contain_text("in 11 images · 1 skipped image is left out")
+    expect(count).to_contain_text("in 1 image")
+    expect(count).to_contain_text("of 12: 1 accepted, 1 skipped, 10 to look at")
+    page.locator("#which input").click()
+    page.get_by_role("option", name="all but skipped (11)").click()
+    expect(count).to_contain_text("in 11 images")
     counted = re.findall(r"(\d+) (masks|boxes)", count.inner_text())
     expect(page.locator("#preview pre")).to_contain_text('"iscrowd": 0')
     page.get_by_role("button", name="Export").click()
@@ -199,12 +257,12 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     other = open_page(browser, url, asked)
     expect(other.get_by_label("Name of factor 1")).to_have_value("legs")
     name_factor(other, 3, "ground")
-    revision(other, 11)
+    revision(other, 16)
     name_factor(page, 3, "grass")
     expect(page.locator("#notice")).to_contain_text("changed in another tab")
     expect(page.get_by_label("Name of factor 3")).to_have_value("ground")
     name_factor(page, 3, "grass")
-    revision(page, 12)
+    revision(page, 17)
     expect(page.locator("#notice")).to_be_hidden()
 
     process.send_signal(signal.SIGKILL)
@@ -213,7 +271,7 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     other.close()
     _, url = start(*arguments)
     page = open_page(browser, url, asked)
-    revision(page, 12)
+    revision(page, 17)
     for factor, name in enumerate(["Körper <b>", "legs", "legs", "grass"]):
         expect(page.get_by_label(f"Name of factor {factor}")).to_have_value(name)
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 1 skipped · 10 to look at")
@@ -232,5 +290,5 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     ]
     assert len(asked) > 20
     assert foreign == []
-    assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == 12
+    assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == 17
     assert len(load(out).names) == 12

@@ -13,11 +13,8 @@ from PIL import Image
 from planted import NAMES, planted
 from typer.testing import CliRunner
 
-from deepff.app.label_file import FILE, LabelStore, StaleLabelsError, export_labelled
-from deepff.app.labels import (
+from deepff.app.edits import (
     HISTORY_LENGTH,
-    Labels,
-    Settings,
     drop_factors,
     keep_factor,
     name_factor,
@@ -25,6 +22,8 @@ from deepff.app.labels import (
     set_status,
     undo,
 )
+from deepff.app.label_file import FILE, LabelStore, StaleLabelsError, export_labelled
+from deepff.app.labels import Labels, Settings
 from deepff.cli.main import app
 from deepff.errors import InputError
 from deepff.results.factorization import Factorization
@@ -230,17 +229,19 @@ def test_names_drops_and_skipped_images_reach_the_export(tmp_path: Path) -> None
         "a.png": [("factor 0", 18), ("Ohr", 9)],
         "ä b/<script>.png": [("factor 0", 18), ("Ohr", 18)],
     }
-    written = export_labelled(result, store.labels, "coco", tmp_path / "python")
+    which = "not-skipped"
+    written = export_labelled(result, store.labels, "coco", tmp_path / "python", which=which)
     assert written.n_instances == 4
     assert annotated(tmp_path / "python") == expected
 
     arguments = ["export", str(tmp_path / "result"), "--format", "coco", "--labels"]
+    arguments += ["--which", which]
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 0, outcome.output
     assert annotated(tmp_path / "result" / "export" / "coco") == expected
 
     # A dropped factor leaves its pixels to nobody, whichever format writes them.
-    export_labelled(result, store.labels, "png", tmp_path / "png")
+    export_labelled(result, store.labels, "png", tmp_path / "png", which=which)
     values = np.asarray(Image.open(tmp_path / "png" / "a.png"))
     assert (values[:3, 5:] == 0).all() and (values[3:, 5:] == 2).all()
     assert not (tmp_path / "png" / "c.png").exists()

@@ -10,14 +10,8 @@ import torch
 from PIL import Image
 from planted import result_of
 
-from deepff.app.labels import (
-    Labels,
-    Settings,
-    drop_factors,
-    keep_factor,
-    name_factor,
-    set_settings,
-)
+from deepff.app.edits import drop_factors, keep_factor, name_factor, set_settings
+from deepff.app.labels import Labels, Settings
 from deepff.app.pictures import SIDE, Pictures, covering, data_uris, merged_colors
 from deepff.discovery.discover import discover
 from deepff.discovery.discover_parts import discover_parts
@@ -53,7 +47,7 @@ def test_a_picture_shows_names_background_and_drops(tmp_path: Path) -> None:
     quarters = (slice(None, None, SIDE // 2), slice(None, None, SIDE // 2))
     assert pictures.region_labels(labels, 0)[quarters].tolist() == [[1, 0], [0, 1]]
     assert pictures.region_labels(labels, 1)[quarters].tolist() == [[1, 0], [3, 1]]
-    assert pictures.factors_present(labels, 0) == [0, 2, 3]
+    assert pictures.classes_present(labels, 0) == ["a", "factor 2"]
     colors = factor_colors(4)
     assert (merged_colors(labels)[[0, 2, 3]] == colors[[0, 2, 0]]).all()
     middle = SIDE // 4

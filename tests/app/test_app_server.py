@@ -118,9 +118,8 @@ def test_the_command_refuses_in_one_sentence(folder: Path, tmp_path: Path) -> No
     assert code == 2 and "holds a result already; -k and --out are for a new one" in said
     code, said = run(photos, "--out", photos)
     assert code == 2 and "name a new or empty folder" in said
-    (photos / "more.png").touch()
-    code, said = run(photos, "--out", folder)
-    (photos / "more.png").unlink()
+    (tmp_path / "more.png").touch()
+    code, said = run(tmp_path, "--out", folder)
     assert code == 2 and "holds a result of other images; name another folder with --out" in said
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import deepff
+from deepff.app.edits import name_factor
 from deepff.app.label_file import LabelStore, load_labels
-from deepff.app.labels import name_factor
 from deepff.cli.main import app
 from deepff.discovery.find_object import find_object
 from deepff.errors import InputError

@@ -23,7 +23,7 @@ from deepff.errors import InputError
 from deepff.export.boxes import region_boxes
 from deepff.export.folder import segment
 from deepff.export.formats import FORMATS, LISTED, export
-from deepff.export.instances import annotated_images, find_instances, run_lengths
+from deepff.export.instances import annotated_images, find_instances, found_maps, run_lengths
 from deepff.export.polygons import instance_polygons, joined
 from deepff.options import ExportOptions, RegionOptions
 from deepff.regions.components import component_boxes
@@ -138,7 +138,8 @@ def test_instances_come_from_the_label_map_where_masks_overlap(tmp_path: Path) -
     maps[0, 1, :2] = 0.9
     maps[0, 1, 0] = 1
     maps[0, 0, 0] = 0.8
-    [image] = annotated_images(result_of(maps, ["a.png"], tmp_path), None, HALF)
+    result = result_of(maps, ["a.png"], tmp_path)
+    [image] = annotated_images(result, found_maps(result, None, HALF))
     assert [(instance.region, instance.box) for instance in image.instances] == [
         (0, (0, 1, 4, 4)),
         (1, (0, 0, 4, 1)),
@@ -267,22 +268,29 @@ def test_names_that_break_a_line_break_no_list(tmp_path: Path, format: str) -> N
 KILLED = """
 import os, signal, sys
 import deepff
-from deepff.export.formats import FORMATS, export
-from deepff.export.instances import ImageEdits
+from dataclasses import replace
+from deepff.export.formats import FORMATS, export_maps
+from deepff.export.instances import found_maps
 from deepff.options import ExportOptions
 
-class Deadly(dict):
-    def get(self, image, default):
-        if image.endswith("b.png"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return default
-
 result = deepff.load(sys.argv[1])
+
+def deadly():
+    maps = found_maps(result)
+
+    def until_b():
+        for name, found in zip(result.names, maps.maps):
+            if name.endswith("b.png"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield found
+
+    return replace(maps, maps=until_b())
+
 for place in sys.argv[2:]:
     for format in FORMATS:
         if os.fork() == 0:
             out, settings = os.path.join(place, format), ExportOptions(images="none")
-            export(result, format, out, settings=settings, edits=ImageEdits((), Deadly()))
+            export_maps(result, deadly(), format, out, settings)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
 """

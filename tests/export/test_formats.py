@@ -35,7 +35,7 @@ from torchvision.datasets import VOCDetection, VOCSegmentation
 import deepff
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
-from deepff.export.instances import AnnotatedImage, annotated_images, find_instances
+from deepff.export.instances import AnnotatedImage, annotated_images, find_instances, found_maps
 from deepff.export.label_studio import brush_run_lengths
 from deepff.export.polygons import instance_polygons
 from deepff.images.files import find_images
@@ -73,11 +73,11 @@ def test_a_rotated_photograph_has_its_size_as_seen_upright(tmp_path: Path, data_
     exif[0x0112] = 6  # stored turned to the left
     photo.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.jpg", exif=exif)
     result = deepff.discover(find_images(tmp_path), 3, size=224)
-    images = list(annotated_images(result))
+    images = list(annotated_images(result, found_maps(result)))
     assert images[0].size == photo.size[::-1]
     assert images[0].instances
     for format in FORMATS:
-        write(format, annotated_images(result), tmp_path / format)
+        write(format, annotated_images(result, found_maps(result)), tmp_path / format)
         check(format, tmp_path / format, images)
 
 

@@ -14,8 +14,8 @@ from planted import result_of
 from typer.testing import CliRunner
 
 import deepff
+from deepff.app.edits import name_factor
 from deepff.app.label_file import LabelStore
-from deepff.app.labels import name_factor
 from deepff.cli.main import app
 from deepff.cli.messages import summarize
 from deepff.errors import InputError

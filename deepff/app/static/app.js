@@ -1,13 +1,20 @@
-// What the page does by itself: the image that the keyboard acts on, and the text in a field that
-// is being typed in while the server redraws it. All else is the server's.
+// What the page does by itself: the image that the keyboard acts on, the text in a field that is
+// being typed in while the server redraws it, and the sign that pictures are old.
 (() => {
   let current = 0; // position in the order of the images
   let moves = -1;
   let typing = null; // { factor, text, start, end }
   let send = null;
+  let waiting = 0; // answers that are still to come
 
   const images = () => document.getElementById("images");
   const card = (position) => images()?.querySelector(`.dff-card[data-position="${position}"]`);
+
+  function busy(change, most) {
+    waiting = Math.max(0, Math.min(waiting + change, most ?? Infinity));
+    document.body.classList.toggle("dff-waits", waiting > 0);
+    document.getElementById("busy")?.toggleAttribute("hidden", waiting === 0);
+  }
 
   function highlight(scroll) {
     for (const other of images()?.querySelectorAll(".dff-card.current") ?? [])
@@ -18,6 +25,7 @@
   }
 
   function redrawn(element) {
+    if (element.querySelector(".dff-head")) busy(-1);
     const shown = element.querySelector("#images");
     if (shown) {
       const moved = shown.dataset.moves !== moves;
@@ -47,36 +55,64 @@
     }
   }
 
-  function press(key) {
+  const click = (selector) => document.querySelector(selector)?.click();
+
+  function press(key, event) {
     const here = card(current);
-    if (key === "u") return document.getElementById("undo")?.click();
-    if (key === "arrowright" || key === "n") return move(1);
-    if (key === "arrowleft" || key === "p") return move(-1);
-    if (key === "a") return here?.querySelector(".dff-accept").click();
-    if (key === "s") return here?.querySelector(".dff-skip").click();
+    const keys = {
+      u: () => click("#undo"),
+      y: () => click("#agree"),
+      n: () => move(1),
+      p: () => move(-1),
+      arrowright: () => move(1),
+      arrowleft: () => move(-1),
+      pagedown: () => click("#next-page"),
+      pageup: () => click("#previous-page"),
+      a: () => here?.querySelector(".dff-accept").click(),
+      s: () => here?.querySelector(".dff-skip").click(),
+      m: () => here?.querySelector(".dff-mend").click(),
+      t: () => here?.querySelector(".dff-take")?.click(),
+      f: () => document.getElementById("filter").focus(),
+      "/": () => document.getElementById("search").focus(),
+    };
+    if (keys[key]) {
+      event.preventDefault();
+      return keys[key]();
+    }
     if (/^[0-9]$/.test(key)) here?.querySelector(`.dff-chip[data-factors~="${key}"]`)?.click();
   }
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !images()?.offsetParent) return;
+    if (document.getElementById("mend-view")) return;
     const field = event.target.closest?.("input, textarea, select, [contenteditable]");
     const key = event.key.toLowerCase();
+    if (key === "escape") return field?.blur();
     const moving = ["range", "radio"].includes(field?.type) && !key.startsWith("arrow");
     if (field && !moving && field.type !== "checkbox") return;
-    press(key);
+    press(key, event);
+  });
+
+  // Gradio's own fields, of which the server is told by Gradio.
+  document.addEventListener("input", (event) => {
+    const settings = event.target.closest?.("#settings");
+    if (settings) busy(1, event.target.type === "range" ? 2 : undefined);
   });
 
   window.deepffAttach = (element, trigger, watch) => {
-    if (!send) send = null;
+    const tell = (data) => {
+      busy(1);
+      trigger("act", { at: current, ...data });
+    };
     const act = (target, more) => {
       const holder = target.closest(".dff-card");
       if (holder) {
         current = Number(holder.dataset.position);
         highlight(false);
       }
-      trigger("act", { at: current, ...target.dataset, ...more });
+      tell({ ...target.dataset, ...more });
     };
-    if (element.closest("#cards")) send = (data) => trigger("act", { at: current, ...data });
+    if (element.closest("#cards")) send = tell;
     element.addEventListener("click", (event) => {
       const target = event.target.closest("button[data-act]");
       if (target) return act(target, {});
@@ -87,8 +123,10 @@
       }
     });
     element.addEventListener("change", (event) => {
-      const target = event.target.closest("input[data-act]");
-      if (target) act(target, { text: target.value });
+      const target = event.target.closest("input[data-act], select[data-act]");
+      if (!target) return;
+      if (target.matches("select, [type=range]")) target.blur();
+      act(target, { text: target.value });
     });
     element.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && event.target.matches("input[data-act]")) event.target.blur();
@@ -109,7 +147,11 @@
     element.addEventListener("focusout", (event) => {
       if (event.target.isConnected) typing = null;
     });
-    watch("value", () => redrawn(element));
-    redrawn(element);
+    const drawn = () => {
+      redrawn(element);
+      window.deepffMend?.(element, tell);
+    };
+    watch("value", drawn);
+    drawn();
   };
 })();

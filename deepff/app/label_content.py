@@ -1,0 +1,203 @@
+"""`Labels` as the content of their file, and what is refused in them."""
+
+import unicodedata
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from deepff.app.labels import (
+    FACTORS,
+    OBJECT,
+    STATUSES,
+    Factor,
+    ImageLabel,
+    Labels,
+    Level,
+    OwnMask,
+    Settings,
+    Step,
+)
+from deepff.app.mask_files import MAX_CLASSES, is_name
+from deepff.errors import InputError
+from deepff.options import Refinement, Threshold, chosen
+from deepff.results.result import Result
+
+FORMAT = 2
+# Before images had masks of their own.
+FIRST_FORMAT = 1
+MAX_NAME_LENGTH = 80
+# The least and the most that an image's own level is, by kind.
+_LEVELS = {
+    OBJECT: (0.01, 0.99),
+    Threshold.MAX_FRACTION: (0.01, 1.0),
+    Threshold.PERCENTILE: (0.0, 100.0),
+}
+
+
+def content_of(labels: Labels) -> dict[str, Any]:
+    """What is written to the file."""
+    return {
+        "deepff labels": FORMAT,
+        "run": labels.run,
+        "revision": labels.revision,
+        "settings": asdict(labels.settings),
+        "factors": [
+            {"k": k, "factor": number, **asdict(factor)}
+            for (k, number), factor in sorted(labels.factors.items())
+        ],
+        "images": {name: _image_content(label) for name, label in labels.images.items()},
+        "history": [
+            [_entry_content(key, entry) for key, entry in step.before.items()]
+            for step in labels.history
+        ],
+    }
+
+
+def _image_content(label: ImageLabel) -> dict[str, Any]:
+    dropped = {str(k): list(numbers) for k, numbers in label.dropped.items()}
+    content: dict[str, Any] = {"status": label.status, "dropped": dropped}
+    if label.level is not None:
+        content["level"] = asdict(label.level)
+    if label.mask is not None:
+        content["mask"] = asdict(label.mask)
+    return content
+
+
+def _entry_content(key: Any, before: Settings | Factor | ImageLabel) -> dict[str, Any]:
+    if isinstance(before, ImageLabel):
+        return {"image": key, "before": _image_content(before)}
+    if isinstance(before, Factor):
+        return {"factor": list(key), "before": asdict(before)}
+    return {"settings": None, "before": asdict(before)}
+
+
+def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
+    """The labels that a file of this or an earlier format holds; not checked yet."""
+    is_first = content["deepff labels"] == FIRST_FORMAT
+    return Labels(
+        run=content["run"],
+        settings=Settings(**content["settings"]),
+        factors={
+            (entry.pop("k"), entry.pop("factor")): Factor(**entry)
+            for entry in map(dict, content["factors"])
+        },
+        images={name: _parsed_image(entry) for name, entry in content["images"].items()},
+        history=tuple(
+            Step(dict(map(_parsed_entry, [entries] if is_first else entries)))
+            for entries in content["history"]
+        ),
+        revision=content["revision"],
+        folder=folder,
+    )
+
+
+def _parsed_image(entry: Mapping[str, Any]) -> ImageLabel:
+    dropped = {int(k): tuple(numbers) for k, numbers in entry["dropped"].items()}
+    level, mask = entry.get("level"), entry.get("mask")
+    if mask is not None:
+        mask = OwnMask(**{**mask, "names": tuple(mask["names"])})
+    level = None if level is None else Level(**level)
+    return ImageLabel(entry["status"], dropped, level, mask)
+
+
+def _parsed_entry(entry: Mapping[str, Any]) -> tuple[Any, Settings | Factor | ImageLabel]:
+    before = entry["before"]
+    if "image" in entry:
+        return entry["image"], _parsed_image(before)
+    if "factor" in entry:
+        k, number = entry["factor"]
+        return (k, number), Factor(**before)
+    return None, Settings(**before)
+
+
+def check(labels: Labels, result: Result) -> None:
+    """Refuse labels that don't fit the result, the states that `undo` leads to included.
+
+    Raises
+    ------
+    InputError
+        They don't.
+    """
+    if type(labels.revision) is not int or labels.revision < 0:
+        raise InputError(f"there is no revision {labels.revision!r}; it counts from 0")
+    names = frozenset(result.names)
+    every: list[Mapping[Any, Any]] = [{None: labels.settings}, labels.factors, labels.images]
+    for entries in [*every, *(step.before for step in labels.history)]:
+        for key, entry in entries.items():
+            if isinstance(entry, Settings):
+                _check_settings(entry, result)
+            elif isinstance(entry, Factor):
+                _check_factor(key, entry, result)
+            else:
+                _check_image(key, entry, result, names)
+
+
+def _check_settings(settings: Settings, result: Result) -> None:
+    if settings.k not in result.factorizations:
+        held = ", ".join(map(str, result.factorizations))
+        raise InputError(
+            f"there is no factorization with {settings.k!r} factors; choose k = {held}"
+        )
+    chosen(Threshold, settings.threshold, "threshold")
+    chosen(Refinement, settings.refine, "refinement")
+    if result.parts_of is not None and settings.refine == Refinement.GUIDED_CRF:
+        raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
+    low, high = (0.01, 1) if settings.threshold == Threshold.MAX_FRACTION else (0, 100)
+    if not isinstance(settings.value, int | float) or not low <= settings.value <= high:
+        raise InputError(f"the value {settings.value!r} is not between {low} and {high}")
+    if settings.masks not in (OBJECT, FACTORS):
+        raise InputError(f"masks are of the object or of factors, not {settings.masks!r}")
+    if not isinstance(settings.cut, int | float) or not 0 < settings.cut < 1:
+        raise InputError(f"the cut {settings.cut!r} is not between 0 and 1")
+
+
+def _check_factor(key: tuple[int, int], factor: Factor, result: Result) -> None:
+    k, number = key
+    if k not in result.factorizations or type(number) is not int or not 0 <= number < k:
+        raise InputError(f"there is no factor {number!r} of {k!r}")
+    if not isinstance(factor.name, str) or type(factor.keep) is not bool:
+        raise InputError(f"what is said of factor {number} of {k} is no name and true or false")
+    if type(factor.suggested) is not bool:
+        raise InputError(f"factor {number} of {k} is suggested or not, nothing else")
+    _check_name(factor.name)
+
+
+def _check_name(name: str) -> None:
+    if len(name) > MAX_NAME_LENGTH:
+        raise InputError(f"a name has up to {MAX_NAME_LENGTH} characters, not {len(name)}")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        raise InputError(f"the name {name!r} has a control character; leave it out")
+
+
+def _check_image(name: str, label: ImageLabel, result: Result, names: Collection[str]) -> None:
+    if name not in names:
+        raise InputError(f"there is no image {name!r}")
+    if label.status not in STATUSES:
+        raise InputError(f"an image is accepted, skipped or neither, not {label.status!r}")
+    for k, numbers in label.dropped.items():
+        for number in numbers:
+            _check_factor((k, number), Factor(), result)
+    if label.level is not None:
+        _check_level(label.level)
+    if label.mask is not None:
+        _check_mask(label.mask)
+
+
+def _check_level(level: Level) -> None:
+    low, high = _LEVELS.get(level.kind, (0.0, 0.0))
+    is_number = type(level.value) in (int, float)
+    if not high or not is_number or not low <= level.value <= high:
+        raise InputError(f"{level.value!r} is no level of {level.kind!r}")
+
+
+def _check_mask(mask: OwnMask) -> None:
+    if not is_name(mask.file):
+        raise InputError(f"no mask has the name {mask.file!r}")
+    if len(mask.names) > MAX_CLASSES or not all(isinstance(name, str) for name in mask.names):
+        raise InputError(f"a mask has up to {MAX_CLASSES} names, not {mask.names!r}")
+    for name in mask.names:
+        _check_name(name)
+    kinds = (type(mask.k), type(mask.recipe), type(mask.mended))
+    if kinds != (int, str, bool):
+        raise InputError(f"what is said of the mask {mask.file} is not what it was made of")

@@ -1,0 +1,48 @@
+"""Which images a page goes through, and in what order."""
+
+from deepff.app.labels import Labels
+from deepff.app.pictures import Pictures
+from deepff.app.view import CHANGED, COVERING, DOUBT, EMPTY, OF_CLASS, STATUS_FILTERS, View
+from deepff.images.files import natural_key
+
+
+def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
+    """The places in the set of the images that a view is of, in its order."""
+    names = pictures.result.names
+    if view.order == COVERING:
+        order = pictures.order(labels.settings.k)
+    elif view.order == DOUBT:
+        doubt = pictures.overview(labels).doubt
+        order = sorted(range(len(names)), key=lambda index: -doubt[index])
+    else:
+        # Images that were added later come last in the set.
+        order = sorted(range(len(names)), key=lambda index: natural_key(names[index]))
+    wanted = view.search.casefold()
+    found = {index for index in order if wanted in names[index].casefold()}
+    if view.filter in STATUS_FILTERS:
+        status = STATUS_FILTERS[view.filter]
+        found = {index for index in found if labels.image(names[index]).status == status}
+    elif view.filter == CHANGED:
+        found = {index for index in found if labels.differs(names[index])}
+    elif view.filter == EMPTY or view.filter.startswith(OF_CLASS):
+        name = view.filter.removeprefix(OF_CLASS)
+        classes = {index: _classes(pictures, labels, index) for index in found}
+        found = {
+            index
+            for index, held in classes.items()
+            if (not held if view.filter == EMPTY else name in held)
+        }
+    return [index for index in order if index in found]
+
+
+def _classes(pictures: Pictures, labels: Labels, index: int) -> set[str]:
+    """The classes of an image: of what it keeps, else those that are likely there."""
+    name = pictures.result.names[index]
+    label = labels.image(name)
+    if label.mask is not None:
+        return {*label.mask.names}
+    present = pictures.overview(labels).present[index]
+    dropped = labels.dropped(name)
+    return {
+        part for factor, part in labels.parts.items() if present[factor] and factor not in dropped
+    }

@@ -1,0 +1,273 @@
+"""Accepted and mended masks: what is kept, what follows the settings, and what is exported."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from planted import NAMES, planted, result_of
+
+from deepff.app.actions import act, choose, opened
+from deepff.app.edits import agree, name_factor, undo
+from deepff.app.label_file import FILE, LabelStore, export_labelled, load_labels
+from deepff.app.mask_files import FOLDER
+from deepff.app.masks import chosen_images, kept_mask
+from deepff.app.view import CHANGED, DOUBT, EMPTY, NAME, View
+from deepff.app.workspace import Workspace
+from deepff.errors import InputError
+from deepff.results.result import Result
+
+
+def workspace_of(result: Result, folder: Path) -> Workspace:
+    result.save(folder)
+    workspace = Workspace(folder)
+    workspace.open()
+    return workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """Factor 0 is on in the left 3 of 8 columns of 6 rows, 1 and 2 in the right 3, half each."""
+    return workspace_of(planted(tmp_path), tmp_path / "result")
+
+
+def index_of(name: str) -> str:
+    return str(NAMES.index(name))
+
+
+def areas(workspace: Workspace, image: str) -> dict[str, int]:
+    """The pixels of each class of what an image has now."""
+    mask = workspace.masks.current(workspace.store.labels, image)
+    counts = np.bincount(mask.values.ravel(), minlength=256)[1:]
+    return {name: int(counts[i]) for i, name in enumerate(mask.names) if counts[i]}
+
+
+def test_no_setting_touches_what_was_accepted(workspace: Workspace, tmp_path: Path) -> None:
+    view = View()
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    act(workspace, view, {"act": "name", "factor": "0", "text": "head"})
+    for name in ("a.png", "c.png"):
+        act(workspace, view, {"act": "accept", "image": index_of(name)})
+    before = {"head": 18, "factor 1": 9, "factor 2": 9}
+    assert areas(workspace, "a.png") == before
+    act(workspace, view, {"act": "keep", "factor": "0", "keep": "0"})
+    choose(workspace, view, "refine", "guided-crf")
+    choose(workspace, view, "value", 0.9)
+    labels = workspace.store.labels
+    assert areas(workspace, "a.png") == areas(workspace, "c.png") == before
+    assert labels.differs("a.png") and labels.differs("c.png")
+    assert "head" not in areas(workspace, NAMES[1])
+
+    # What is there after a restart is the same, and so is an export.
+    again = load_labels(workspace.folder, workspace.result)
+    mask = kept_mask(again, "a.png")
+    assert mask is not None and np.count_nonzero(mask.values) == 36
+    export_labelled(workspace.result, again, "png", tmp_path / "png")
+    assert sorted(p.name for p in (tmp_path / "png").glob("*.png")) == ["a.png", "c.png"]
+    written = np.asarray(Image.open(tmp_path / "png" / "a.png"))
+    assert np.count_nonzero(written) == 36
+
+    # One action takes the new one for one image, another for all; each is taken back at once.
+    act(workspace, view, {"act": "take", "image": index_of("a.png")})
+    assert "head" not in areas(workspace, "a.png") and areas(workspace, "c.png") == before
+    assert not workspace.store.labels.differs("a.png")
+    act(workspace, view, {"act": "undo"})
+    assert areas(workspace, "a.png") == before
+    act(workspace, view, {"act": "take-all"})
+    assert "head" not in {**areas(workspace, "a.png"), **areas(workspace, "c.png")}
+    act(workspace, view, {"act": "undo"})
+    assert areas(workspace, "a.png") == areas(workspace, "c.png") == before
+    # No longer accepted, an image follows the settings again.
+    act(workspace, view, {"act": "accept", "image": index_of("a.png")})
+    assert "head" not in areas(workspace, "a.png")
+
+
+def test_names_that_are_given_later_reach_accepted_masks(workspace: Workspace) -> None:
+    view = View()
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    act(workspace, view, {"act": "accept", "image": "0"})
+    for factor in ("1", "2"):
+        act(workspace, view, {"act": "name", "factor": factor, "text": "legs"})
+    assert areas(workspace, "a.png") == {"factor 0": 18, "legs": 18}
+    assert not workspace.store.labels.differs("a.png")
+    # One of two factors that share a name leaves it: which pixels were its own is not known.
+    act(workspace, view, {"act": "name", "factor": "2", "text": "tail"})
+    names = workspace.masks.current(workspace.store.labels, "a.png").names
+    assert "tail" not in names and "legs" in names
+    for _ in range(3):
+        act(workspace, view, {"act": "undo"})
+    names = workspace.masks.current(workspace.store.labels, "a.png").names
+    assert set(names) == {"factor 0", "factor 1", "factor 2"}
+
+
+def test_a_mask_that_is_gone_is_said_and_the_new_one_can_be_taken(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    view = View()
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    act(workspace, view, {"act": "accept", "image": "0"})
+    shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(FOLDER))
+    copy = Workspace(tmp_path / "copy")
+    copy.open()
+    with pytest.raises(InputError, match="cannot be read"):
+        copy.masks.current(copy.store.labels, "a.png")
+    shown = opened(copy, view)
+    assert "is gone" in shown["cards"]
+    act(copy, view, {"act": "take", "image": "0"})
+    assert areas(copy, "a.png") == {"factor 0": 18, "factor 1": 9, "factor 2": 9}
+
+
+def test_a_class_dropped_in_an_accepted_image_leaves_its_pixels_to_nobody(
+    workspace: Workspace,
+) -> None:
+    view = View()
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    act(workspace, view, {"act": "accept", "image": "0"})
+    act(
+        workspace,
+        view,
+        {"act": "drop", "image": "0", "factor": "1", "name": "factor 1", "drop": "1"},
+    )
+    assert areas(workspace, "a.png") == {"factor 0": 18, "factor 2": 9}
+    assert workspace.store.labels.image("a.png").mask.mended
+    # A mended one stays when all others are taken anew.
+    act(workspace, view, {"act": "keep", "factor": "0", "keep": "0"})
+    act(workspace, view, {"act": "take-all"})
+    assert areas(workspace, "a.png") == {"factor 0": 18, "factor 2": 9}
+
+
+def test_an_image_has_a_threshold_of_its_own(tmp_path: Path) -> None:
+    maps = torch.full((2, 1, 4, 8), 0.4)
+    maps[:, 0, :, :2] = 1
+    workspace = workspace_of(result_of(maps, NAMES[:2], tmp_path), tmp_path / "result")
+    view = View()
+    for name in NAMES[:2]:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        Image.new("RGB", (8, 4)).save(tmp_path / name)
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    act(workspace, view, {"act": "level", "image": "0", "text": "0.3"})
+    assert areas(workspace, "a.png") == {"object": 32}
+    assert areas(workspace, NAMES[1]) == {"object": 8}
+    choose(workspace, view, "value", 0.6)
+    assert areas(workspace, "a.png") == {"object": 32}
+    # It is of this threshold: under another one the image is like all.
+    choose(workspace, view, "threshold", "percentile")
+    choose(workspace, view, "value", 90)
+    assert areas(workspace, "a.png") == areas(workspace, NAMES[1]) == {"object": 8}
+    choose(workspace, view, "threshold", "max-fraction")
+    assert areas(workspace, "a.png") == {"object": 32}
+    act(workspace, view, {"act": "level", "image": "0", "text": ""})
+    assert areas(workspace, "a.png") == {"object": 8}
+
+
+def test_which_images_an_export_is_of(workspace: Workspace) -> None:
+    view = View()
+    opened(workspace, view)
+    labels = workspace.store.labels
+    assert chosen_images(labels, NAMES) == [0, 1, 2]
+    with pytest.raises(InputError, match="no image is accepted yet"):
+        chosen_images(labels, NAMES, "accepted")
+    act(workspace, view, {"act": "accept", "image": "1"})
+    act(workspace, view, {"act": "skip", "image": "2"})
+    labels = workspace.store.labels
+    assert chosen_images(labels, NAMES) == chosen_images(labels, NAMES, "accepted") == [1]
+    assert chosen_images(labels, NAMES, "not-skipped") == [0, 1]
+    assert chosen_images(labels, NAMES, "all") == [0, 1, 2]
+    with pytest.raises(InputError, match="no choice of images 'some'"):
+        chosen_images(labels, NAMES, "some")
+
+
+def test_suggested_names_are_there_at_the_start_and_agreed_with_at_once(tmp_path: Path) -> None:
+    result = planted(tmp_path)
+    store = LabelStore(tmp_path, result, {3: ("bear", None, "bear")})
+    assert store.labels.parts == {0: "bear", 2: "bear"}
+    assert all(store.labels.factor(j).suggested for j in range(3))
+    store.edit(0, lambda labels: name_factor(labels, 2, "paw"))
+    store.edit(1, lambda labels: agree(labels, store.suggested))
+    assert store.labels.parts == {0: "bear", 2: "paw"}
+    assert not any(store.labels.factor(j).suggested for j in range(3))
+    assert undo(store.labels).factor(0).suggested
+    # A file of before is read as it was: suggestions wait until somebody agrees.
+    (tmp_path / FILE).unlink()
+    old = LabelStore(tmp_path, result)
+    old.edit(0, lambda labels: name_factor(labels, 0, "head"))
+    again = LabelStore(tmp_path, result, {3: ("bear", None, "bear")})
+    assert again.labels.parts == {0: "head", 1: "factor 1", 2: "factor 2"}
+    agreed = again.edit(1, lambda labels: agree(labels, again.suggested))
+    assert agreed.parts == {0: "head", 2: "bear"}
+
+
+def test_a_file_of_the_first_format_is_read_as_before(tmp_path: Path) -> None:
+    result = planted(tmp_path)
+    from deepff.app.label_file import _first_digest
+
+    settings = {"k": 3, "threshold": "otsu", "value": 75.0, "refine": "none"}
+    content = {
+        "deepff labels": 1,
+        "run": _first_digest(result),
+        "revision": 2,
+        "settings": settings,
+        "factors": [{"k": 3, "factor": 1, "name": "ear", "keep": True}],
+        "images": {"a.png": {"status": "accepted", "dropped": {"3": [0]}}},
+        "history": [
+            {"factor": [3, 1], "before": {"name": "", "keep": True}},
+            {"image": "a.png", "before": {"status": "", "dropped": {}}},
+        ],
+    }
+    (tmp_path / FILE).write_text(json.dumps(content), "utf-8")
+    labels = load_labels(tmp_path, result)
+    assert labels.parts[1] == "ear" and labels.settings.threshold == "otsu"
+    assert labels.settings.masks == "factors"
+    assert labels.image("a.png").status == "accepted" and labels.dropped("a.png") == (0,)
+    assert labels.image("a.png").mask is None
+    assert undo(undo(labels)).factor(1).name == ""
+
+
+def names_listed(workspace: Workspace, view: View, **wanted: str) -> list[str]:
+    for name, text in wanted.items():
+        act(workspace, view, {"act": name, "text": text})
+    return [workspace.result.names[index] for index in view.listing]
+
+
+def test_filters_orders_and_search(tmp_path: Path) -> None:
+    """b is empty; of a half of the cells are clear, of c all hang in the balance."""
+    maps = torch.zeros(3, 2, 4, 8)
+    maps[0, 0, :, :4] = 1.0
+    maps[2, 1] = 0.5
+    maps[2, 1, 0, 0] = 1.0
+    workspace = workspace_of(result_of(maps, ["a.png", "b.png", "c.png"], tmp_path), tmp_path / "r")
+    for name in "abc":
+        Image.new("RGB", (8, 4)).save(tmp_path / f"{name}.png")
+    view = View()
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    assert names_listed(workspace, view, order=NAME) == ["a.png", "b.png", "c.png"]
+    assert names_listed(workspace, view, order=DOUBT) == ["b.png", "c.png", "a.png"]
+    assert names_listed(workspace, view, filter=EMPTY) == ["b.png"]
+    assert names_listed(workspace, view, filter="class factor 1") == ["c.png"]
+    assert names_listed(workspace, view, filter="all", search="A.P") == ["a.png"]
+    act(workspace, view, {"act": "accept", "image": "0"})
+    assert names_listed(workspace, view, search="", filter="accepted") == ["a.png"]
+    assert names_listed(workspace, view, filter="to do", order=NAME) == ["b.png", "c.png"]
+    # While images are decided about, none moves.
+    act(workspace, view, {"act": "skip", "image": "1", "at": "0"})
+    assert view.listing == [1, 2]
+    assert names_listed(workspace, view, filter="to do") == ["c.png"]
+    assert names_listed(workspace, view, filter=CHANGED) == []
+    choose(workspace, view, "value", 0.9)
+    assert names_listed(workspace, view, filter=CHANGED) == ["a.png"]
+    # A reload keeps the view; one that makes no sense is left out.
+    again = View()
+    opened(workspace, again, view.kept())
+    assert (again.filter, again.listing) == (CHANGED, [0])
+    odd = View()
+    opened(workspace, odd, {"filter": 3, "order": "sideways", "in_view": 7, "position": 99})
+    assert (odd.order, odd.in_view, odd.position) == (View().order, 5, 2)

@@ -1,0 +1,55 @@
+"""Images that are added to a result, and the labels that it has."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from deepff.app.edits import name_factor, set_status
+from deepff.app.label_file import LabelStore, load_labels, upgrade
+from deepff.discovery.apply import apply
+from deepff.discovery.discover import discover
+from deepff.discovery.extend import extend
+from deepff.images.files import find_images
+from deepff.options import RegionOptions
+from deepff.regions.find import find_regions
+from deepff.report.load import load
+
+GROUP = "021 Elephants-safari June 2008-timd2000"
+
+
+def test_added_images_leave_the_others_as_they_were(data_root: Path, tmp_path: Path) -> None:
+    files = find_images(data_root / "icoseg" / "images" / GROUP)[:6]
+    result = discover(files[:4], 3, size=224)
+    result.object = discover(files[:4], recipe="contrast", size=224)
+    result.save(tmp_path / "result")
+    saved = load(tmp_path / "result")
+    store = LabelStore(tmp_path / "result", saved)
+    store.edit(0, lambda labels: name_factor(labels, 1, "ear"))
+    store.edit(1, lambda labels: set_status(labels, saved.names[2], "skipped"))
+
+    grown = extend(saved, files[4:])
+    assert grown.names == [file.name for file in files]
+    n_rows = len(saved.coefficients)
+    assert torch.equal(grown.coefficients[:n_rows], saved.coefficients)
+    new = apply(saved.bank, files[4:])
+    torch.testing.assert_close(grown.coefficients[n_rows:], new.coefficients)
+    assert grown.object is not None and saved.object is not None
+    before, after = saved.object.factorization(1), grown.object.factorization(1)
+    assert before.classified is not None and after.classified is not None
+    n_cells = len(before.classified.coefficients)
+    assert torch.equal(after.classified.coefficients[:n_cells], before.classified.coefficients)
+    assert len(after.classified) == 6
+
+    # Thresholds over the set are those of the images that the factors were found in.
+    options = RegionOptions("percentile", 75)
+    alone = find_regions(replace(saved, applied=saved.bank), 3, options)
+    for one, other in zip(alone, find_regions(grown, 3, options), strict=False):
+        assert torch.equal(one.masks, other.masks)
+
+    upgrade(tmp_path / "result", saved)
+    grown.save(tmp_path / "result")
+    again = load(tmp_path / "result")
+    assert again.names == grown.names
+    labels = load_labels(tmp_path / "result", again)
+    assert labels.parts[1] == "ear" and labels.image(saved.names[2]).status == "skipped"
