@@ -23,6 +23,7 @@ NOTEBOOKS = {
     "guides/notebook.md": "arrays_to_coco",
     "guides/paper.md": "paper_in_ten_minutes",
     "guides/segmenter.md": "folder_to_segmenter",
+    "guides/sees.md": "what_a_network_sees",
     "guides/transformer.md": "vision_transformer",
 }
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Importance:
     """What the factors of one factorization matter for to the network's classes.
 
@@ -55,6 +55,10 @@ class Importance:
     sensitivity: Tensor
     agreement: Tensor
     p_values: Tensor
+
+    def __repr__(self) -> str:
+        classes = ", ".join(self.labels)
+        return f"<Importance of {len(self.names)} factors for {classes}, over {len(self.images)} images>"
 
     @property
     def mean_falls(self) -> Tensor:
