@@ -57,8 +57,8 @@ class Importance:
     p_values: Tensor
 
     def __repr__(self) -> str:
-        classes = ", ".join(self.labels)
-        return f"<Importance of {len(self.names)} factors for {classes}, over {len(self.images)} images>"
+        of, over = len(self.names), len(self.images)
+        return f"<Importance of {of} factors for {', '.join(self.labels)}, over {over} images>"
 
     @property
     def mean_falls(self) -> Tensor:
