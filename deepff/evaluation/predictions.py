@@ -211,14 +211,17 @@ def in_images(
 
     def done(index: int) -> T:
         upsampled = maps[index]
-        found = dict(zip(coefficients, masks(upsampled, limits).split(widths), strict=True))
-        if crf:
-            photo = images[index].read()
-            normalized = maps.normalized(index).split(widths)
-            for variant, grid, limit in zip(coefficients, normalized, crf_limits, strict=True):
-                if variant.method == DFF:
-                    refined = refined_masks(guided_crf(photo, grid, limit))
-                    found[variant._replace(method=DFF_CRF)] = refined
+        plain = masks(upsampled, limits).split(widths)
+        photo = images[index].read() if crf else None
+        normalized = maps.normalized(index).split(widths)
+        found = {}
+        for variant, own, grid, limit in zip(
+            coefficients, plain, normalized, crf_limits, strict=True
+        ):
+            found[variant] = own
+            if photo is not None and variant.method == DFF:
+                refined = refined_masks(guided_crf(photo, grid, limit))
+                found[variant._replace(method=DFF_CRF)] = refined
         relative = (upsampled / maps.scale[:, None, None]).split(widths)
         return work(index, found, dict(zip(coefficients, relative, strict=True)))
 
