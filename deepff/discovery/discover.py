@@ -183,7 +183,7 @@ def discover(
     every = list({x.path: x for x in (*layers, *classified)}.values())
     coarsest_stride = max(x.stride for x in every)
     watch.lap("loading the network")
-    every = place(backbone, every, cache)
+    every = place(backbone, every, own_cache(cache))
     placed = {x.path: x for x in every}
     layers, classified = ([placed[x.path] for x in given] for given in (layers, classified))
     watch.lap("placing cells")

@@ -47,7 +47,7 @@ _PHOTOGRAPHS = (
     "gravel.png",
     "brick.png",
 )
-# After so many, what is not a tenth of a cell beside the centre by a standard error is left there.
+# From so many on, what is not a tenth of a cell and a standard error beside the centre is left.
 _SCREENED = 3
 _SIDE, _LEAST_CELLS = 224, 7
 # Where a cell further looks less than this share of a cell further, cells look at so much that the
@@ -66,8 +66,8 @@ def place(
     that of its energy. The image's border cuts off the tails, which pulls it to the image's centre;
     so what is sought is which cell, in fractions, looks at the image's centre. That is interpolated
     between two blocks of cells, over ten photographs and the same turned by half, which cancels
-    what is in the photographs; the jackknife over them gives the standard error. After three
-    photographs what is not elsewhere by a tenth of a cell and a standard error is left.
+    what is in the photographs; the jackknife over them gives the standard error. From the third
+    photograph on, what is not elsewhere by a tenth of a cell and a standard error is left.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def _measured_at(backbone: Backbone, layer: Layer, side: int, least_slope: float
     centres: list[np.ndarray] = []
     for batch in _batches(backbone, side):
         centres.append(_centres(backbone, layer, batch, pair, seed=len(centres)))
-        if len(centres) != _SCREENED:
+        if len(centres) < _SCREENED:
             continue
         # Of 1 where a cell further is a cell further.
         slope = np.subtract(*np.mean(centres, 0)[::-1]) / (spacing * (pair[1] - pair[0]))
