@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import deepff
-from deepff.discovery.classify import classify_object
+from deepff.discovery.classify import Cells, classify_object
 from deepff.discovery.contrast import contrast_object, weighable
 from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
@@ -102,7 +102,8 @@ def one_object(
     by_path = {layer.path: own for layer, own in zip(layers, extracted, strict=True)}
     whole, border = contrast_object([by_path[layer.path] for layer in fused])
     sources = [FeatureSource.of(backbone, x, 448, multiple=32) for x in of_cells]
-    whole = classify_object(whole, [by_path[layer.path] for layer in of_cells], sources)
+    cells = Cells.of([by_path[layer.path] for layer in of_cells], sources)
+    whole = classify_object(whole, cells)
     first = by_path[fused[0].path]
     features = Features(truth.name, first, tuple(truth.images), truth.part_names, whole)
     return features, border.separation

@@ -112,7 +112,7 @@ def summarize(result: "Result", out: Path) -> None:
             typer.echo(f"factors at k={k}: {called}")
     if result.separation is not None:
         typer.echo(f"inside of the images against their border {result.separation:.2f}")
-        warning = separation_warning(result.separation)
+        warning = separation_warning(result.separation, result.sources[-1].by_sign)
         if warning:
             warn(warning)
     typer.echo(out / "report.html")

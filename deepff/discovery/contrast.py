@@ -27,8 +27,9 @@ from deepff.results.sampling import sampled
 from deepff.runtime import distributed
 from deepff.runtime.distributed import all_reduce_sum, gather_rows
 
-# Below this, the contrast of the coarser layer does not tell an object from its surroundings.
-MIN_SEPARATION = 0.11
+# Below this, the contrast of the coarser layer does not tell an object from its surroundings; of a
+# layer by sign, where one of a channel's two parts always gains.
+_MIN_SEPARATION, _MIN_BY_SIGN = 0.11, 0.155
 
 _BORDER = 0.1  # of each side
 _SILENT = 1e-3  # a mean activation below which a channel says nothing
@@ -159,24 +160,39 @@ def contrast_object(activations: Sequence[Activations]) -> tuple[Factorization, 
     return fused_object(activations, border.weights), border
 
 
-def separation_warning(separation: float) -> str | None:
-    """One sentence if the set's objects cannot be told from the border of its images, else None.
+def least_separation(by_sign: bool) -> float:
+    """The separation from which a set's objects can be told from the border of its images.
 
     The mean of g was 0.125 to 0.32 on twelve groups of iCoseg, the classes of VOC 2007 and the cars
     of Car Parts; 0.055 to 0.10 on crops inside the boxes of six VOC classes, where objects fill the
-    frame; 0.04 to 0.06 on crops of VOC images without any object. All of EfficientNet-Lite0's
+    frame; 0.04 to 0.06 on crops of VOC images without any object. By sign it was 0.16 to 0.27 on
+    these groups and classes, and 0.14 to 0.15 on crops of four classes. All of EfficientNet-Lite0's
     coarser layer of :func:`contrast_layers`; other networks were not measured.
+
+    Parameters
+    ----------
+    by_sign : bool
+        Whether the coarser layer is.
+    """
+    return _MIN_BY_SIGN if by_sign else _MIN_SEPARATION
+
+
+def separation_warning(separation: float, by_sign: bool = False) -> str | None:
+    """One sentence if the set's objects cannot be told from the border of its images, else None.
 
     Parameters
     ----------
     separation : float
         :attr:`BorderContrast.separation` of the coarser layer.
+    by_sign : bool
+        Whether that layer is taken by sign.
     """
-    if separation >= MIN_SEPARATION:
+    least = least_separation(by_sign)
+    if separation >= least:
         return None
     return (
         f"the network tells the inside of these images from their border by only "
-        f"{separation:.2f} (sets with a visible object: above {MIN_SEPARATION}): there "
+        f"{separation:.2f} (sets with a visible object: above {least}): there "
         "may be no common object, or it fills the frame, and its masks should not be trusted"
     )
 

@@ -224,7 +224,7 @@ def _object_cells(
     whole: Result, activations: Activations, border: BorderWeights, progress: bool
 ) -> Tensor | None:
     """The share of each cell of ``activations`` that is object; None where that fills the frame."""
-    if fills_frame(border.separation):
+    if fills_frame(border.separation, whole.sources[-1].by_sign):
         return None
     shares = []
     with track("object", len(activations.images), enabled=progress) as advance:

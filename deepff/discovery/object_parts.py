@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.discovery.contrast import MIN_SEPARATION, border_cells, contrast_layers
+from deepff.discovery.contrast import border_cells, contrast_layers, least_separation
 from deepff.errors import InputError
 from deepff.factorization import KMeans
 from deepff.factorization.blocks import RowBlocks, check_non_negative
@@ -158,7 +158,7 @@ def factorize_filled(
     return _factorization(activations, H[:, parts], space, n_iter, everything), space
 
 
-def fills_frame(separation: float) -> bool:
+def fills_frame(separation: float, by_sign: bool = False) -> bool:
     """Whether the objects of a set fill the frame, for which :func:`factorize_filled` is.
 
     The separation was 0.17 to 0.32 on eight classes of VOC 2007 and 0.21 on the cars of Car Parts;
@@ -172,8 +172,10 @@ def fills_frame(separation: float) -> bool:
     separation : float
         `deepff.discovery.contrast.BorderContrast.separation` of the coarser layer of
         `contrast_layers`.
+    by_sign : bool
+        Whether that layer is taken by sign.
     """
-    return separation < MIN_SEPARATION
+    return separation < least_separation(by_sign)
 
 
 def part_layer(layer_map: LayerMap) -> Layer:

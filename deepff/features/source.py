@@ -13,6 +13,7 @@ from deepff.features.layers import Layer
 from deepff.features.layouts import CHANNELS_FIRST, declared
 from deepff.features.loading import load_backbone
 from deepff.features.places import Places
+from deepff.features.probe import SIGNS
 from deepff.options import Device, Engine
 
 
@@ -126,6 +127,11 @@ class FeatureSource:
         return cls(
             **{**fields, **triples, "places": None if places is None else Places.from_dict(places)}
         )
+
+    @property
+    def by_sign(self) -> bool:
+        """Whether the layer is taken by sign (:func:`deepff.features.probe.by_sign`)."""
+        return self.layer.endswith(f":{SIGNS}")
 
     def runs_in_amp(self, device: torch.device) -> bool:
         """Whether to run in mixed precision there: where it was used, and the device has it."""

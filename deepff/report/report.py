@@ -270,7 +270,8 @@ def _page(
         ],
         galleries=galleries,
         drawings=_drawings(result),
-        separation_warning=result.separation is not None and separation_warning(result.separation),
+        separation_warning=result.separation is not None
+        and separation_warning(result.separation, result.sources[-1].by_sign),
         methods_in_words=METHODS_IN_WORDS,
         has_object=result.object is not None,
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),

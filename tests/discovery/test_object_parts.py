@@ -255,7 +255,8 @@ def test_layers_of_parts(model, name, channels):
 
 
 def test_sets_without_separation_fill_the_frame():
-    assert fills_frame(0.08) and not fills_frame(0.19)
+    assert fills_frame(0.08) and not fills_frame(0.12)
+    assert fills_frame(0.15, by_sign=True) and not fills_frame(0.16, by_sign=True)
 
 
 def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
