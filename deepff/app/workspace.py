@@ -129,17 +129,17 @@ class Workspace:
         try:
             backbone = load_backbone(device=device)
 
-            self.stage = "Looking at the images"
-
             def tell(stage: str, done: int, total: int) -> None:
                 if stage == "network":
                     self.done = done
-                    self.stage = "Factorizing" if done == total else "Looking at the images"
+                    if done == total:
+                        self.stage = "Factorizing"
 
+            self.stage = "Looking at the images"
             with listening(tell):
                 result = discover(images, counts, model=backbone)
-            self.stage, self.done = "Looking for the object", 0
-            result.object = find_object(result, model=backbone)
+                self.stage, self.done = "Looking for the object", 0
+                result.object = find_object(result, model=backbone)
             self.stage, self.total = "Writing the result", 0
             result.save(self.folder)
             self.open()
