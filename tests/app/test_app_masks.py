@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -207,12 +208,11 @@ def test_suggested_names_are_there_at_the_start_and_agreed_with_at_once(tmp_path
 
 def test_a_file_of_the_first_format_is_read_as_before(tmp_path: Path) -> None:
     result = planted(tmp_path)
-    from deepff.app.label_file import _first_digest
-
+    run = sha256("\n".join(NAMES).encode() + b"\n3\n" + torch.eye(3).numpy().tobytes())
     settings = {"k": 3, "threshold": "otsu", "value": 75.0, "refine": "none"}
     content = {
         "deepff labels": 1,
-        "run": _first_digest(result),
+        "run": run.hexdigest(),
         "revision": 2,
         "settings": settings,
         "factors": [{"k": 3, "factor": 1, "name": "ear", "keep": True}],
