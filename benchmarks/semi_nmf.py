@@ -18,6 +18,7 @@ import os
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
@@ -82,7 +83,9 @@ def sparse_semi_nmf(share: float) -> Fit:
 
     def fit(A: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
         penalty = share * float(A.norm(dim=1).mean())
-        W = SemiNMF(k, random_state=seed, max_iter=1).fit(A).components_
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is to stop early
+            W = SemiNMF(k, random_state=seed, max_iter=1).fit(A).components_
         H = torch.zeros(k, len(A))
         for _ in range(60):
             sweep(H[None], (W @ A.T - penalty)[None], (W @ W.T)[None], 4)
