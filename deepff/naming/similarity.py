@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -14,6 +16,7 @@ from deepff.naming.network import opened_layer
 from deepff.options import SimilarBy, chosen
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
+from deepff.results.sampling import WHOLE
 from deepff.results.similarity import Similarity
 
 
@@ -56,17 +59,28 @@ def similar(
         found = run.factorization(k)
         norms = found.components.norm(dim=1)
         rows = [own * norms for own in image_coefficients(found)]
-        records = found.heatmaps.grids
+        grids, extents = found.heatmaps.grids, found.heatmaps.extents
     else:
         activations = _activations(run)
-        rows, records = activations.image_rows, [i.grid for i in activations.images]
-    h, w = records[index]
-    wanted = rows[index][int(y * h / height) * w + int(x * w / width)].float()
+        rows = activations.image_rows
+        grids = [image.grid for image in activations.images]
+        extents = [image.extent for image in activations.images]
+    vertical, horizontal = extents[index] or WHOLE
+    row = _cell(y / height, grids[index][0], vertical)
+    column = _cell(x / width, grids[index][1], horizontal)
+    wanted = rows[index][row * grids[index][1] + column].float()
     cosines = [_cosines(own, wanted) for own in rows]
-    maps = HeatMaps(torch.cat(cosines)[:, None], records, run.image_sizes, torch.ones(1))
+    one = torch.ones(1)
+    maps = HeatMaps(torch.cat(cosines)[:, None], grids, run.image_sizes, one, extents)
     largest = torch.stack([own.max() for own in cosines])
     order = largest.argsort(descending=True, stable=True).tolist()
     return Similarity(index, (x, y), maps, tuple(order), run)
+
+
+def _cell(place: float, n_cells: int, ends: tuple[float, float]) -> int:
+    """The cell that looks nearest to a place along a side, both in shares of it."""
+    first, last = ends
+    return min(max(0, math.floor((place - first) / (last - first) * n_cells)), n_cells - 1)
 
 
 def _index(run: Run, image: int | str) -> int:

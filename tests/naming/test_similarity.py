@@ -48,6 +48,18 @@ def test_cosines_of_colors(stripes, by):
     assert found.strongest == (0, 1, 2)
 
 
+def test_a_place_is_that_of_the_cell_that_looks_there(stripes):
+    """Of a grid that lies on the right three quarters of the image, cell 0 begins at x = 4."""
+    extent = ((0.0, 1.0), (0.25, 1.0))
+    stripes.activations = replace(
+        stripes.activations, images=[replace(i, extent=extent) for i in stripes.activations.images]
+    )
+    for x, red in ((1, 1.0), (9, 1.0), (11, 0.0)):  # the middle of the grid is at x = 10
+        found = stripes.similar(0, (x, 4))
+        assert float(found.heatmaps.grid(0)[0, 0, 0]) == pytest.approx(red, abs=2e-3)
+        assert found.heatmaps.extents == [extent] * 3
+
+
 def test_a_place_on_an_elephant_is_most_like_places_on_elephants(data_root: Path):
     truth = load_icoseg(data_root / "icoseg", groups=["021"])[0].images[::4]
     result = deepff.discover([t.image.path for t in truth], 2, size=336)
