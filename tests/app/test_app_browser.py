@@ -137,6 +137,23 @@ def mend_one(page: playwright.Page, before: int) -> None:
     expect(page.locator("#mend-view")).to_have_count(0)
 
 
+def without_suggestions(page: playwright.Page, k: int) -> int:
+    """Leave the factors as if the network said nothing of them; gives the revision after that."""
+    head = page.locator(".dff-head")
+    number = int(str(head.get_attribute("data-revision")))
+    for factor in range(k):
+        if page.get_by_label(f"Name of factor {factor}", exact=True).input_value():
+            name_factor(page, factor, "")
+            number += 1
+            revision(page, number)
+        keep = page.get_by_role("switch", name=f"Keep factor {factor}")
+        if keep.get_attribute("aria-checked") == "false":
+            keep.click()
+            number += 1
+            revision(page, number)
+    return number
+
+
 def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     browser: playwright.Browser, photos: Path, start: Start, tmp_path: Path
 ) -> None:
@@ -149,6 +166,7 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
 
     page.get_by_label("the factors").click()
     revision(page, 1)
+    base = without_suggestions(page, 4) - 1
 
     # Two names typed one after the other, as quickly as one types.
     page.get_by_label("Name of factor 0").click()
@@ -157,14 +175,14 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     page.keyboard.press("Tab")
     page.keyboard.type("legs")
     page.keyboard.press("Enter")
-    revision(page, 3)
+    revision(page, base + 3)
     assert page.get_by_label("Name of factor 0").input_value() == "Körper <b>"
     assert page.get_by_label("Name of factor 1").input_value() == "legs"
 
     suggested = page.locator("#name-suggestions option").evaluate_all(
         "all => all.map(o => o.value)"
     )
-    assert suggested == ["Körper <b>", "legs"]
+    assert {"Körper <b>", "legs"} <= {*suggested}
     name_factor(page, 2, "legs")
     expect(page.get_by_text("one class with factor 1")).to_be_visible()
     for card in page.locator(".dff-card").all():
@@ -174,7 +192,7 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     assert colors[1] == colors[2] != colors[0]
 
     page.get_by_role("switch", name="Keep factor 3").click()
-    revision(page, 5)
+    revision(page, base + 5)
     expect(page.locator(".dff-chip", has_text="factor 3")).to_have_count(0)
 
     # The keyboard: the second image's factor 0 is dropped, it is accepted, the third skipped.
@@ -183,35 +201,35 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     dropped_in = card.locator(".dff-name").inner_text()
     picture = card.locator("img").get_attribute("src")
     page.keyboard.press("0")
-    revision(page, 6)
+    revision(page, base + 6)
     expect(card.locator(".dff-chip.dropped")).to_have_text("Körper <b>")
     assert card.locator("img").get_attribute("src") != picture
     page.keyboard.press("a")
-    revision(page, 7)
+    revision(page, base + 7)
     expect(page.locator(".dff-card.accepted .dff-name")).to_have_text(dropped_in)
     skipped = card.locator(".dff-name").inner_text()
     assert skipped != dropped_in
     page.keyboard.press("s")
-    revision(page, 8)
+    revision(page, base + 8)
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 1 skipped · 10 to look at")
     page.keyboard.press("u")
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 0 skipped · 11 to look at")
     page.keyboard.press("s")
-    revision(page, 10)
+    revision(page, base + 10)
 
     accepted = str(page.locator(".dff-card.accepted img").get_attribute("src"))
     first = page.locator(".dff-card img").first
     picture = first.get_attribute("src")
     page.locator("#value input[type=number]").fill("85")
     page.locator("#value input[type=number]").press("Enter")
-    revision(page, 11)
+    revision(page, base + 11)
     expect(first).not_to_have_attribute("src", str(picture))
     # What was accepted stays as it was, and says so.
     expect(page.locator(".dff-card.accepted img")).to_have_attribute("src", accepted)
     expect(page.locator(".dff-card.accepted .dff-differs")).to_contain_text("what you accepted")
     expect(page.locator("#busy")).to_be_hidden()
 
-    mend_one(page, 11)
+    mend_one(page, base + 11)
     # Nothing of a file's name is taken for HTML or for a template.
     page.get_by_role("spinbutton", name="Page").fill("3")
     page.get_by_role("spinbutton", name="Page").press("Enter")
@@ -257,12 +275,12 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     other = open_page(browser, url, asked)
     expect(other.get_by_label("Name of factor 1")).to_have_value("legs")
     name_factor(other, 3, "ground")
-    revision(other, 16)
+    revision(other, base + 16)
     name_factor(page, 3, "grass")
     expect(page.locator("#notice")).to_contain_text("changed in another tab")
     expect(page.get_by_label("Name of factor 3")).to_have_value("ground")
     name_factor(page, 3, "grass")
-    revision(page, 17)
+    revision(page, base + 17)
     expect(page.locator("#notice")).to_be_hidden()
 
     process.send_signal(signal.SIGKILL)
@@ -271,7 +289,7 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     other.close()
     _, url = start(*arguments)
     page = open_page(browser, url, asked)
-    revision(page, 17)
+    revision(page, base + 17)
     for factor, name in enumerate(["Körper <b>", "legs", "legs", "grass"]):
         expect(page.get_by_label(f"Name of factor {factor}")).to_have_value(name)
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 1 skipped · 10 to look at")
@@ -290,5 +308,5 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     ]
     assert len(asked) > 20
     assert foreign == []
-    assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == 17
+    assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == base + 17
     assert len(load(out).names) == 12
