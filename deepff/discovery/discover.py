@@ -358,6 +358,8 @@ def _layers(layer_map: LayerMap, layer: str | Sequence[str] | None, plan: _Plan)
         layers = [layer_map.resolve(layer)]
     else:
         layers = [layer_map.resolve(name) for name in layer]
+        if len({x.path for x in layers}) < len(layers):
+            raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
     return weighable(layers) if plan.is_fused or plan.weighting == ChannelWeights.BORDER else layers
 
 

@@ -280,7 +280,8 @@ def start_sample(
 ) -> Sample | None:
     """The rows that a fit of k factors starts on, as the memory allows; None if all are zero."""
     bound = rows.memory // (_SAMPLE_SHARE * 4 * rows.n_channels)
-    n_draws = min(SAMPLE_ROWS, max(bound, _ROWS_A_FACTOR * k))
+    # Some rows more or less than asked for are drawn.
+    n_draws = min(SAMPLE_ROWS, max(bound * 49 // 50, _ROWS_A_FACTOR * k))
     n_whole = min(WHOLE_ENTRIES // rows.n_channels, bound)
     sample = draw(rows, lengths, n_draws, n_whole, generator)
     if n_draws < SAMPLE_ROWS and sample is not None and not sample.is_whole:

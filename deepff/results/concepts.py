@@ -42,6 +42,8 @@ class ConceptBank:
         As of :class:`deepff.results.result.Result`.
     classifiers : dict of int to PixelClassifier
         By k, where the set's regions taught one; all of the same sources.
+    classes : dict of int to FactorClasses
+        By k, what the network takes the factors for, where that is known.
 
     Examples
     --------
@@ -51,8 +53,6 @@ class ConceptBank:
     >>> {k: tuple(W.shape) for k, W in bank.components.items()}
     {2: (2, 1280), 3: (3, 1280)}
     >>> bank.save("concepts.safetensors")
-    classes : dict of int to FactorClasses
-        By k, what the network takes the factors for, where that is known.
     """
 
     components: dict[int, Tensor]

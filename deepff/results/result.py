@@ -39,7 +39,7 @@ class Result(Run):
     >>> from skimage import data
     >>> result = deepff.discover([data.chelsea(), data.astronaut()], n_components=2, size=224)
     >>> result.plot(images=[0], factors=[1]).size  # a picture
-    (480, 412)
+    (480, 446)
     >>> for regions in result.regions(threshold="otsu-image"):
     ...     print(regions.names, tuple(regions.masks.shape), tuple(regions.labels.shape))
     ('factor 0', 'factor 1') (2, 300, 451) (300, 451)

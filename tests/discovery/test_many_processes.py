@@ -73,7 +73,8 @@ def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks, n_i
         other = shared.factorizations[k]
         assert other.relative_error == pytest.approx(found.relative_error, abs=1e-4)
         scale = found.heatmaps.scale
-        assert ((other.coefficients - found.coefficients).abs() / scale).max() < 1e-4
+        # Sums in another order, over the iterations of a fit.
+        assert ((other.coefficients - found.coefficients).abs() / scale).max() < 5e-4
         torch.testing.assert_close(other.components, found.components, atol=1e-4, rtol=0)
         if found.classified is not None:
             # What it was taught by differs by rounding.
