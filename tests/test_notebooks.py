@@ -33,10 +33,11 @@ def test_a_notebook_shows_what_it_is_kept_with(
 
 def shown(cell: Any) -> tuple[list[str], list[float]]:
     """The text that a cell printed or gave, without its numbers, and these."""
-    outputs = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
-    texts = [
-        TIMES.sub("", output.get("text") or output.data.get("text/plain", "")) for output in outputs
-    ]
+    outputs = cell.get("outputs", ())
+    # How what is printed is cut into messages depends on the moment.
+    printed = "".join(output.text for output in outputs if output.get("name") == "stdout")
+    given = [output.data.get("text/plain", "") for output in outputs if "data" in output]
+    texts = [TIMES.sub("", text) for text in (printed, *given)]
     return [NUMBER.sub("#", text) for text in texts], [
         float(number) for text in texts for number in NUMBER.findall(text)
     ]
