@@ -1,7 +1,10 @@
 """Fixtures shared by all tests."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -36,3 +39,19 @@ def cats_filling_the_frame(data_root: Path, tmp_path: Path) -> tuple[list[Path],
             inside = image.crop((left + x, top + y, right - x, bottom - y))
             inside.save(folder / f"{item.image.path.stem}.png")
     return [item.image.path for item in photos], folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium; without it a test skips, except in CI."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        message = "no chromium; scripts/test installs it"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

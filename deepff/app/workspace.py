@@ -1,8 +1,9 @@
 """The result under work, which is there already or is being made."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -107,7 +108,7 @@ class Workspace:
     def _extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
         from deepff.discovery.extend import extend
 
-        try:
+        with self._telling_errors():
             upgrade(self.folder, result)
             try:
                 extend(result, images, device=device).save(self.folder)
@@ -115,18 +116,13 @@ class Workspace:
                 # What is there can be labelled all the same.
                 self.notice = f"{len(images)} new images were not taken in: {error}"
             self.open()
-        except (InputError, OSError) as error:
-            self.error = str(error)
-        except BaseException:
-            self.error = "the run failed; the terminal says why"
-            raise
 
     def _discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         from deepff.discovery.discover import discover
         from deepff.discovery.find_object import find_object
         from deepff.features.loading import load_backbone
 
-        try:
+        with self._telling_errors():
             backbone = load_backbone(device=device)
 
             def tell(stage: str, done: int, total: int) -> None:
@@ -143,6 +139,12 @@ class Workspace:
             self.stage, self.total = "Writing the result", 0
             result.save(self.folder)
             self.open()
+
+    @contextmanager
+    def _telling_errors(self) -> Iterator[None]:
+        """What goes wrong in the background is why there will be no result."""
+        try:
+            yield
         except (InputError, OSError) as error:
             self.error = str(error)
         except BaseException:

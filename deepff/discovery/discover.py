@@ -37,7 +37,7 @@ from deepff.factorization.blocks import RowBlocks
 from deepff.features.activations import Activations
 from deepff.features.extraction import extract_layers
 from deepff.features.later import OpenLayer
-from deepff.features.layers import Layer, LayerMap, map_layers
+from deepff.features.layers import Layer, LayerMap, check_named_once, map_layers
 from deepff.features.pixel_layers import pixel_layers
 from deepff.features.placing import place
 from deepff.features.shares import own_share
@@ -358,8 +358,7 @@ def _layers(layer_map: LayerMap, layer: str | Sequence[str] | None, plan: _Plan)
         layers = [layer_map.resolve(layer)]
     else:
         layers = [layer_map.resolve(name) for name in layer]
-        if len({x.path for x in layers}) < len(layers):
-            raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
+        check_named_once(layers)
     return weighable(layers) if plan.is_fused or plan.weighting == ChannelWeights.BORDER else layers
 
 

@@ -22,7 +22,7 @@ from deepff.features.batches import (
 )
 from deepff.features.cache import ActivationCache
 from deepff.features.engines import chosen_engine, torch_forward
-from deepff.features.layers import Layer
+from deepff.features.layers import Layer, check_named_once
 from deepff.features.openvino_engine import Forward
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
@@ -143,8 +143,7 @@ def extract_layers(
         raise InputError(f"the batch size must be 1 or more, not {batch_size}")
     if amp and backbone.device.type != "cuda":
         raise InputError(f"mixed precision needs a CUDA device; this run is on {backbone.device}")
-    if len({layer.path for layer in layers}) < len(layers):
-        raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
+    check_named_once(layers)
     coarsest_stride = max(layer.stride for layer in layers)
     planned, reasons = plan(
         files,

@@ -249,6 +249,12 @@ def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
     return map_layers(backbone, size).layers
 
 
+def check_named_once(layers: Sequence[Layer]) -> None:
+    """Raise InputError where two of the layers are one."""
+    if len({layer.path for layer in layers}) < len(layers):
+        raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
+
+
 def resolve_layer(backbone: Backbone, layer: str | None = None, size: int = SIZE) -> Layer:
     """Find a layer by the paper's name, by its module path, or the network's default.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from planted import NAMES, planted
+from workspaces import opened_workspace
 
 from deepff.app.actions import STALE, act, choose, opened, select
 from deepff.app.export_actions import Asked, measure, write
@@ -13,14 +14,6 @@ from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.export.formats import CONTENTS, FORMATS
 from deepff.options import ExportOptions
-from deepff.results.result import Result
-
-
-def opened_workspace(result: Result, folder: Path) -> Workspace:
-    result.save(folder)
-    workspace = Workspace(folder)
-    workspace.open()
-    return workspace
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The app in a browser: the whole job on twelve photographs, as a person would do it."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -24,20 +23,6 @@ GROUP = "021 Elephants-safari June 2008-timd2000"
 EVIL = '<img src=x onerror="document.title=1">.jpg'
 expect = playwright.expect
 expect.set_options(timeout=20_000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        message = "no chromium; scripts/test installs it"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from planted import NAMES, planted, result_of
+from workspaces import opened_workspace
 
 from deepff.app.actions import act, choose, opened
 from deepff.app.edits import agree, name_factor, undo
@@ -19,20 +20,12 @@ from deepff.app.masks import chosen_images, kept_mask
 from deepff.app.view import CHANGED, DOUBT, EMPTY, NAME, View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
-from deepff.results.result import Result
-
-
-def workspace_of(result: Result, folder: Path) -> Workspace:
-    result.save(folder)
-    workspace = Workspace(folder)
-    workspace.open()
-    return workspace
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     """Factor 0 is on in the left 3 of 8 columns of 6 rows, 1 and 2 in the right 3, half each."""
-    return workspace_of(planted(tmp_path), tmp_path / "result")
+    return opened_workspace(planted(tmp_path), tmp_path / "result")
 
 
 def index_of(name: str) -> str:
@@ -147,7 +140,7 @@ def test_a_class_dropped_in_an_accepted_image_leaves_its_pixels_to_nobody(
 def test_an_image_has_a_threshold_of_its_own(tmp_path: Path) -> None:
     maps = torch.full((2, 1, 4, 8), 0.4)
     maps[:, 0, :, :2] = 1
-    workspace = workspace_of(result_of(maps, NAMES[:2], tmp_path), tmp_path / "result")
+    workspace = opened_workspace(result_of(maps, NAMES[:2], tmp_path), tmp_path / "result")
     view = View()
     for name in NAMES[:2]:
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -243,7 +236,9 @@ def test_filters_orders_and_search(tmp_path: Path) -> None:
     maps[0, 0, :, :4] = 1.0
     maps[2, 1] = 0.5
     maps[2, 1, 0, 0] = 1.0
-    workspace = workspace_of(result_of(maps, ["a.png", "b.png", "c.png"], tmp_path), tmp_path / "r")
+    workspace = opened_workspace(
+        result_of(maps, ["a.png", "b.png", "c.png"], tmp_path), tmp_path / "r"
+    )
     for name in "abc":
         Image.new("RGB", (8, 4)).save(tmp_path / f"{name}.png")
     view = View()

@@ -1,8 +1,5 @@
 """What the report says of factors: names, importance, crops, colours over k; and in a browser."""
 
-import os
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,21 +137,6 @@ def test_a_set_with_little_in_common_is_told_so(tmp_path: Path) -> None:
     page = (tmp_path / "out/report.html").read_text()
     assert "explains 8 % of the activations: the set has little in common" in page
     assert "The factors have no names: the weights are &lt;random&gt;." in page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        message = "no chromium; scripts/test installs it"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def test_images_are_found_ordered_and_asked_for_similar_places(browser, tmp_path: Path) -> None:

@@ -1,0 +1,13 @@
+"""Results that are open for labelling."""
+
+from pathlib import Path
+
+from deepff.app.workspace import Workspace
+from deepff.results.result import Result
+
+
+def opened_workspace(result: Result, folder: Path) -> Workspace:
+    result.save(folder)
+    workspace = Workspace(folder)
+    workspace.open()
+    return workspace
