@@ -5,14 +5,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from torch import Tensor
-from torch.nn import functional
 
-from deepff.discovery.set_photos import SetPhotos
 from deepff.features.activations import Activations
 from deepff.features.pixel_layers import cell_layer
 from deepff.features.source import FeatureSource
 from deepff.options import Threshold
-from deepff.regions.dense_crf import refined_by_kernels
+from deepff.regions.dense_crf import CrfKernels, refined_by_kernels
 from deepff.regions.guided_crf import refined_masks, without_holes
 from deepff.regions.parts import refined_parts
 from deepff.regions.pixel_classifier import (
@@ -21,16 +19,15 @@ from deepff.regions.pixel_classifier import (
     fit_pixel_classifier,
     sample_cells,
 )
-from deepff.regions.refine import refined_densely
+from deepff.regions.refine import photo_kernels, refined_densely
 from deepff.regions.thresholds import thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.distributed import rows_before
 from deepff.runtime.progress import track
 
-# Pixels. Once it is taught, a quarter of the time is enough: cells of stride 8 need no finer masks.
-# The first masks do: the object's IoU on the worst of twelve iCoseg groups fell by 0.013.
-_TEACHING_SIZE = 128
+# Mean-field iterations once it is taught, fewer than for masks that are shown.
+_TEACHING_ITERATIONS = 3
 
 # Rounds of teaching.
 _OBJECT_ROUNDS, _PART_ROUNDS = 3, 2
@@ -49,14 +46,12 @@ class Cells:
         Of the layers of :func:`deepff.features.pixel_layers.pixel_layers`, of this rank's images.
     sample : CellSample
         Those that are fitted.
-    photos : SetPhotos
     progress : bool
         Show progress on standard error.
     """
 
     activations: Sequence[Activations]
     sample: CellSample
-    photos: SetPhotos
     progress: bool
 
     @classmethod
@@ -67,9 +62,12 @@ class Cells:
         progress: bool = False,
     ) -> "Cells":
         """The cells of activations that come from `sources`."""
-        images = activations[cell_layer(sources)].images
-        photos = SetPhotos(images, activations[0].blocks[0].device)
-        return cls(activations, sample_cells(activations, sources), photos, progress)
+        return cls(activations, sample_cells(activations, sources), progress)
+
+    def kernels(self, index: int) -> CrfKernels:
+        """The dense CRF's, of an image of this rank."""
+        layer = self.activations[cell_layer(self.sample.sources)]
+        return photo_kernels(layer.images[index], layer.blocks[0].device)
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def classify_parts(
 
     def lesson(shares: HeatMaps) -> _Lesson:
         def first(index: int) -> Tensor:
-            kernels = cells.photos.kernels(index)
+            kernels = cells.kernels(index)
             if object_labels is None:
                 return refined_by_kernels(kernels, shares.covering(index)[None])[0]
             return refined_parts(kernels, object_labels(index), shares.covering(index))
@@ -152,7 +150,7 @@ def _object_lesson(found: Factorization, cells: Cells) -> _Lesson:
     heatmaps = found.heatmaps
 
     def first(index: int) -> Tensor:
-        kernels = cells.photos.kernels(index)
+        kernels = cells.kernels(index)
         maps = heatmaps.normalized(before + index, kernels.shape)
         limit = thresholds([maps], Threshold.OTSU)[0]
         return without_holes(refined_densely(kernels, maps[None], limit)[0])
@@ -168,10 +166,9 @@ def _classified(found: Factorization, lesson: _Lesson, cells: Cells) -> Factoriz
             if last is None:
                 probabilities = lesson.first(index)
             else:
-                small = classes_by_kernels(cells.photos.kernels(index, _TEACHING_SIZE), last)
-                shape = cells.photos.shape(index)
-                large = functional.interpolate(small[None], shape, mode="bilinear")[0]
-                probabilities = without_holes(large)
+                kernels = cells.kernels(index)
+                refined = classes_by_kernels(kernels, last, _TEACHING_ITERATIONS)
+                probabilities = without_holes(refined)
             advance(1)
             return refined_masks(probabilities).float()
 

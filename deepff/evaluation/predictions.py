@@ -25,10 +25,9 @@ from deepff.features.layers import Layer
 from deepff.features.placing import place
 from deepff.features.source import FeatureSource
 from deepff.options import Threshold
-from deepff.regions.dense_crf import DENSE_CRF_SIZE, crf_kernels
 from deepff.regions.guided_crf import guided_crf, refined_masks, without_holes
 from deepff.regions.pixel_classifier import classes_by_kernels
-from deepff.regions.refine import photo_of, refined_densely
+from deepff.regions.refine import photo_kernels, refined_densely
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
@@ -252,7 +251,7 @@ def contrast_masks(
         if not crf:
             return own
         size = images[index].size
-        kernels = crf_kernels(photo_of(images[index], DENSE_CRF_SIZE)[None].to(limits.device))
+        kernels = photo_kernels(images[index], limits.device)
 
         def finished(probabilities: Tensor) -> Tensor:
             full = functional.interpolate(probabilities, size, mode="bilinear")[0]

@@ -1,8 +1,9 @@
 """Sharper maps: the fully connected CRF with colour edges of Krähenbühl & Koltun, in PyTorch."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -12,8 +13,12 @@ from torch.nn import functional
 from deepff.errors import InputError
 from deepff.regions.guided_crf import as_image_batch, at_working_size, with_background
 from deepff.regions.lattice import PermutohedralLattice
+from deepff.runtime.kept import Kept
 
 DENSE_CRF_SIZE = 256  # pixels
+
+# Bytes of kernels that are kept: of 100 images at the full size.
+_MOST_KEPT = 3 * 2**27
 
 # What is too small to change a sum of probabilities in single precision.
 _NEGLIGIBLE = 1e-20
@@ -137,9 +142,9 @@ class NormalizedKernel:
         return weight * self.root * self.of_root
 
 
-def normalized_kernel(kernel: Kernel, images: Tensor) -> NormalizedKernel:
-    """A kernel normalised for images of a shape, (B, 3, H, W)."""
-    root = kernel(torch.ones_like(images[:, :1])).rsqrt()
+def normalized_kernel(kernel: Kernel, ones: Tensor) -> NormalizedKernel:
+    """A kernel normalised, by a label (B, 1, H, W) that is 1 everywhere."""
+    root = kernel(ones).rsqrt()
     return NormalizedKernel(kernel, root, kernel(root))
 
 
@@ -154,13 +159,16 @@ class CrfKernels:
     smoothness, bilateral : NormalizedKernel
         K₁ and K₂ of :func:`dense_crf`.
     n_bytes : int
-        What they take in memory.
+        What they take in memory, beside what all images of a shape share.
     """
 
     shape: tuple[int, int]
     smoothness: NormalizedKernel
     bilateral: NormalizedKernel
     n_bytes: int
+
+
+_KEPT: Kept[CrfKernels] = Kept(_MOST_KEPT)
 
 
 def crf_kernels(
@@ -171,16 +179,38 @@ def crf_kernels(
     color_sigma: float = 13.0,
     size: int = DENSE_CRF_SIZE,
 ) -> CrfKernels:
-    """The kernels of images (B, 3, H, W) in [0, 1]; parameters and errors as :func:`dense_crf`."""
+    """The kernels of images (B, 3, H, W) in [0, 1]; parameters and errors as :func:`dense_crf`.
+
+    Those of the last hundred images are kept, as several steps ask for the same.
+    """
     if not all(sigma > 0 for sigma in (smoothness_sigma, position_sigma, color_sigma)):
         raise InputError("each standard deviation of a dense CRF must be above 0")
     guide, _ = at_working_size(images, images, size)
-    height, width = guide.shape[-2:]
-    smoothness = normalized_kernel(smoothness_kernel(guide, smoothness_sigma), guide)
-    lattice = bilateral_lattice(guide, position_sigma * max(height, width), color_sigma)
-    bilateral = normalized_kernel(partial(_filtered, lattice), guide)
-    n_bytes = lattice.n_bytes + 4 * 4 * guide[:, 0].numel()
-    return CrfKernels((height, width), smoothness, bilateral, n_bytes)
+    sigmas = (smoothness_sigma, position_sigma * max(guide.shape[-2:]), color_sigma)
+    pixels = guide.cpu().numpy()
+    key = (hashlib.sha256(pixels.tobytes()).digest(), pixels.shape, guide.device, sigmas)
+    return _KEPT.get(key, lambda: _kernels(guide, *sigmas))
+
+
+def _kernels(
+    guide: Tensor, smoothness_sigma: float, position_sigma: float, color_sigma: float
+) -> CrfKernels:
+    """Of images at the size that is worked at, and distances in their pixels."""
+    shape = (guide.shape[-2], guide.shape[-1])
+    lattice = bilateral_lattice(guide, position_sigma, color_sigma)
+    ones = torch.ones_like(guide[:, :1])
+    bilateral = normalized_kernel(partial(_filtered, lattice), ones)
+    n_bytes = lattice.n_bytes + 2 * ones.nbytes
+    smoothness = _normalized_smoothness(shape, smoothness_sigma, guide.device, guide.dtype)
+    return CrfKernels(shape, smoothness, bilateral, n_bytes)
+
+
+@lru_cache(maxsize=16)
+def _normalized_smoothness(
+    shape: tuple[int, int], sigma: float, device: torch.device, dtype: torch.dtype
+) -> NormalizedKernel:
+    ones = torch.ones(1, 1, *shape, device=device, dtype=dtype)
+    return normalized_kernel(smoothness_kernel(ones, sigma), ones)
 
 
 def refined_by_kernels(
@@ -272,7 +302,9 @@ def smoothness_kernel(images: Tensor, sigma: float) -> Kernel:
     return lambda labels: rows @ labels @ columns
 
 
-def bilateral_kernel(images: Tensor, position_sigma: float, color_sigma: float) -> Kernel:
+def bilateral_lattice(
+    images: Tensor, position_sigma: float, color_sigma: float
+) -> PermutohedralLattice:
     """exp(−|xᵢ − xⱼ|² / 2σₓ² − |cᵢ − cⱼ|² / 2σ_c²) of positions x and colours c, up to a factor.
 
     Parameters
@@ -284,13 +316,6 @@ def bilateral_kernel(images: Tensor, position_sigma: float, color_sigma: float) 
     color_sigma : float
         In steps of 255.
     """
-    return partial(_filtered, bilateral_lattice(images, position_sigma, color_sigma))
-
-
-def bilateral_lattice(
-    images: Tensor, position_sigma: float, color_sigma: float
-) -> PermutohedralLattice:
-    """The lattice of :func:`bilateral_kernel`."""
     n_images, _, height, width = images.shape
     y = torch.arange(height, device=images.device) / position_sigma
     x = torch.arange(width, device=images.device) / position_sigma

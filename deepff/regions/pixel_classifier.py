@@ -176,10 +176,11 @@ def classes_kernels(images: Tensor, size: int) -> CrfKernels:
     return crf_kernels(images, smoothness_sigma=2 * size / DENSE_CRF_SIZE, size=size)
 
 
-def classes_by_kernels(kernels: CrfKernels, probabilities: Tensor) -> Tensor:
+def classes_by_kernels(kernels: CrfKernels, probabilities: Tensor, n_iter: int = 5) -> Tensor:
     """:func:`refined_classes` by kernels that serve several maps: (k, *kernels.shape)."""
     weight = 8.0 if len(probabilities) == 1 else 5.0
-    return refined_by_kernels(kernels, probabilities[None], bilateral_weight=weight)[0]
+    found = refined_by_kernels(kernels, probabilities[None], bilateral_weight=weight, n_iter=n_iter)
+    return found[0]
 
 
 def label_confidence(shares: Tensor) -> Tensor:

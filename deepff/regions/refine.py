@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -147,6 +148,17 @@ def photo_of(image: ImageRecord, size: int) -> Tensor:
             f"now has {own_size}" + ("" if image.path is None else f": {image.path}")
         )
     return photo.float() / 255
+
+
+def photo_kernels(image: ImageRecord, device: torch.device) -> CrfKernels:
+    """The dense CRF's kernels of an image of the set, worked out on a device.
+
+    Raises
+    ------
+    InputError
+        As :func:`photo_of`.
+    """
+    return crf_kernels(photo_of(image, DENSE_CRF_SIZE)[None].to(device))
 
 
 def _read_photo(image: ImageRecord, size: int) -> tuple[tuple[int, int], Tensor]:

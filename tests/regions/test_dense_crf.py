@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.regions.dense_crf import (
-    bilateral_kernel,
+    bilateral_lattice,
     crf_kernels,
     dense_crf,
     mean_field,
@@ -112,7 +112,7 @@ def test_mean_field_with_an_exact_bilateral_kernel_is_the_brute_force_one() -> N
     def kernel(labels: torch.Tensor) -> torch.Tensor:
         return (labels.flatten(2) @ matrix).view_as(labels)
 
-    normalized = normalized_kernel(kernel, torch.from_numpy(image)[None])
+    normalized = normalized_kernel(kernel, torch.ones(1, 1, *image.shape[1:], dtype=torch.float64))
     found = mean_field(torch.from_numpy(unary)[None], [(5.0, normalized)], n_iter=5)[0]
     expected = exact_mean_field(image, unary, [(5.0, sigmas)], n_iter=5)
     np.testing.assert_allclose(found, expected, atol=1e-9)
@@ -145,7 +145,7 @@ def test_the_bilateral_kernel_does_not_mix_the_images_of_a_batch() -> None:
     images[1] = images[0]
     labels = torch.zeros(2, 1, 12, 16)
     labels[0, 0, 5, 5] = 1
-    filtered = bilateral_kernel(images, 3.0, 60.0)(labels)
+    filtered = bilateral_lattice(images, 3.0, 60.0).filter(labels.flatten(2))
     assert float(filtered[0].max()) > 0
     assert float(filtered[1].abs().max()) == 0
 
@@ -334,3 +334,23 @@ def test_it_agrees_with_pydensecrf(data_root: Path, k: int) -> None:
     # pydensecrf approximates the smoothness kernel as well, which is exact here
     assert np.abs(found - expected).mean() < 2e-3
     assert ((found >= 0.5) == (expected >= 0.5)).mean() > 0.998
+
+
+def test_kernels_serve_all_that_asks_for_the_same_image() -> None:
+    generator = torch.Generator().manual_seed(0)
+    image, other = torch.rand(2, 1, 3, 30, 40, generator=generator)
+    kernels = crf_kernels(image)
+    assert crf_kernels(image.clone()) is kernels
+    for different in (
+        crf_kernels(other),
+        crf_kernels(image, size=20),
+        crf_kernels(image, color_sigma=20.0),
+        crf_kernels(image, position_sigma=0.2),
+        crf_kernels(image, smoothness_sigma=1.0),
+        crf_kernels(image.reshape(1, 3, 40, 30)),
+    ):
+        assert different is not kernels
+    maps = torch.rand(1, 3, 4, generator=generator)
+    expected = dense_crf(image[0], maps)
+    assert torch.equal(refined_by_kernels(kernels, maps[None])[0], expected)
+    assert crf_kernels(image, size=20).shape == (15, 20)
