@@ -27,6 +27,7 @@ from deepff.features.openvino_engine import Forward
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
 from deepff.images.sources import SetImage
+from deepff.runtime.allocator import freed_memory_kept
 from deepff.runtime.distributed import all_reduce_sum
 from deepff.runtime.memory import available_memory
 from deepff.runtime.progress import track
@@ -188,7 +189,8 @@ def extract_layers(
             forward = torch_forward(backbone, layers)
         dark: list[str] = []
         unreadable: dict[str, str] = {}
-        with track("network", sum(map(len, batches)), enabled=progress) as advance:
+        n_images = sum(map(len, batches))
+        with track("network", n_images, enabled=progress) as advance, freed_memory_kept():
             for batch, decoded in decode_ahead(batches, backbone.interpolation):
                 assert forward is not None
                 _run_batch(stores, backbone, layers, forward, amp, batch, decoded)
