@@ -83,7 +83,7 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
     suggested = workspace.store.suggested
     parts: Shown = {
         "head": page.header(workspace.folder, labels, result.names, view, notice),
-        "factors": page.factor_rows(labels, shares, suggested),
+        "factors": page.factor_rows(pictures, labels, shares, suggested),
         "settings": settings,
         "kept": view.kept(),
     }
@@ -93,7 +93,7 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
     if view.tab == "factors":
         parts["gallery"] = page.gallery(pictures, labels, view)
     parts["mend"] = page.mend(pictures, labels, view)
-    parts["overlay"] = page.overlay(workspace.masks, labels, view)
+    parts["overlay"] = page.overlay(workspace.masks, pictures, labels, view)
     return parts
 
 

@@ -9,7 +9,7 @@ from deepff.app import page
 from deepff.app.annotations import labelled_images, sample, write_archive
 from deepff.app.labels import ACCEPTED, SKIPPED
 from deepff.app.masks import chosen_images, labelled_maps
-from deepff.app.pictures import color_numbers, data_uris
+from deepff.app.pictures import data_uris
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import CONTENTS
@@ -121,7 +121,7 @@ def _preview(workspace: Workspace, names: list[str], image: AnnotatedImage, form
     instance = max(image.instances, key=lambda instance: instance.area)
     name = names[instance.region]
     index = workspace.result.names.index(image.name)
-    color = color_numbers(workspace.store.labels).get(name, instance.region)
+    color = workspace.pictures.color_numbers(workspace.store.labels).get(name, instance.region)
     [uri] = data_uris(lambda i: workspace.pictures.instance(i, color, instance), [index])
     files = sample(image, instance, names, format)
     return page.render("preview.html", name=name, image=image.name, picture=uri, files=files)

@@ -12,11 +12,9 @@ from deepff.app.masks import Masks
 from deepff.app.pictures import (
     MEND_SIDE,
     Pictures,
-    color_numbers,
     data_uris,
     mask_uri,
     merged,
-    merged_colors,
 )
 from deepff.app.view import (
     ALL,
@@ -70,11 +68,14 @@ def header(folder: Path, labels: Labels, names: Sequence[str], view: View, notic
 
 
 def factor_rows(
-    labels: Labels, shares: Sequence[float], suggested: Mapping[tuple[int, int], Factor]
+    pictures: Pictures,
+    labels: Labels,
+    shares: Sequence[float],
+    suggested: Mapping[tuple[int, int], Factor],
 ) -> str:
     """A row for each factor: colour, name, keep or background."""
     first = merged(labels)
-    colors = _hexadecimal(merged_colors(labels))
+    colors = _hexadecimal(pictures.merged_colors(labels))
     k = labels.settings.k
     held = {**suggested, **labels.factors}
     return render(
@@ -103,7 +104,7 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     page, indices = view.position // view.in_view, view.page
     draw = {"masks": pictures.masks, "heat maps": pictures.heat_maps, "photos": pictures.plain}
     uris = data_uris(lambda index: draw[view.look](labels, index), indices)
-    numbers = color_numbers(labels)
+    numbers = pictures.color_numbers(labels)
     colors = _hexadecimal(factor_colors(max(numbers.values(), default=0) + 1))
     changed = sum(
         label.status == ACCEPTED and labels.differs(name) for name, label in labels.images.items()
@@ -190,7 +191,7 @@ def mend(pictures: Pictures, labels: Labels, view: View) -> str:
         return ""
     index = pictures.result.names.index(view.mending)
     [uri] = data_uris(pictures.large, [index])
-    numbers = color_numbers(labels)
+    numbers = pictures.color_numbers(labels)
     colors = _hexadecimal(factor_colors(max(numbers.values(), default=0) + 1))
     label = labels.image(view.mending)
     return render(
@@ -205,7 +206,7 @@ def mend(pictures: Pictures, labels: Labels, view: View) -> str:
     )
 
 
-def overlay(masks: Masks, labels: Labels, view: View) -> str:
+def overlay(masks: Masks, pictures: Pictures, labels: Labels, view: View) -> str:
     """The mask of the image that is mended, to be laid over its photograph."""
     if not view.mending:
         return ""
@@ -213,7 +214,7 @@ def overlay(masks: Masks, labels: Labels, view: View) -> str:
         mask = masks.current(labels, view.mending)
     except InputError as error:
         return render("overlay.html", picture="", error=sentence(error))
-    numbers = color_numbers(labels)
+    numbers = pictures.color_numbers(labels)
     values = mask.renumbered([numbers[name] + 1 for name in mask.names])
     return render("overlay.html", picture=mask_uri(values, MEND_SIDE), error=None)
 
@@ -221,7 +222,7 @@ def overlay(masks: Masks, labels: Labels, view: View) -> str:
 def gallery(pictures: Pictures, labels: Labels, view: View) -> str:
     """Each factor alone, on the images where it is strongest."""
     k = labels.settings.k
-    colors = _hexadecimal(factor_colors(k))
+    colors = _hexadecimal(pictures.colors(k))
     return render(
         "gallery.html",
         factors=[

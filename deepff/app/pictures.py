@@ -15,6 +15,7 @@ from deepff.app.labels import OBJECT, Labels, Settings
 from deepff.app.masks import Finder, NamedMask, class_mask, factor_finder, kept_mask
 from deepff.app.overview import Overview, overview
 from deepff.app.reduced import reduced
+from deepff.discovery.choose_k import places_over_k
 from deepff.errors import InputError
 from deepff.export.instances import Instance
 from deepff.images.reading import UnreadableImageError
@@ -50,6 +51,7 @@ class Pictures:
     def __init__(self, result: Result) -> None:
         self.result = result
         self.photo = lru_cache(256)(self._photo)
+        self._places = places_over_k(result.factorizations)
         self._large = lru_cache(4)(partial(self._photo, side=MEND_SIDE))
         self.factor_labels = lru_cache(1024)(self._factor_labels)
         self.strengths = lru_cache(self._strengths)
@@ -63,7 +65,7 @@ class Pictures:
 
     def heat_maps(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with the heat maps of all factors that are kept, in their colours."""
-        colors = merged_colors(labels)
+        colors = self.merged_colors(labels)
         dropped = labels.dropped(self.result.names[index])
         kept = [factor for factor in labels.parts if factor not in dropped]
         photo = self.photo(index)[0]
@@ -78,7 +80,7 @@ class Pictures:
         """The photograph with the heat map of one factor in its own colour."""
         photo = self.photo(index)[0]
         maps = self._heatmaps(k).normalized(index, photo.shape[:2])
-        return overlay(photo, maps[factor : factor + 1], factor_colors(k)[factor : factor + 1])
+        return overlay(photo, maps[factor : factor + 1], self.colors(k)[factor : factor + 1])
 
     def instance(self, index: int, region: int, instance: Instance) -> np.ndarray:
         """The photograph with one annotation: its mask in the colour of the region, and its box."""
@@ -119,8 +121,26 @@ class Pictures:
     def region_labels(self, labels: Labels, index: int) -> np.ndarray:
         """One class per pixel: 0 is the background, j + 1 the class that has colour j."""
         mask = self.mask(labels, index)
-        colors = color_numbers(labels)
+        colors = self.color_numbers(labels)
         return mask.renumbered([colors[name] + 1 for name in mask.names])
+
+    def colors(self, k: int) -> np.ndarray:
+        """Each factor's colour, (k, 3), which it keeps over k."""
+        return factor_colors(k)[self._places[k]]
+
+    def color_numbers(self, labels: Labels) -> dict[str, int]:
+        """The number of each class's colour: of its first factor, or beyond the factors'."""
+        k = labels.settings.k
+        first = {name: self._places[k][j] for j, name in reversed(labels.parts.items())}
+        others = [name for name in labels.class_names_in(labels.images) if name not in first]
+        return first | {name: k + i for i, name in enumerate(others)}
+
+    def merged_colors(self, labels: Labels) -> np.ndarray:
+        """The colour of each factor's region, (k, 3)."""
+        colors = self.colors(labels.settings.k)
+        for factor, representative in merged(labels).items():
+            colors[factor] = colors[representative]
+        return colors
 
     def classes_present(self, labels: Labels, index: int) -> list[str]:
         """The classes that some pixel of the image belongs to, those dropped in it included."""
@@ -198,21 +218,6 @@ def merged(labels: Labels) -> dict[int, int]:
     """For each kept factor the first one of its name, whose colour the class has."""
     first: dict[str, int] = {}
     return {factor: first.setdefault(name, factor) for factor, name in labels.parts.items()}
-
-
-def color_numbers(labels: Labels) -> dict[str, int]:
-    """The number of each class's colour: of its first factor, or beyond those of the factors."""
-    first = {name: factor for factor, name in reversed(labels.parts.items())}
-    others = [name for name in labels.class_names_in(labels.images) if name not in first]
-    return first | {name: labels.settings.k + i for i, name in enumerate(others)}
-
-
-def merged_colors(labels: Labels) -> np.ndarray:
-    """The colour of each factor's region, (k, 3)."""
-    colors = factor_colors(labels.settings.k)
-    for factor, representative in merged(labels).items():
-        colors[factor] = colors[representative]
-    return colors
 
 
 def covering(strengths: np.ndarray, count: int) -> list[int]:

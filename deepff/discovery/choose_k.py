@@ -214,6 +214,26 @@ def tree(factorizations: Mapping[int, Factorization]) -> list[Link]:
     return links
 
 
+def places_over_k(factorizations: Mapping[int, Factorization]) -> dict[int, list[int]]:
+    """Each factor's place among k, by k: that of its parent in the tree, for what it has over k.
+
+    Of a parent's children the one of the largest share has its place; the others, and factors
+    without a parent, have the first places that are left. Each is a permutation of 0 … k − 1.
+    """
+    ks = sorted(factorizations)
+    places = {ks[0]: list(range(ks[0]))}
+    links = sorted(tree(factorizations), key=lambda link: -link.share)
+    for before, k in pairwise(ks):
+        inherited: dict[int, int] = {}
+        for link in links:
+            place = places[before][link.parent] if link.k == k else None
+            if place is not None and place not in inherited.values():
+                inherited[link.child] = place
+        left = (place for place in range(k) if place not in inherited.values())
+        places[k] = [inherited[j] if j in inherited else next(left) for j in range(k)]
+    return places
+
+
 def _nmf(random_state: int) -> Callable[[int], NMF]:
     return lambda k: NMF(k, random_state=random_state)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from deepff.discovery.choose_k import places_over_k
 from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import folder_names, write_label_map, write_label_names, write_masks
@@ -71,7 +72,10 @@ def segment(
     if not overwrite:
         check_unchanged(Path(folder) / PAGE)
     check_outputs(out, [*planned, f"{_LABELS}/labels.txt"], rules)
-    gallery = RegionGallery(folder, f"masks-k{heatmaps.n_factors}", str(options), names)
+    title = f"masks-k{heatmaps.n_factors}"
+    gallery = RegionGallery(
+        folder, title, str(options), names, places=_places(result, heatmaps.n_factors, options)
+    )
     with (
         output_folder(out, rules) as temporary,
         gallery,
@@ -164,7 +168,13 @@ def localize(
     if not overwrite:
         check_unchanged(Path(folder) / PAGE)
     check_outputs(out, [f"{file}.json", f"{file}.csv"], rules)
-    gallery = RegionGallery(folder, f"boxes-{file}", str(options), names)
+    gallery = RegionGallery(
+        folder,
+        f"boxes-{file}",
+        str(options),
+        names,
+        places=_places(result, heatmaps.n_factors, options),
+    )
     found: list[RegionBox] = []
     with (
         output_folder(out, rules) as temporary,
@@ -180,3 +190,12 @@ def localize(
         write_boxes(found, temporary / file, str(options))
     write_report_page(result, folder)
     return found
+
+
+def _places(result: Run, k: int, options: RegionOptions) -> list[int]:
+    """Each region's place in the palette, of its first factor: its heat map's colour."""
+    places = places_over_k(result.factorizations)[k]
+    if options.parts is None:
+        return places
+    first = {name: factor for factor, name in sorted(options.parts.items(), reverse=True)}
+    return [places[first[name]] for name in region_names(result, k, options)]

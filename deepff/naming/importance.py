@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from deepff.discovery.choose_k import places_over_k
 from deepff.errors import InputError
 from deepff.features.later import Edit, OpenLayer, gradients, outputs_of_edits
 from deepff.images.reading import UnreadableImageError
@@ -90,6 +91,7 @@ def importance(
     measured = Importance(
         labels=tuple(names.labels[c] for c in columns),
         names=names.names,
+        places=tuple(places_over_k(run.factorizations)[n_factors]),
         images=tuple(indices),
         logits=several[:, 0],
         falls=several[:, :1] - several[:, 1 : 1 + n_factors],

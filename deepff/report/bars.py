@@ -9,12 +9,13 @@ from deepff.report.colors import factor_colors
 _WIDTH = 140  # pixels
 
 
-def importance_html(rows: Sequence[Mapping[str, Any]]) -> str:
+def importance_html(rows: Sequence[Mapping[str, Any]], places: Sequence[int]) -> str:
     """The rows of :meth:`deepff.results.importance.Importance.rows` as an HTML table with bars.
 
-    Bars are as long as the fall, of the longest; those of negative falls are hollow.
+    Bars are as long as the fall, of the longest; those of negative falls are hollow. Factor j has
+    colour ``places[j]``.
     """
-    colors = factor_colors(1 + max((row["factor"] for row in rows), default=0))
+    colors = factor_colors(len(places))[[*places]]
     longest = max((abs(row["fall"]) for row in rows), default=0) or 1
     header = "".join(
         f"<th style='text-align: left'>{name}</th>"

@@ -145,6 +145,8 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
         The regions' names.
     n_panels : int
         Pictures side by side for each image.
+    places : sequence of int, optional
+        Of the regions' colours in the palette; by default in order.
     """
 
     def __init__(
@@ -154,13 +156,15 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
         description: str,
         regions: Sequence[str],
         n_panels: int = 1,
+        places: Sequence[int] | None = None,
     ) -> None:
         self._name = name
-        self._content = {
+        self._content: dict[str, Any] = {
             "title": name,
             "description": description,
             "regions": list(regions),
             "n_panels": n_panels,
+            "places": list(range(len(regions)) if places is None else places),
         }
         # These pictures are deepff's own, as the report is: nobody is asked to keep others.
         self._output = output_folder(Path(folder) / GALLERIES, Rules(overwrite=True))
@@ -178,7 +182,10 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
     ) -> None:
         """Draw one image's regions, a label map a panel; see `deepff.report.region_pictures`."""
         photo, _ = read_photo(result.images[index])
-        pictures = [region_picture(photo, labels, boxes) for labels in panels]
+        places = self._content["places"]
+        numbers = np.array([0, *(place + 1 for place in places)], panels[0].dtype)
+        own = [(places[region], box) for region, box in boxes]
+        pictures = [region_picture(photo, numbers[labels], own) for labels in panels]
         picture = np.concatenate(pictures, axis=1)
         _save_jpeg(picture, self._folder / self._name / f"{index:05d}.jpg")
 
@@ -191,8 +198,14 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
 
 def _galleries(folder: Path) -> list[dict[str, Any]]:
     return [
-        {"n_panels": 1, **json.loads(path.read_text()), "folder": f"{GALLERIES}/{path.stem}"}
+        {
+            "n_panels": 1,
+            "places": list(range(len(held["regions"]))),
+            **held,
+            "folder": f"{GALLERIES}/{path.stem}",
+        }
         for path in sorted((folder / GALLERIES).glob("*.json"))
+        for held in [json.loads(path.read_text())]
     ]
 
 
@@ -243,7 +256,9 @@ def _page(
         lstrip_blocks=True,
     )
     galleries = _galleries(folder)
-    of_regions = factor_colors(max((len(g["regions"]) for g in galleries), default=0))
+    of_regions = factor_colors(
+        1 + max((place for g in galleries for place in g["places"]), default=0)
+    )
     colors = {k: _hexadecimal(own) for k, own in colors_over_k(result.factorizations).items()}
     crops = strongest_crops(result)
     images = [

@@ -1,13 +1,12 @@
 """Drawings over k as inline SVG: agreement between halves of the set, and the tree of factors."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 
-from deepff.discovery.choose_k import Link, tree
+from deepff.discovery.choose_k import Link, places_over_k
 from deepff.report.colors import factor_colors
 from deepff.results.factorization import Factorization
 
@@ -64,23 +63,11 @@ def agreement_svg(agreements: Mapping[int, float], chosen: int, threshold: float
 
 
 def colors_over_k(factorizations: Mapping[int, Factorization]) -> dict[int, np.ndarray]:
-    """Each factor's colour, uint8 (k, 3) by k: that of its parent in the tree, over k.
+    """Each factor's colour, uint8 (k, 3) by k, which it has from its parent in the tree.
 
-    Of a parent's children the one of the largest share has its colour; the others, and factors
-    without a parent, have the first colours that are left.
+    By :func:`deepff.discovery.choose_k.places_over_k`.
     """
-    ks = sorted(factorizations)
-    places = {ks[0]: list(range(ks[0]))}
-    links = sorted(tree(factorizations), key=lambda link: -link.share)
-    for before, k in pairwise(ks):
-        inherited: dict[int, int] = {}
-        for link in links:
-            place = places[before][link.parent] if link.k == k else None
-            if place is not None and place not in inherited.values():
-                inherited[link.child] = place
-        left = (place for place in range(k) if place not in inherited.values())
-        places[k] = [inherited[j] if j in inherited else next(left) for j in range(k)]
-    return {k: factor_colors(k)[own] for k, own in places.items()}
+    return {k: factor_colors(k)[own] for k, own in places_over_k(factorizations).items()}
 
 
 def tree_svg(

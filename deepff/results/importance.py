@@ -25,6 +25,9 @@ class Importance:
         that were asked for.
     names : tuple of str or None, k of them
         The factors' names.
+    places : tuple of int, k of them
+        The factors' places over k, by which they have their colours
+        (:func:`deepff.discovery.choose_k.places_over_k`).
     images : tuple of int, n of them
         Which images of the set were run.
     logits : Tensor, (n, m)
@@ -47,6 +50,7 @@ class Importance:
 
     labels: tuple[str, ...]
     names: tuple[str | None, ...]
+    places: tuple[int, ...]
     images: tuple[int, ...]
     logits: Tensor
     falls: Tensor
@@ -94,7 +98,7 @@ class Importance:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Importance:
         """From what :meth:`to_dict` gave."""
-        plain = ("labels", "names", "images")
+        plain = ("labels", "names", "places", "images")
         held: dict[str, Any] = {
             name: tuple(value) if name in plain else torch.tensor(value)
             for name, value in values.items()
@@ -122,4 +126,4 @@ class Importance:
     def _repr_html_(self) -> str:
         from deepff.report.bars import importance_html
 
-        return importance_html(self.rows())
+        return importance_html(self.rows(), self.places)

@@ -1,6 +1,8 @@
 """What the app shows of a result."""
 
+import re
 from base64 import b64decode
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -12,11 +14,14 @@ from planted import result_of
 
 from deepff.app.edits import drop_factors, keep_factor, name_factor, set_settings
 from deepff.app.labels import Labels, Settings
-from deepff.app.pictures import SIDE, Pictures, covering, data_uris, merged_colors
+from deepff.app.pictures import SIDE, Pictures, covering, data_uris
 from deepff.discovery.discover import discover
 from deepff.discovery.discover_parts import discover_parts
+from deepff.export.folder import segment
+from deepff.options import RegionOptions
 from deepff.regions.find import find_regions
 from deepff.report.colors import factor_colors
+from deepff.results.heatmaps import HeatMaps
 from deepff.results.result import Result
 
 GROUP = "036 Gymnastics-1"
@@ -49,7 +54,7 @@ def test_a_picture_shows_names_background_and_drops(tmp_path: Path) -> None:
     assert pictures.region_labels(labels, 1)[quarters].tolist() == [[1, 0], [3, 1]]
     assert pictures.classes_present(labels, 0) == ["a", "factor 2"]
     colors = factor_colors(4)
-    assert (merged_colors(labels)[[0, 2, 3]] == colors[[0, 2, 0]]).all()
+    assert (pictures.merged_colors(labels)[[0, 2, 3]] == colors[[0, 2, 0]]).all()
     middle = SIDE // 4
     places = [(y, x) for y in (middle, 3 * middle) for x in (middle, 3 * middle)]
     white = (255, 255, 255)
@@ -93,6 +98,39 @@ def test_pictures_show_parts_of_the_object_as_an_export_writes_them(data_root: P
     for refine in ("none", "dense-crf"):
         labels = Labels("run", Settings(3, "otsu-image", 75, refine))
         assert agreement(result, labels) > 0.93
+
+
+def test_a_class_keeps_the_colour_of_its_factor_over_k(tmp_path: Path) -> None:
+    """At k = 2 the halves are the other way round than their quarters are at k = 4."""
+    result = quartered(tmp_path)
+    fine = result.factorizations[4]
+    top, bottom = fine.coefficients[:, :2].sum(1), fine.coefficients[:, 2:].sum(1)
+    maps = HeatMaps(torch.stack([bottom, top], 1), fine.heatmaps.grids, fine.heatmaps.image_sizes)
+    coarse = replace(fine, heatmaps=maps, components=fine.components[:2].clone())
+    result.factorizations = {2: coarse, 4: fine}
+    pictures = Pictures(result)
+    colors = factor_colors(4)
+    # The first quarter of each half has its colour, the others the two that are left.
+    assert (pictures.colors(2) == colors[:2]).all()
+    assert (pictures.colors(4) == colors[[1, 2, 0, 3]]).all()
+    labels = name_factor(
+        name_factor(Labels("run", Settings(4, "max-fraction", 0.5)), 0, "a"), 3, "b"
+    )
+    assert pictures.color_numbers(labels) == {"a": 1, "factor 1": 2, "factor 2": 0, "b": 3}
+    assert (pictures.merged_colors(labels) == colors[[1, 2, 0, 3]]).all()
+    middle = SIDE // 4
+    shown = pictures.region_labels(labels, 0)
+    assert [shown[y, x] - 1 for y in (middle, -middle) for x in (middle, -middle)] == [1, 2, 0, 3]
+    out = tmp_path / "result"
+    result.save(out)
+    segment(result, out, 4, RegionOptions("max-fraction", 0.5, parts={0: "a", 3: "b"}))
+    drawn = np.asarray(Image.open(out / "regions/masks-k4/00000.jpg")).astype(int)
+    height, width = drawn.shape[:2]
+    for place, color in (((0.25, 0.25), colors[1]), ((0.75, 0.75), colors[3])):
+        pixel = drawn[int(place[0] * height), int(place[1] * width)]
+        assert np.abs(pixel - (0.55 * color + 0.45 * 255)).max() <= 4
+    chips = re.findall(r'chip region" style="--color: (#\w+)"', (out / "report.html").read_text())
+    assert chips == ["#" + bytes(color).hex() for color in colors[[1, 3]]]
 
 
 def test_a_photograph_that_is_gone_is_grey_and_its_masks_stay(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What the report says of factors: names, importance, crops, colours over k; and in a browser."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def named(tmp_path: Path) -> Result:
         3: Importance(
             ("dog",),
             classes.names,
+            (2, 0, 1),
             (0,),
             torch.tensor([[3.0]]),
             falls,
@@ -126,7 +128,11 @@ def test_what_the_run_knows_of_its_factors_is_loaded_again(named: Result, tmp_pa
     before, after = named.importances[3], loaded.importances[3]
     assert (before.labels, before.names, before.images) == (after.labels, after.names, after.images)
     assert torch.equal(before.falls, after.falls) and torch.equal(before.is_of, after.is_of)
-    assert "2.00" in loaded.importances[3]._repr_html_()
+    table = loaded.importances[3]._repr_html_()
+    assert "2.00" in table
+    drawn = re.findall(r"background: (#\w+|none)", table)  # by importance: factors 0, 2 and 1
+    shades = ["#" + bytes(color).hex() for color in factor_colors(3)]
+    assert drawn == [shades[2], shades[1], "none"]
 
 
 def test_a_set_with_little_in_common_is_told_so(tmp_path: Path) -> None:
