@@ -14,6 +14,7 @@ from deepff.images.reading import UnreadableImageError
 from deepff.report.figures import photo_shape
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
+from deepff.results.sampling import sampled
 from deepff.runtime.files import atomic_path
 from deepff.runtime.parallel import in_parallel
 
@@ -43,7 +44,11 @@ class Crop:
     box: tuple[int, int, int, int]
 
 
-def strongest_crops(run: Run) -> dict[int, list[list[Crop]]]:
+# For each k and factor.
+Crops = Mapping[int, list[list[Crop]]]
+
+
+def strongest_crops(run: Run) -> Crops:
     """For each k and factor where its crops are: up to six images, the strongest first.
 
     Images are ordered by their largest |value|; the crop lies around it, as far as the image goes:
@@ -68,7 +73,8 @@ def _of_factors(heatmaps: HeatMaps, k: int) -> list[list[Crop]]:
 def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, int]:
     height, width = heatmaps.image_sizes[index]
     shape = photo_shape((height, width))
-    values = heatmaps.upsampled(index, shape)[factor].abs()
+    own = heatmaps.grid(index)[factor, None]
+    values = sampled(own, shape, heatmaps.extents[index])[0].abs()
     row, column = divmod(int(values.argmax()), shape[1])
     y, x = (row + 0.5) * height / shape[0], (column + 0.5) * width / shape[1]
     grid = heatmaps.grids[index]
@@ -79,7 +85,7 @@ def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, in
     return left, top, left + across, top + down
 
 
-def write_crops(run: Run, folder: Path, crops: Mapping[int, list[list[Crop]]]) -> None:
+def write_crops(run: Run, folder: Path, crops: Crops) -> None:
     """Cut the crops out of the photographs at their own resolution, each read once.
 
     Those of images that can't be read any more, or have another size now, are left out.

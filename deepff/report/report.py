@@ -26,7 +26,7 @@ from deepff.options import METHODS_IN_WORDS
 from deepff.regions.components import Box
 from deepff.report.captions import captions
 from deepff.report.colors import factor_colors
-from deepff.report.crops import strongest_crops, write_crops
+from deepff.report.crops import Crops, strongest_crops, write_crops
 from deepff.report.figures import compose, photo_shape, read_photo, spread
 from deepff.report.overlays import overlay
 from deepff.report.region_pictures import region_picture
@@ -98,12 +98,16 @@ def write_report(
     with atomic_path(folder / "figure.png") as path:
         picture = compose(result.factorizations, in_figure, photos, colors)
         picture.save(path, compress_level=1)
-    write_crops(result, folder, strongest_crops(result))
-    write_report_page(result, folder, unreadable)
+    crops = strongest_crops(result)
+    write_crops(result, folder, crops)
+    write_report_page(result, folder, unreadable, crops)
 
 
 def write_report_page(
-    result: Run, folder: str | Path, unreadable: Mapping[int, str] | None = None
+    result: Run,
+    folder: str | Path,
+    unreadable: Mapping[int, str] | None = None,
+    crops: Crops | None = None,
 ) -> None:
     """Write ``report.html`` alone, over pictures that :func:`write_report` wrote.
 
@@ -115,6 +119,8 @@ def write_report_page(
     unreadable : mapping of int to str, optional
         Why an image of the set could not be read for display; by default as was said when its
         pictures were written.
+    crops : mapping, optional
+        As :func:`deepff.report.crops.strongest_crops` finds them, by default here.
     """
     notes = Path(folder) / _GREY
     if unreadable is not None:
@@ -122,7 +128,8 @@ def write_report_page(
             path.write_text(json.dumps({str(i): reason for i, reason in unreadable.items()}))
     elif notes.exists():
         unreadable = {int(i): reason for i, reason in json.loads(notes.read_text()).items()}
-    page = _page(result, output_names(result.names), unreadable or {}, Path(folder))
+    crops = strongest_crops(result) if crops is None else crops
+    page = _page(result, output_names(result.names), unreadable or {}, crops, Path(folder))
     with own_file(Path(folder) / PAGE) as path:
         # The command may hold bytes of a file's name that are not valid Unicode.
         path.write_bytes(page.encode("utf-8", "replace"))
@@ -246,6 +253,7 @@ def _page(
     result: Run,
     files: list[str],
     unreadable: Mapping[int, str],
+    crops: Crops,
     folder: Path,
 ) -> str:
     environment = Environment(
@@ -260,7 +268,6 @@ def _page(
         1 + max((place for g in galleries for place in g["places"]), default=0)
     )
     colors = {k: _hexadecimal(own) for k, own in colors_over_k(result.factorizations).items()}
-    crops = strongest_crops(result)
     images = [
         {
             "name": result.names[i],
