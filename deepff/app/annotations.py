@@ -65,11 +65,12 @@ def write_archive(
     labels: Labels,
     folder: Path,
     format: str,
-    instances: str,
-    min_area: int | None,
+    options: ExportOptions,
     which: str | None,
 ) -> tuple[int, Path]:
     """Export into ``<folder>/export/<format>`` anew, and the same as a ZIP file beside it.
+
+    Links to photographs are in the folder alone.
 
     Returns
     -------
@@ -79,12 +80,13 @@ def write_archive(
         ``<folder>/export/<format>.zip``.
     """
     out = folder / "export" / format
-    settings = ExportOptions(instances, min_area, images="none", anew=True)
+    settings = replace(options, anew=True)
     count = export_labelled(result, labels, format, out, settings, which=which).n_instances
     archive = archive_path(folder, format)
     with output_folder(archive.parent) as temporary, ZipFile(temporary / archive.name, "w") as file:
         for name in own_files(out):
-            file.write(out / name, name, ZIP_DEFLATED)
+            if not (out / name).is_symlink():
+                file.write(out / name, name, ZIP_DEFLATED)
     return count, archive
 
 

@@ -14,7 +14,7 @@ from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import CONTENTS
 from deepff.export.instances import AnnotatedImage
-from deepff.options import Which
+from deepff.options import SPLIT, ExportOptions, Photographs, Which, parsed_split
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,24 @@ class Asked:
     which : Which or "" for what is the default
     instances : Instances
     min_area : int, optional
+    images : Photographs
         See :class:`deepff.options.ExportOptions`.
+    split : str
+        As :func:`deepff.options.parsed_split` takes it, "" for the default.
     """
 
     format: str
     which: str
     instances: str
     min_area: int | None
+    images: str = Photographs.NONE
+    split: str = ""
+
+    @property
+    def options(self) -> ExportOptions:
+        """What an export takes of it."""
+        split = parsed_split(self.split.strip()) if self.split.strip() else SPLIT
+        return ExportOptions(self.instances, self.min_area, images=self.images, split=split)
 
 
 def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | None]]:
@@ -89,8 +100,7 @@ def write(workspace: Workspace, asked: Asked) -> str:
             workspace.store.labels,
             workspace.folder,
             asked.format,
-            asked.instances,
-            asked.min_area,
+            asked.options,
             asked.which or None,
         )
     except (InputError, OSError) as error:

@@ -16,7 +16,15 @@ from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
-from deepff.options import LEAST_SHARE, THRESHOLD_VALUES, Instances, Refinement, Threshold
+from deepff.options import (
+    LEAST_SHARE,
+    SPLIT,
+    THRESHOLD_VALUES,
+    Instances,
+    Photographs,
+    Refinement,
+    Threshold,
+)
 
 # Gradio reads this when it is imported.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -55,7 +63,7 @@ def blocks(workspace: Workspace) -> gr.Blocks:
                     with gr.Tab("Factors") as factors_tab:
                         gallery = _html("gallery")
                     with gr.Tab("Export") as export_tab:
-                        asked, count, write, written, preview = _export()
+                        asked, placed, count, write, written, preview = _export()
             mend, overlay = _html("mend"), _html("overlay")
 
         parts = {
@@ -134,10 +142,15 @@ def blocks(workspace: Workspace) -> gr.Blocks:
                 yield {count: text} if example is None else {count: text, preview: example}
 
         def export(
-            format: str, which_ones: str, instances: str, min_area: int | None
+            format: str,
+            which_ones: str,
+            instances: str,
+            min_area: int | None,
+            images: str,
+            split: str,
         ) -> Iterator[str]:
             yield page.render("written.html", error=None, archive=None)
-            wanted = Asked(format, which_ones, instances, min_area or None)
+            wanted = Asked(format, which_ones, instances, min_area or None, images, split)
             yield export_actions.write(workspace, wanted)
 
         opening = [*outputs, waiting, work, timer]
@@ -166,7 +179,7 @@ def blocks(workspace: Workspace) -> gr.Blocks:
             edit.then(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
         for field in asked:
             field.input(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
-        write.click(export, asked, written, **_BESIDE)
+        write.click(export, [*asked, *placed], written, **_BESIDE)
     return demo
 
 
@@ -237,7 +250,7 @@ def _shown(workspace: Workspace, chosen: Settings) -> dict[str, Any]:
     }
 
 
-def _export() -> tuple[list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
+def _export() -> tuple[list[Any], list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
     kinds = ("a connected piece", "a class in an image")
     with gr.Row():
         format = gr.Dropdown(list(FORMATS), label="Format", elem_id="format")
@@ -252,9 +265,24 @@ def _export() -> tuple[list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
             precision=0,
             elem_id="min-area",
         )
+    with gr.Row():
+        images = gr.Dropdown(
+            [
+                ("left where they are", Photographs.NONE),
+                ("links, where the format wants them", Photographs.LINK),
+                ("copies, where the format wants them", Photographs.COPY),
+            ],
+            label="Photographs",
+            elem_id="photographs",
+        )
+        split = gr.Textbox(
+            "/".join(f"{share:g}" for share in SPLIT if share),
+            label="Training, validation, test (YOLO, VOC)",
+            elem_id="split",
+        )
     count = _html("count-room")
     with gr.Row(elem_id="writing"):
         write = gr.Button("Export", variant="primary", elem_id="write")
         written = _html("written-room")
     preview = _html("preview-room")
-    return [format, which, instances, min_area], count, write, written, preview
+    return [format, which, instances, min_area], [images, split], count, write, written, preview

@@ -124,6 +124,12 @@ def class_mask(labels: Labels, image: str, factors: np.ndarray) -> NamedMask:
     return NamedMask(table[factors], tuple(names))
 
 
+def main_class(mask: NamedMask) -> str | None:
+    """The class that has most pixels; None where none has any."""
+    counts = np.bincount(mask.values.ravel(), minlength=len(mask.names) + 1)[1:]
+    return mask.names[int(counts.argmax())] if counts.any() else None
+
+
 def kept_mask(labels: Labels, image: str) -> NamedMask | None:
     """The mask that an image keeps, if it has one.
 

@@ -12,7 +12,8 @@ from torch.nn import functional
 from deepff.app.mask_files import MAX_CLASSES
 from deepff.app.masks import NamedMask
 from deepff.errors import InputError
-from deepff.regions.dense_crf import dense_crf
+from deepff.regions.dense_crf import CrfKernels, crf_kernels, refined_by_kernels
+from deepff.regions.guided_crf import as_image_batch
 
 _EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 # A stroke spreads at this size, and what it changes is brought to the image's own.
@@ -139,8 +140,8 @@ def spread(mask: NamedMask, photo: np.ndarray, stroke: Stroke, name: str | None)
     drawn = stroke.drawn(shape)
     before = _unary(mask, shape)
     after = _led(before, photo, drawn, value)
-    apart = [_refined(photo, unary) for unary in (before, after)]
-    mine = [labels == value for labels in apart]
+    kernels = crf_kernels(as_image_batch(photo, before), size=SPREAD_SIDE)
+    mine = [_refined(kernels, unary, shape) == value for unary in (before, after)]
     changed, _ = ndimage.label((mine[1] & ~mine[0]) | drawn, _EIGHT_CONNECTED)
     touched = np.unique(changed[drawn])
     there = np.isin(changed, touched[touched > 0])
@@ -173,8 +174,9 @@ def _led(unary: torch.Tensor, photo: np.ndarray, drawn: np.ndarray, value: int) 
     return torch.where(torch.from_numpy(drawn), certain, led)
 
 
-def _refined(photo: np.ndarray, unary: torch.Tensor) -> np.ndarray:
-    refined = dense_crf(photo, unary[1:], size=SPREAD_SIDE)
+def _refined(kernels: CrfKernels, unary: torch.Tensor, shape: tuple[int, int]) -> np.ndarray:
+    refined = refined_by_kernels(kernels, unary[None, 1:])
+    refined = functional.interpolate(refined, shape, mode="bilinear")[0]
     return torch.cat([1 - refined.sum(0, keepdim=True), refined]).argmax(0).numpy()
 
 

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from deepff.app.labels import ACCEPTED, SKIPPED, Factor, Labels
 from deepff.app.mask_files import is_there
-from deepff.app.masks import Masks
+from deepff.app.masks import Masks, main_class
 from deepff.app.pictures import (
     MEND_SIDE,
     Pictures,
@@ -194,13 +194,17 @@ def mend(pictures: Pictures, labels: Labels, view: View) -> str:
     numbers = pictures.color_numbers(labels)
     colors = _hexadecimal(factor_colors(max(numbers.values(), default=0) + 1))
     label = labels.image(view.mending)
+    main = main_class(pictures.mask(labels, index))
     return render(
         "mend.html",
         index=index,
         name=view.mending,
         picture=uri,
         size=pictures.large(index).shape[:2],
-        classes=[{"name": name, "color": colors[number]} for name, number in numbers.items()],
+        classes=[
+            {"name": name, "color": colors[number], "selected": name == main}
+            for name, number in numbers.items()
+        ],
         accepted=label.status == ACCEPTED,
         tools=TOOLS,
     )

@@ -1,7 +1,9 @@
 """What clicks and keys do to the labels and to what is shown."""
 
 import re
+from collections import Counter
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from planted import NAMES, planted
@@ -159,3 +161,34 @@ def test_the_count_and_the_preview_are_of_what_is_exported(
     ]
     assert preview is not None and "factor 0" in preview
     assert f"download/{format}.zip" in write(workspace, asked)
+
+
+def test_what_is_painted_first_is_the_class_that_an_image_has_most_of(workspace: Workspace) -> None:
+    view = View()
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    html = act(workspace, view, {"act": "mend", "image": "0"})["mend"]
+    assert re.findall("selected>([^<]*)<", html) == ["factor 0"]  # 18 pixels, the others have 9
+    html = act(workspace, view, {"act": "drop", "image": "0", "factor": "0", "drop": "1"})["mend"]
+    assert re.findall("selected>([^<]*)<", html) == ["factor 1"]
+
+
+def test_an_archive_has_copies_of_photographs_and_links_stay_in_the_folder(
+    workspace: Workspace,
+) -> None:
+    view = View()
+    opened(workspace, view)
+    choose(workspace, view, "threshold", "max-fraction")
+    out = workspace.folder / "export"
+    held = {}
+    for images in ("none", "link", "copy"):
+        write(workspace, Asked("yolo", "", "components", 1, images, "2/1"))
+        with ZipFile(out / "yolo.zip") as archive:
+            held[images] = [name for name in archive.namelist() if name.endswith(".png")]
+        lie = [path for path in (out / "yolo").rglob("*.png") if path.is_symlink()]
+        assert len(lie) == (3 if images == "link" else 0)
+    assert held["none"] == held["link"] == []
+    assert Counter(name.split("/")[1] for name in held["copy"]) == {"train": 2, "val": 1}
+    assert "shares such as 80/10/10" in write(
+        workspace, Asked("yolo", "", "components", 1, "none", "most")
+    )

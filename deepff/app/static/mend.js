@@ -3,7 +3,7 @@
 (() => {
   const LINES = { more: "#2fbf5a", less: "#e03030", paint: "#ffffff", erase: "#000000", cut: "#ffffff" };
   let tool = "delete";
-  let chosen = null; // the class that is painted
+  let chosen = null; // the class that is painted, where it is not the image's main one
   let size = 3; // of the brush, in hundredths of the picture's width
   let tell = null;
   let image = null;
@@ -119,6 +119,7 @@
   function open(view) {
     if (view.dataset.image !== image) {
       image = view.dataset.image;
+      chosen = null;
       whole();
     }
     apply();
