@@ -19,6 +19,7 @@ from deepff.errors import InputError
 from deepff.features.backbone import Backbone
 from deepff.features.layers import forward_to_layers
 from deepff.features.probe import Layer, noise
+from deepff.features.same_padding import SamePaddedConv2d
 
 PROBE_SIDE = 128  # pixels
 # Of the largest value. Rounding makes about 1e-6, or 1e-3 where a GPU multiplies in TF32; a fault
@@ -210,11 +211,13 @@ def _fold(network: nn.Module, pairs: dict[nn.Conv2d, Any]) -> None:
         for name, values in (("weight", weight), ("bias", bias)):
             rounded = values.detach().to(conv.weight.dtype)
             conv.register_parameter(name, nn.Parameter(rounded, requires_grad=False))
-    rests = {norm: _rest(norm) for norm in pairs.values()}
+    replaced: dict[nn.Module, nn.Module | None] = {n: _rest(n) for n in pairs.values()}
+    # timm's, which is not imported for that.
+    replaced |= {c: SamePaddedConv2d.of(c) for c in pairs if type(c).__name__ == "Conv2dSame"}
     for parent in network.modules():
         for name, child in parent.named_children():
-            if child in rests:
-                setattr(parent, name, rests[child])
+            if child in replaced:
+                setattr(parent, name, replaced[child])
 
 
 def _are_close(values: Tensor, expected: Tensor) -> bool:
