@@ -6,6 +6,7 @@ import typer
 
 from deepff.cli.messages import explained, print_table
 from deepff.cli.options import (
+    NETWORK,
     DeviceChoice,
     FactorCount,
     LabelsFile,
@@ -34,6 +35,15 @@ def explain(
     weights: Weights = None,
     num_classes: NumClasses = None,
     labels: LabelsFile = None,
+    words: Annotated[
+        str | None,
+        typer.Option(
+            help="Words in place of the network's classes, where it is open_clip's: with commas "
+            "between, as cat,dog, or a file with one a line.",
+            show_default=False,
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
     overlays: Overlays = False,
     device: DeviceChoice = Device.AUTO,
 ) -> None:
@@ -41,7 +51,7 @@ def explain(
     anew."""
     from deepff.naming.classes import factor_classes
     from deepff.naming.importance import importance
-    from deepff.naming.labels import read_labels
+    from deepff.naming.labels import read_labels, read_words
     from deepff.naming.network import opened_layer
     from deepff.report.load import load
     from deepff.report.save import check_output_folder, rewrite
@@ -53,6 +63,7 @@ def explain(
         weights=weights,
         num_classes=num_classes,
         labels=None if labels is None else read_labels(labels),
+        words=None if words is None else read_words(words),
         device=device,
     )
     opened_layer(result, backbone)

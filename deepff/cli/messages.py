@@ -68,6 +68,9 @@ def explained(
     """Header and rows of what the factors of one k mean."""
     assert found.classes is not None, "importance finds them"
     header = ["factor", "name", "taken for", "share"]
+    likeness = found.classes.likeness
+    if likeness is not None:
+        header += [f"like {word}" for word in found.classes.labels]
     for label in importance.labels:
         header += [f"{label}: falls by", "Sobol", "p"]
     rows = []
@@ -76,6 +79,7 @@ def explained(
         row = [str(j), name or "-"]
         row.append(", ".join(f"{label} {probability:.2f}" for label, probability in best[j]))
         row.append(f"{shares[j]:.1%}")
+        row += [] if likeness is None else [f"{cosine:.3f}" for cosine in likeness[j].tolist()]
         for c in range(len(importance.labels)):
             row += [
                 f"{falls[j, c]:.2f}",

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from deepff.features.layouts import Tokens
+from deepff.features.words import WordHead
 from deepff.options import Engine
 
 
@@ -41,7 +42,9 @@ class Backbone:
         Parameters and buffers that a file of weights did not fill, such as those of the head; they
         are NaN.
     labels : tuple of str or None
-        The names of its outputs, where they were given.
+        The names of its outputs, where they were given; or the words.
+    words : WordHead or None
+        What makes one number a word of its outputs, where words are its classes.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Backbone:
     tokens: Tokens | None = None
     structure: str = ""
     labels: tuple[str, ...] | None = None
+    words: WordHead | None = None
     engine: str = Engine.AUTO
 
     @property

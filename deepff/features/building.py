@@ -38,6 +38,8 @@ class Built(NamedTuple):
     network: nn.Module
     preprocessing: Preprocessing
     weights: str
+    # With its text tower, where it has one.
+    whole: nn.Module | None = None
 
 
 # How families of timm are told: ViTs interpolate their position embeddings, Swin pads its windows.
@@ -279,4 +281,4 @@ def _open_clip_tower(model: Any, weights: str) -> Built:
     preprocessing = Preprocessing(
         config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD), interpolation
     )
-    return Built(model.visual, preprocessing, weights)
+    return Built(model.visual, preprocessing, weights, model)

@@ -80,14 +80,14 @@ def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
         # Something joins the map with what bypasses it, and wants as many of both.
         batch = batch.expand(error.n_maps, -1, -1, -1)
         outputs = _run(opened, batch, lambda maps: edit(maps[:1]))
+    backbone = opened.backbone
     if outputs.isnan().any():
-        backbone = opened.backbone
         lacking = f" ({backbone.missing[0]!r} is not in the file)" if backbone.missing else ""
         raise InputError(
             f"the outputs of {backbone.name} with the weights {backbone.weights} are NaN{lacking}, "
             "so it says nothing of classes; give weights with the head"
         )
-    return outputs
+    return outputs if backbone.words is None else backbone.words(outputs)
 
 
 def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) -> Tensor:

@@ -33,6 +33,7 @@ from deepff.features.layouts import Tokens
 from deepff.features.lite import as_timm_lite
 from deepff.features.probe import paper_names
 from deepff.features.weights import weights_digest
+from deepff.features.words import WordHead, word_head
 from deepff.options import MODEL, Device, Engine, Interpolation, chosen
 
 _DEFAULT_LAYERS = {
@@ -79,6 +80,7 @@ def load_backbone(
     channels: int = 3,
     tokens: Tokens | None = None,
     labels: Sequence[str] | None = None,
+    words: Sequence[str] | None = None,
     device: str | torch.device = Device.AUTO,
     engine: str = Engine.AUTO,
 ) -> Backbone:
@@ -120,6 +122,9 @@ def load_backbone(
     labels : sequence of str, optional
         The names of the network's classes, in the order of its outputs, by which factors are named
         (:mod:`deepff.naming.classes`). ImageNet's are known.
+    words : sequence of str, optional
+        In place of classes, for networks of open_clip: factors are named by the words that they
+        are most like, by the network's text tower (:mod:`deepff.features.words`).
     device : str or torch.device
         See `select_device`.
     engine : "auto", "torch" or "openvino"
@@ -170,11 +175,14 @@ def load_backbone(
     if weights is not None and states is not None:
         if name in LITE:
             states = {at: as_timm_lite(state, built.network) for at, state in states.items()}
-        file, whole = Path(weights), num_classes is not None
-        fit = fit_state_dicts(built.network, states, name, file, whole=whole)
+        file, whole = Path(weights), num_classes is not None or words is not None
+        filled = built.network if words is None else built.whole or built.network
+        fit = fit_state_dicts(filled, states, name, file, whole=whole)
         source, missing = file.name, fit.missing
         if (note := fit.note(file)) is not None:
             warnings.warn(note, InputWarning, stacklevel=2)
+    named = labels if words is None else words
+    head = None if words is None else _word_head(built, source, name, words, labels)
     network = built.network.eval().to(target)
 
     defaults = built.preprocessing
@@ -192,9 +200,20 @@ def load_backbone(
         missing=missing,
         tokens=tokens,
         structure=structure_fingerprint(network) if isinstance(model, nn.Module) else "",
-        labels=None if labels is None else tuple(labels),
+        labels=None if named is None else tuple(named),
+        words=head,
         engine=engine,
     )
+
+
+def _word_head(
+    built: Built, source: str, name: str, words: Sequence[str], labels: Sequence[str] | None
+) -> WordHead:
+    if labels is not None:
+        raise InputError("words take the place of labels; give one of them")
+    if source == "random":
+        raise InputError("the network's weights are random, so it says nothing of words")
+    return word_head(built.whole, name, words)
 
 
 def available_models() -> list[ModelInfo]:

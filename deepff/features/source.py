@@ -144,6 +144,7 @@ class FeatureSource:
         weights: str | Path | None = None,
         num_classes: int | None = None,
         labels: Sequence[str] | None = None,
+        words: Sequence[str] | None = None,
         device: str | torch.device = Device.AUTO,
         engine: str = Engine.AUTO,
     ) -> Backbone:
@@ -155,8 +156,9 @@ class FeatureSource:
             The network, where it is one's own or is open already; the latter stays where it is.
         weights, num_classes : optional
             Its weights, where they are from a file.
-        labels : sequence of str, optional
-            The names of its classes, as :func:`deepff.load_backbone` takes them.
+        labels, words : sequence of str, optional
+            The names of its classes, or words in place of them, as :func:`deepff.load_backbone`
+            takes them.
         device, engine : str
             Where to put it, and what runs it.
 
@@ -175,6 +177,7 @@ class FeatureSource:
                     weights=weights,
                     num_classes=num_classes,
                     labels=labels,
+                    words=words,
                     channels=len(self.mean),
                     device=device,
                     engine=engine,

@@ -90,12 +90,17 @@ def name_factors(run: Run, progress: bool = False) -> None:
 def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool) -> None:
     check_directions(run)
     opened = opened_layer(run)
-    labels = class_labels(opened.backbone)
+    labels, words = class_labels(opened.backbone), opened.backbone.words
+    if words is not None:
+        # The factor goes through the network first, and is compared with the words then.
+        opened = replace(opened, backbone=replace(opened.backbone, words=None))
     with torch.no_grad():
         if is_linear_in_mean(opened):
             scores = {k: _scores_of_full_maps(opened, found) for k, found in wanted.items()}
         else:
             scores = _scores_by_removal(run, opened, wanted, progress)
+    if words is not None:
+        scores = {k: words(embeddings) for k, embeddings in scores.items()}
     for k, found in wanted.items():
         check_labels(labels, scores[k].shape[1], opened.backbone.name)
         names = standing_out(scores[k], labels)
@@ -104,6 +109,7 @@ def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool)
             labels,
             scores[k].cpu(),
             tuple(name if there else None for name, there in zip(names, is_there, strict=True)),
+            None if words is None else words.scale,
         )
         run.factorizations[k] = replace(found, classes=classes)
 

@@ -72,6 +72,22 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
     return labels
 
 
+def read_words(given: str) -> tuple[str, ...]:
+    """Words with commas between, or those of a text file, one a line.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_labels` of the file; or there are none.
+    """
+    if Path(given).is_file():
+        return read_labels(given)
+    words = tuple(word.strip() for word in given.split(","))
+    if not all(words):
+        raise InputError(f"{given!r} should be a file, or words with commas between: cat,dog")
+    return words
+
+
 def _torchvision_labels(name: str) -> tuple[str, ...] | None:
     import torchvision
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from deepff.regions.part_names import factor_names
 from deepff.report.crops import Crop
+from deepff.results.factorization import Factorization
 from deepff.results.importance import Importance
 from deepff.results.run import Run
 
@@ -40,11 +41,13 @@ def section(
     names = [None] * k if found.classes is None else found.classes.names
     importance = result.importances.get(k)
     shares = found.energy_shares.tolist()
+    likeness = _likeness(found)
     return {
         "k": k,
         "relative_error": None if math.isnan(error) else error,
         "explained": explained,
         "has_little_in_common": k == 1 and explained is not None and explained < _LITTLE,
+        "by_words": any(likeness),
         "classes": [] if importance is None else list(importance.labels),
         "factors": [
             {
@@ -53,12 +56,26 @@ def section(
                 "share": shares[j],
                 "called": names[j],
                 "classes": [] if classes is None else classes[j],
+                "likeness": likeness[j],
                 "importance": [] if importance is None else _of_factor(importance, j),
                 "crops": [crop for crop in crops[j] if (folder / crop.file).is_file()],
             }
             for j, name in enumerate(factor_names(k))
         ],
     }
+
+
+def _likeness(found: Factorization) -> list[list[tuple[str, float]]]:
+    """For each factor the words that it is most like, and the cosines."""
+    k = len(found.components)
+    if found.classes is None or found.classes.likeness is None:
+        return [[]] * k
+    cosines, words = found.classes.likeness, found.classes.labels
+    values, places = cosines.topk(min(N_CLASSES, len(words)), dim=1)
+    return [
+        [(words[i], value) for i, value in zip(row, own, strict=True)]
+        for row, own in zip(places.tolist(), values.tolist(), strict=True)
+    ]
 
 
 def _of_factor(importance: Importance, factor: int) -> list[dict[str, Any]]:

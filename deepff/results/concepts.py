@@ -79,9 +79,10 @@ class ConceptBank:
             tensors[f"k{k}.classifier.bias"] = classifier.bias
             cell_sources = classifier.sources
         labels: tuple[str, ...] = ()
+        scale: float | None = None
         for k, classes in self.classes.items():
             tensors[f"k{k}.class_scores"] = classes.scores
-            labels = classes.labels
+            labels, scale = classes.labels, classes.scale
         metadata = {
             "format": FORMAT,
             "method": self.method,
@@ -90,6 +91,7 @@ class ConceptBank:
             "sources": json.dumps([asdict(source) for source in self.sources]),
             "classifier_sources": json.dumps([asdict(source) for source in cell_sources]),
             "class_labels": json.dumps(labels),
+            "word_scale": json.dumps(scale),
             "factor_names": json.dumps({k: found.names for k, found in self.classes.items()}),
             "n_images": json.dumps(
                 {k: histogram.n_images for k, histogram in self.histograms.items()}
@@ -158,8 +160,9 @@ def _classes(
     # Banks of before factors had names have none.
     labels = tuple(json.loads(metadata.get("class_labels", "[]")))
     names = json.loads(metadata.get("factor_names", "{}"))
+    scale = json.loads(metadata.get("word_scale", "null"))
     return {
-        int(k): FactorClasses(labels, tensors[f"k{k}.class_scores"], tuple(own))
+        int(k): FactorClasses(labels, tensors[f"k{k}.class_scores"], tuple(own), scale)
         for k, own in names.items()
     }
 
