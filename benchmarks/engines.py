@@ -1,0 +1,100 @@
+"""Milliseconds an image of what can run a network on a CPU, taking turns.
+
+    python benchmarks/engines.py [--models NAME ...] [--threads 1] [--repeats 3]
+
+PyTorch as it comes, with batch normalisation folded as deepff does, and OpenVINO as deepff runs it;
+``torch.compile`` (which needs a C++ compiler) and ONNX Runtime, where they are installed, of the
+folded network. Weights are random; noise of 320 × 448 pixels, in batches of 8.
+"""
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+
+from deepff.features.backbone import Backbone
+from deepff.features.folding import folded
+from deepff.features.layers import Layer, resolve_layer
+from deepff.features.loading import load_backbone
+from deepff.features.openvino_engine import openvino_forward
+from deepff.runtime.allocator import freed_memory_kept
+
+SHAPE = (8, 3, 320, 448)
+N_BATCHES = 2
+Run = Callable[[Tensor], object]
+
+
+def onnx_forward(network: nn.Module, batch: Tensor, folder: Path) -> Run:
+    """The network by ONNX Runtime."""
+    import onnxruntime
+
+    file = folder / "network.onnx"
+    torch.onnx.export(network, (batch.contiguous(),), file, dynamo=False, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda images: session.run(None, {name: images.contiguous().numpy()})
+
+
+def engines(backbone: Backbone, layer: Layer, batch: Tensor, folder: Path) -> dict[str, Run]:
+    """What is compared, by name; each runs the network up to its end, or to the layer."""
+    network = folded(backbone, [layer]).network
+    found: dict[str, Run] = {
+        "PyTorch": backbone.network,
+        "folded": network,
+        "folded, freed memory kept": network,
+        "OpenVINO": openvino_forward(backbone, [layer], folder),
+        "torch.compile": torch.compile(network),
+    }
+    if find_spec("onnxruntime") and find_spec("onnx"):
+        found["ONNX Runtime"] = onnx_forward(network, batch, folder)
+    return found
+
+
+def seconds(run: Run, batch: Tensor, keep: bool) -> float:
+    """Of a batch."""
+    started = time.perf_counter()
+    if keep:
+        with freed_memory_kept():
+            return seconds(run, batch, keep=False)
+    for _ in range(N_BATCHES):
+        run(batch)
+    return (time.perf_counter() - started) / N_BATCHES
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="+", default=["efficientnet_lite0", "resnet18"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    batch = torch.randn(SHAPE).contiguous(memory_format=torch.channels_last)
+    print(f"{options.threads} threads, ms an image, medians of {options.repeats}")
+    for model in options.models:
+        backbone = load_backbone(model, pretrained=False)
+        layer = resolve_layer(backbone, None, SHAPE[-1])
+        times: dict[str, list[float]] = defaultdict(list)
+        with TemporaryDirectory() as folder, torch.inference_mode():
+            compared = engines(backbone, layer, batch, Path(folder))
+            for run in compared.values():
+                run(batch)
+            for _ in range(options.repeats):
+                for name, run in compared.items():
+                    times[name].append(seconds(run, batch, keep="kept" in name))
+        for name, own in times.items():
+            each = 1000 * statistics.median(own) / len(batch)
+            print(f"| {model} | {name} | {each:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
