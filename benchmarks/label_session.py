@@ -5,8 +5,9 @@
 
 DATA holds iCoseg as ``icoseg/{images,ground_truth}/<group>/``; FOLDER is made, with the
 photographs, the result and screenshots. Names are agreed with, three masks mended (a piece
-deleted, a part added by a stroke, two pieces cut apart), all accepted, every setting moved, the
-accepted ones exported, the server killed and the session gone on with. The script knows where the
+deleted, a part added by a stroke, two pieces cut apart) and applied to all, all accepted, every
+setting moved, the accepted ones exported with their photographs, the server killed and the session
+gone on with. The script knows where the
 animals are from the ground truth, where a person would look, and ``--names`` tells it which factors
 the network calls wrongly. ``--yolo`` names a Python with
 Ultralytics: then a YOLO-seg nano is trained from the export for one epoch.
@@ -189,6 +190,16 @@ def leave_search(person: Person) -> None:
     person.wait_for("search", lambda: person.press("Enter"))
 
 
+def apply_to_all(person: Person, folder: Path) -> None:
+    """Let the mended masks teach the others, look at what changes, and take it."""
+    page = person.page
+    person.press("l")
+    page.wait_for_selector("#lesson-says")
+    page.screenshot(path=folder / "lesson.png")
+    print(page.locator("#lesson-says").inner_text())
+    person.wait_for("take what was taught", lambda: person.click(page.locator("#use-lesson")))
+
+
 def move_settings(person: Person) -> None:
     """Each of them, once."""
     page = person.page
@@ -215,6 +226,8 @@ def export(person: Person, folder: Path, n_images: int) -> str:
     person.click(page.get_by_role("tab", name="Export"))
     person.click(page.locator("#format input"))
     person.click(page.get_by_role("option", name="yolo-seg"))
+    person.click(page.locator("#photographs input"))
+    person.click(page.get_by_role("option", name="links"))
     expect(page.locator("#count")).to_contain_text(f"in {n_images} images", timeout=PATIENCE)
     page.screenshot(path=folder / "export.png")
     person.click(page.get_by_role("button", name="Export"))
@@ -266,6 +279,12 @@ def label(
             leave_search(person)
         after = shown_masks(result)
         tell_mends(wanted, before, after, truths)
+        with person.stage("apply to all"):
+            apply_to_all(person, folder)
+        mended = {mend.image for mend in wanted}
+        for when, masks in (("of the others", after), ("taught", shown_masks(result))):
+            others = {name: mask for name, mask in masks.items() if name not in mended}
+            tell_ious(when, ious(others, truths))
         with person.stage("accepting"):
             for _ in truths:
                 person.wait_for("accept", lambda: person.press("a"))
@@ -277,7 +296,7 @@ def label(
         assert kept(result) == masks, "a setting changed what was accepted"
         with person.stage("export"):
             print("exported:", export(person, folder, len(truths)))
-        tell_ious("accepted", ious(after, truths))
+        tell_ious("accepted", ious(shown_masks(result), truths))
         person.print_answers()
         tell_stages(person)
         return int(page.locator(".dff-head").get_attribute("data-revision") or 0)

@@ -17,6 +17,7 @@ from deepff.app.edits import (
 )
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Labels
+from deepff.app.lesson_page import lesson
 from deepff.app.listing import listed
 from deepff.app.masks import keep
 from deepff.app.mend_actions import mended, without_class_of
@@ -31,7 +32,10 @@ STALE = (
 _STATUSES = {"accept": ACCEPTED, "skip": SKIPPED}
 _NUMBERS = ("at", "position", "image", "factor", "keep", "drop")
 # They change what is shown, and not the labels.
-_LOOKS = ("show", "page", "look", "filter", "order", "search", "grid", "mend", "leave")
+_LOOKS = (
+    *("show", "page", "look", "filter", "order", "search", "grid", "mend", "leave"),
+    *("teach", "drop-lesson"),
+)
 
 Shown = dict[str, Any]
 
@@ -92,6 +96,8 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
         workspace.prefetch(labels, view.on_page(view.position // view.in_view + 1))
     if view.tab == "factors":
         parts["gallery"] = page.gallery(pictures, labels, view)
+    if view.tab == "images":
+        parts["lesson"] = lesson(workspace, labels)
     parts["mend"] = page.mend(pictures, labels, view)
     parts["overlay"] = page.overlay(workspace.masks, pictures, labels, view)
     return parts
@@ -143,6 +149,10 @@ def _look(
         view.mending = workspace.result.names[numbers["image"]]
     elif kind == "leave":
         view.mending = ""
+    elif kind == "teach":
+        workspace.teach(labels)
+    elif kind == "drop-lesson":
+        workspace.teaching = None
     elif kind == "look":
         view.look = data["look"]
     elif kind == "show" and "image" in numbers:
@@ -192,6 +202,8 @@ def _edited(
         return keep_factor(labels, numbers["factor"], bool(numbers["keep"]))
     if kind == "agree":
         return agree(labels, workspace.store.suggested)
+    if kind == "use-lesson":
+        return _with_lesson(workspace, labels)
     if kind == "take-all":
         return _with_new_masks(workspace, labels, names)
     if kind == "change":
@@ -224,6 +236,13 @@ def _decided(workspace: Workspace, view: View, labels: Labels, name: str, status
         if view.mending:
             view.mending = workspace.result.names[view.listing[view.position]]
     return decided
+
+
+def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:
+    teaching, workspace.teaching = workspace.teaching, None
+    if teaching is None or not teaching.lesson:
+        raise InputError("there is no lesson to take any more; teach the set again")
+    return set_settings(labels, lesson=teaching.lesson)
 
 
 def _with_new_masks(workspace: Workspace, labels: Labels, names: list[str]) -> Labels:

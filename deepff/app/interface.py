@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
-from deepff.app import actions, export_actions, page
+from deepff.app import actions, export_actions, lesson_page, page
 from deepff.app.actions import Shown
 from deepff.app.export_actions import Asked, which_choices
 from deepff.app.labels import FACTORS, OBJECT, Settings
@@ -59,7 +59,7 @@ def blocks(workspace: Workspace) -> gr.Blocks:
                     settings = _settings()
                 with gr.Column(elem_id="main"), gr.Tabs():
                     with gr.Tab("Images") as images_tab:
-                        cards = _html("cards")
+                        lesson, cards = _html("lesson"), _html("cards")
                     with gr.Tab("Factors") as factors_tab:
                         gallery = _html("gallery")
                     with gr.Tab("Export") as export_tab:
@@ -69,6 +69,7 @@ def blocks(workspace: Workspace) -> gr.Blocks:
         parts = {
             "head": head,
             "factors": factors,
+            "lesson": lesson,
             "cards": cards,
             "gallery": gallery,
             "mend": mend,
@@ -105,6 +106,17 @@ def blocks(workspace: Workspace) -> gr.Blocks:
 
         def act(view_now: View, event: gr.EventData) -> dict[Any, Any]:
             return update(view_now, actions.act(workspace, view_now, event._data))
+
+        async def learn(view_now: View, event: gr.EventData) -> AsyncIterator[dict[Any, Any]]:
+            # The network takes its time, in which images can be looked over.
+            yield update(view_now, actions.act(workspace, view_now, event._data))
+            teaching = workspace.teaching
+            if teaching is None:
+                return
+            while not teaching.is_over:
+                yield {lesson: lesson_page.lesson(workspace, workspace.store.labels)}
+                await asyncio.sleep(0.5)
+            yield {lesson: lesson_page.lesson(workspace, workspace.store.labels)}
 
         def choose(name: str) -> Callable[[View, Any], dict[Any, Any]]:
             def change(view_now: View, chosen: Any) -> dict[Any, Any]:
@@ -161,6 +173,7 @@ def blocks(workspace: Workspace) -> gr.Blocks:
             part.act(act, view, outputs, trigger_mode="multiple", **_ONE_BY_ONE)
             for part in (head, factors, cards, gallery, mend)
         ]
+        edits.append(lesson.act(learn, view, outputs, trigger_mode="multiple", **_BESIDE))
         for name, component in settings.items():
             # Of a slider's many values on the way, the last one counts.
             mode = "always_last" if name in _SLIDERS else "multiple"

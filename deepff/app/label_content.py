@@ -18,7 +18,7 @@ from deepff.app.labels import (
     Settings,
     Step,
 )
-from deepff.app.mask_files import MAX_CLASSES, is_name
+from deepff.app.mask_files import FOLDER, LESSON, MAX_CLASSES, is_name, is_there
 from deepff.errors import InputError
 from deepff.options import Refinement, Threshold, chosen
 from deepff.results.result import Result
@@ -121,6 +121,9 @@ def check(labels: Labels, result: Result) -> None:
     """
     if type(labels.revision) is not int or labels.revision < 0:
         raise InputError(f"there is no revision {labels.revision!r}; it counts from 0")
+    lesson, folder = labels.settings.lesson, labels.folder
+    if isinstance(lesson, str) and lesson and folder is not None and not is_there(lesson, folder):
+        raise InputError(f"what mended masks taught, {folder / FOLDER / lesson}, is gone")
     names = frozenset(result.names)
     every: list[Mapping[Any, Any]] = [{None: labels.settings}, labels.factors, labels.images]
     for entries in [*every, *(step.before for step in labels.history)]:
@@ -150,6 +153,8 @@ def _check_settings(settings: Settings, result: Result) -> None:
         raise InputError(f"masks are of the object or of factors, not {settings.masks!r}")
     if not isinstance(settings.cut, int | float) or not 0 < settings.cut < 1:
         raise InputError(f"the cut {settings.cut!r} is not between 0 and 1")
+    if settings.lesson and not is_name(settings.lesson, LESSON):
+        raise InputError(f"no lesson has the name {settings.lesson!r}")
 
 
 def _check_factor(key: tuple[int, int], factor: Factor, result: Result) -> None:

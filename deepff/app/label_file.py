@@ -62,7 +62,7 @@ class LabelStore:
         self.suggested = suggested(names or {})
         self._seen: tuple[int, ...] | None = None
         self._labels = self._read()
-        forget_others(_mask_files(self._labels), self._folder)
+        forget_others(_files(self._labels), self._folder)
 
     @property
     def labels(self) -> Labels:
@@ -185,7 +185,8 @@ def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
     InputError
         The result has other factors.
     """
-    carried = Labels(run_digest(result), labels.settings, labels.factors)
+    settings = replace(labels.settings, lesson="")
+    carried = Labels(run_digest(result), settings, labels.factors)
     check(carried, result)
     _save(carried, Path(folder))
 
@@ -226,11 +227,13 @@ def export_labelled(
     return export_maps(result, maps, formats, folder, settings, progress)
 
 
-def _mask_files(labels: Labels) -> set[str]:
-    """The files of the masks that images have, or that `undo` gives them back."""
+def _files(labels: Labels) -> set[str]:
+    """The files of masks that images have and of the lesson, or that `undo` gives back."""
     every = [labels.images, *(step.before for step in labels.history)]
-    masks = [getattr(entry, "mask", None) for entries in every for entry in entries.values()]
-    return {mask.file for mask in masks if mask is not None}
+    entries = [labels.settings, *(entry for held in every for entry in held.values())]
+    masks = [getattr(entry, "mask", None) for entry in entries]
+    lessons = {getattr(entry, "lesson", "") for entry in entries} - {""}
+    return lessons.union(mask.file for mask in masks if mask is not None)
 
 
 def run_digest(result: Result) -> str:

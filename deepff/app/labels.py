@@ -32,6 +32,9 @@ class Settings:
     masks : "object" or "factors"
     cut : float
         How likely a pixel of the object is at the least, in (0, 1); for masks of the object.
+    lesson : str
+        The file of what mended masks taught (:mod:`deepff.app.lessons`), "" where they taught
+        nothing; for masks of the object.
     """
 
     k: int
@@ -40,6 +43,7 @@ class Settings:
     refine: str = Refinement.NONE
     masks: str = FACTORS
     cut: float = 0.5
+    lesson: str = ""
 
     @property
     def region_options(self) -> RegionOptions:
@@ -288,4 +292,6 @@ def _recipe(settings: Settings, kept: tuple[int, ...], dropped: tuple[int, ...])
     used: list[Any] = [settings.masks, settings.k, kept, dropped, settings.level]
     if settings.masks == FACTORS:
         used += [settings.threshold, settings.refine]
+    elif settings.lesson:
+        used.append(settings.lesson)
     return sha256(json.dumps(used).encode()).hexdigest()[:16]

@@ -1,5 +1,9 @@
 """Which images a page goes through, and in what order."""
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from deepff.app.labels import Labels
 from deepff.app.pictures import Pictures
 from deepff.app.view import CHANGED, COVERING, DOUBT, EMPTY, OF_CLASS, STATUS_FILTERS, View
@@ -8,7 +12,7 @@ from deepff.images.files import natural_key
 
 def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
     """The places in the set of the images that a view is of, in its order."""
-    names = pictures.result.names
+    names = pictures.names
     if view.order == COVERING:
         order = pictures.order(labels.settings.k)
     elif view.order == DOUBT:
@@ -26,7 +30,9 @@ def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
         found = {index for index in found if labels.differs(names[index])}
     elif view.filter == EMPTY or view.filter.startswith(OF_CLASS):
         name = view.filter.removeprefix(OF_CLASS)
-        classes = {index: _classes(pictures, labels, index) for index in found}
+        present = pictures.overview(labels).present
+        parts = labels.parts
+        classes = {index: _classes(labels, names[index], parts, present[index]) for index in found}
         found = {
             index
             for index, held in classes.items()
@@ -35,14 +41,10 @@ def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
     return [index for index in order if index in found]
 
 
-def _classes(pictures: Pictures, labels: Labels, index: int) -> set[str]:
-    """The classes of an image: of what it keeps, else those that are likely there."""
-    name = pictures.result.names[index]
+def _classes(labels: Labels, name: str, parts: Mapping[int, str], present: np.ndarray) -> set[str]:
+    """The classes of an image: of what it keeps, else those of factors that are likely there."""
     label = labels.image(name)
     if label.mask is not None:
         return {*label.mask.names}
-    present = pictures.overview(labels).present[index]
     dropped = labels.dropped(name)
-    return {
-        part for factor, part in labels.parts.items() if present[factor] and factor not in dropped
-    }
+    return {part for factor, part in parts.items() if present[factor] and factor not in dropped}

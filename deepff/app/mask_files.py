@@ -1,5 +1,7 @@
 """Images' own masks on disk: one PNG each, named by its content, in ``labels`` beside the labels.
 
+So are lessons (:mod:`deepff.app.lessons`).
+
 A file never changes once it is there: an edit names another one, and `undo` the one before.
 """
 
@@ -18,14 +20,16 @@ from deepff.errors import InputError
 from deepff.runtime.files import atomic_path
 
 FOLDER = "labels"
+MASK, LESSON = ".png", ".safetensors"
 MAX_CLASSES = 255
-_NAME = re.compile(r"[0-9a-f]{32}\.png")
+_NAME = re.compile(r"[0-9a-f]{32}(\.[a-z]+)")
 _AGE = 3600  # seconds, before a file that nothing names is taken for forgotten
 
 
-def is_name(name: object) -> bool:
-    """Whether it can be a file of a mask, and leads nowhere else."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+def is_name(name: object, suffix: str = MASK) -> bool:
+    """Whether it can be a file of a mask, or of a lesson, and leads nowhere else."""
+    found = _NAME.fullmatch(name) if isinstance(name, str) else None
+    return found is not None and found[1] == suffix
 
 
 def write_mask(values: np.ndarray, folder: Path) -> str:
@@ -37,7 +41,7 @@ def write_mask(values: np.ndarray, folder: Path) -> str:
         The file's name.
     """
     shape = np.array(values.shape, np.int64).tobytes()
-    name = f"{sha256(shape + np.ascontiguousarray(values).tobytes()).hexdigest()[:32]}.png"
+    name = f"{sha256(shape + np.ascontiguousarray(values).tobytes()).hexdigest()[:32]}{MASK}"
     path = folder / FOLDER / name
     if path.exists():
         os.utime(path)
@@ -77,9 +81,10 @@ def _read(path: Path) -> np.ndarray:
 
 
 def forget_others(named: Collection[str], folder: Path) -> None:
-    """Remove the masks that nothing names any more, the young ones apart."""
-    for path in (folder / FOLDER).glob("*.png"):
-        if path.name not in named and is_name(path.name):
+    """Remove the files that nothing names any more, the young ones apart."""
+    for path in (folder / FOLDER).glob("*"):
+        ours = is_name(path.name) or is_name(path.name, LESSON)
+        if path.name not in named and ours:
             try:
                 if time.time() - path.stat().st_mtime > _AGE:
                     path.unlink()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deepff.app.labels import OBJECT, Labels, OwnMask, Settings
+from deepff.app.lessons import taught
 from deepff.app.mask_files import MAX_CLASSES, read_mask, write_mask
 from deepff.errors import InputError
 from deepff.export.instances import LabelMaps
@@ -186,7 +187,7 @@ class Masks:
         key = (settings, factors if settings.masks == OBJECT else ())
         find = self._finders.get(key)
         if find is None:
-            find = factor_finder(self._run, settings, factors)
+            find = factor_finder(taught(self._run, settings, labels.folder), settings, factors)
             self._finders = {key: find}  # another image's own level is seldom asked for again
         return class_mask(labels, image, find(self._index[image]))
 

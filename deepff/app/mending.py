@@ -21,8 +21,11 @@ SPREAD_SIDE = 256
 # How sure a mask's pixels are when a stroke spreads, and a stroke's own.
 _MASK_CERTAINTY, _STROKE_CERTAINTY = 0.8, 0.999
 # A stroke speaks for pixels of its colours (standard deviation in steps of 255) around it (standard
-# deviation as a share of the longer side).
-_COLOR_SIGMA, _REACH = 18.0, 0.12
+# deviation as a multiple of the brush). Along the middle of what 40 + 40 photographs of two kinds
+# of animal lack (14 masks) or have too much (20), with a brush of 3 %: mean IoU 0.745 and 0.815
+# before, 0.793 and 0.841 with the stroke alone, 0.812 and 0.851 with what follows it. With colours
+# of 18 and four times the reach it was below the stroke alone in a third of the masks.
+_COLOR_SIGMA, _REACH = 12.0, 1.0
 _MAX_COLORS = 64
 
 Point = tuple[float, float]
@@ -139,7 +142,8 @@ def spread(mask: NamedMask, photo: np.ndarray, stroke: Stroke, name: str | None)
     shape = photo.shape[0], photo.shape[1]
     drawn = stroke.drawn(shape)
     before = _unary(mask, shape)
-    after = _led(before, photo, drawn, value)
+    reach = max(_REACH * stroke.size * shape[1], 1.0)
+    after = _led(before, photo, drawn, value, reach)
     kernels = crf_kernels(as_image_batch(photo, before), size=SPREAD_SIDE)
     mine = [_refined(kernels, unary, shape) == value for unary in (before, after)]
     changed, _ = ndimage.label((mine[1] & ~mine[0]) | drawn, _EIGHT_CONNECTED)
@@ -157,13 +161,14 @@ def _unary(mask: NamedMask, shape: tuple[int, int]) -> torch.Tensor:
     return torch.lerp(torch.full(hard.shape, 1 / n), hard.float(), _MASK_CERTAINTY)
 
 
-def _led(unary: torch.Tensor, photo: np.ndarray, drawn: np.ndarray, value: int) -> torch.Tensor:
+def _led(
+    unary: torch.Tensor, photo: np.ndarray, drawn: np.ndarray, value: int, reach: float
+) -> torch.Tensor:
     """The unary of which a stroke draws to its class what has its colours near it."""
     pixels = photo.astype(np.float32)
     colors = pixels[drawn]
     colors = colors[:: max(1, len(colors) // _MAX_COLORS)]
     squares = np.stack([np.square(pixels - color).sum(2) for color in colors]).min(0)
-    reach = _REACH * max(drawn.shape)
     distance = np.square(ndimage.distance_transform_edt(~drawn))
     near = np.exp(-0.5 * squares / _COLOR_SIGMA**2 - 0.5 * distance / reach**2)
     weight = torch.from_numpy(near.astype(np.float32)) * 0.9

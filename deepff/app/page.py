@@ -100,7 +100,7 @@ def factor_rows(
 
 def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     """The images in view, with what was decided about them."""
-    names = pictures.result.names
+    names = pictures.names
     page, indices = view.position // view.in_view, view.page
     draw = {"masks": pictures.masks, "heat maps": pictures.heat_maps, "photos": pictures.plain}
     uris = data_uris(lambda index: draw[view.look](labels, index), indices)
@@ -139,7 +139,7 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
 
 def _state(pictures: Pictures, labels: Labels, index: int) -> dict[str, Any]:
     """What is decided about an image, and whether that is what the settings make now."""
-    name = pictures.result.names[index]
+    name = pictures.names[index]
     label, settings = labels.image(name), labels.settings_of(name)
     mask, folder = label.mask, labels.folder
     differs = labels.differs(name)
@@ -169,7 +169,7 @@ def _classes(
     colors: Sequence[str],
 ) -> list[dict[str, Any]]:
     """The classes of an image, with the factors that are called so."""
-    image = pictures.result.names[index]
+    image = pictures.names[index]
     dropped = {*labels.dropped(image)} if labels.image(image).mask is None else set()
     found = []
     for name in pictures.classes_present(labels, index):

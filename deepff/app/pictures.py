@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from deepff.app.labels import OBJECT, Labels, Settings
+from deepff.app.lessons import taught
 from deepff.app.masks import Finder, NamedMask, class_mask, factor_finder, kept_mask
 from deepff.app.overview import Overview, overview
 from deepff.app.reduced import reduced
@@ -46,16 +48,25 @@ class Pictures:
     Parameters
     ----------
     result : Result
+    folder : path, optional
+        Of the result, where lessons are.
+
+    Attributes
+    ----------
+    result : Result
+    names : list of str
+        Of its images.
     """
 
-    def __init__(self, result: Result) -> None:
-        self.result = result
+    def __init__(self, result: Result, folder: Path | None = None) -> None:
+        self.result, self._folder = result, folder
+        self.names = result.names
         self.photo = lru_cache(256)(self._photo)
         self._places = places_over_k(result.factorizations)
         self._large = lru_cache(4)(partial(self._photo, side=MEND_SIDE))
         self.factor_labels = lru_cache(1024)(self._factor_labels)
         self.strengths = lru_cache(self._strengths)
-        self._overview = lru_cache(4)(partial(overview, result))
+        self._overview = lru_cache(4)(self._overview_of)
         self._reduced = lru_cache(self._reduced_run)
         self._finder = lru_cache(16)(self._factor_finder)
 
@@ -66,7 +77,7 @@ class Pictures:
     def heat_maps(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with the heat maps of all factors that are kept, in their colours."""
         colors = self.merged_colors(labels)
-        dropped = labels.dropped(self.result.names[index])
+        dropped = labels.dropped(self.names[index])
         kept = [factor for factor in labels.parts if factor not in dropped]
         photo = self.photo(index)[0]
         maps = self._heatmaps(labels.settings.k).normalized(index, photo.shape[:2])
@@ -95,7 +106,7 @@ class Pictures:
         """
         shape = self.photo(index)[0].shape[:2]
         try:
-            kept = kept_mask(labels, self.result.names[index])
+            kept = kept_mask(labels, self.names[index])
         except InputError:
             return NamedMask(np.zeros(shape, np.uint8), ())
         if kept is None:
@@ -104,7 +115,7 @@ class Pictures:
 
     def made(self, labels: Labels, index: int) -> NamedMask:
         """What the settings make of an image."""
-        name = self.result.names[index]
+        name = self.names[index]
         settings, factors = labels.settings_of(name), tuple(labels.parts)
         # What a factor marks does not depend on the others that are kept, but a piece's name does.
         kept = factors if settings.masks == OBJECT else ()
@@ -144,7 +155,7 @@ class Pictures:
 
     def classes_present(self, labels: Labels, index: int) -> list[str]:
         """The classes that some pixel of the image belongs to, those dropped in it included."""
-        name = self.result.names[index]
+        name = self.names[index]
         label = labels.image(name)
         if label.mask is not None:
             return list(dict.fromkeys(label.mask.names))
@@ -173,9 +184,10 @@ class Pictures:
         return self._overview(labels.settings, tuple(labels.parts))
 
     def warm(self, labels: Labels, indices: Sequence[int]) -> None:
-        """Make what pictures of these images will take, before they are asked for."""
+        """Make what pictures of these images, and filters, will take, before they are asked for."""
         for index in indices:
             self.mask(labels, index)
+        self.overview(labels)
 
     def _heatmaps(self, k: int) -> HeatMaps:
         return self.result.factorizations[k].heatmaps
@@ -207,8 +219,11 @@ class Pictures:
         return self._finder(settings, factors, refined)(index)
 
     def _factor_finder(self, settings: Settings, factors: tuple[int, ...], refined: bool) -> Finder:
-        run = self._reduced(settings.k)
+        run = taught(self._reduced(settings.k), settings, self._folder)
         return factor_finder(run, settings, factors, _CRF_SIDE, refined)
+
+    def _overview_of(self, settings: Settings, factors: tuple[int, ...]) -> Overview:
+        return overview(taught(self.result, settings, self._folder), settings, factors)
 
     def _reduced_run(self, k: int) -> Run:
         return reduced(self.result, k, lambda index: self.photo(index)[0], SIDE)

@@ -8,10 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
+
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Labels
+from deepff.app.lessons import write_lesson
 from deepff.app.masks import Masks
 from deepff.app.pictures import Pictures
+from deepff.app.teaching import Teaching, teacher_masks
 from deepff.errors import InputError
 from deepff.images.files import ImageFile, find_images
 from deepff.images.sources import Images
@@ -38,6 +42,8 @@ class Workspace:
         Why there will be no result.
     notice : str
         What a page that is opened says first.
+    teaching : Teaching or None
+        The lesson that is worked out or waits to be taken, if there is one.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -45,6 +51,7 @@ class Workspace:
         self.stage, self.done, self.total = "Opening the result", 0, 0
         self.error: str | None = None
         self.notice = ""
+        self.teaching: Teaching | None = None
         self._opened: tuple[LabelStore, Pictures, Masks] | None = None
         self._beside = ThreadPoolExecutor(1)
         self._prefetching: Future[None] | None = None
@@ -87,13 +94,46 @@ class Workspace:
         """
         result = with_histograms(load(self.folder, photos), self.folder)
         store = LabelStore(self.folder, result, suggested_names(result))
-        self._opened = store, Pictures(result), Masks(result)
+        pictures = Pictures(result, self.folder)
+        # What a first picture needs takes seconds to import.
+        pictures.mask(store.labels, 0)
+        self._opened = store, pictures, Masks(result)
 
     def prefetch(self, labels: Labels, indices: Sequence[int]) -> None:
         """Make what pictures of images will take, beside; what waits for its turn is dropped."""
         if self._prefetching is not None:
             self._prefetching.cancel()
         self._prefetching = self._beside.submit(self.pictures.warm, labels, indices)
+
+    def teach(self, labels: Labels) -> None:
+        """Work out in the background what the masks that somebody has looked at teach the set.
+
+        Raises
+        ------
+        InputError
+            The file of one of them is gone.
+        """
+        masks = teacher_masks(labels, self.result.names)
+        teaching = self.teaching = Teaching(len(self.result.names), len(masks))
+        Thread(target=self._teach, args=(teaching, masks), daemon=True).start()
+
+    def _teach(self, teaching: Teaching, masks: dict[str, np.ndarray]) -> None:
+        from deepff.discovery.teach import teach_object
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage == "network":
+                teaching.done, teaching.total = done, total
+
+        try:
+            assert self.result.object is not None
+            with listening(tell):
+                maps = teach_object(self.result.object, masks)
+            teaching.lesson = write_lesson(maps, self.folder)
+        except (InputError, OSError) as error:
+            teaching.error = str(error)
+        except BaseException:
+            teaching.error = "the lesson failed; the terminal says why"
+            raise
 
     def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         """Factorise images into the folder in the background, then open it."""

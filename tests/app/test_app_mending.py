@@ -103,12 +103,12 @@ def iou(mask: NamedMask, disc: np.ndarray) -> float:
 
 
 def test_a_stroke_spreads_to_what_looks_like_it_and_no_further() -> None:
-    """Half of a disc is missing: one stroke in it brings it all, in the photograph's size × 4."""
+    """Half of a disc is missing: a stroke in it brings it all, in the photograph's size × 4."""
     photo, disc = disc_photo()
     full = disc.repeat(4, 0).repeat(4, 1)
     half = full & (np.arange(640) < 320)
     mask = NamedMask(half.astype(np.uint8), ("bear",))
-    stroke = Stroke([(0.6, 0.4), (0.65, 0.6)], 0.03)
+    stroke = Stroke([(0.6, 0.4), (0.65, 0.6)], 0.1)
     found = spread(mask, photo, stroke, "bear")
     assert iou(mask, full) < 0.51 and iou(found, full) > 0.95
     # Another class takes the other half, and what has the same colours close to the stroke.
@@ -121,5 +121,5 @@ def test_less_like_this_takes_away_what_was_too_much() -> None:
     photo, disc = disc_photo()
     too_much = disc | (np.arange(160) < 50)
     mask = NamedMask(too_much.astype(np.uint8), ("bear",))
-    found = spread(mask, photo, Stroke([(0.1, 0.2), (0.1, 0.8)], 0.03), None)
+    found = spread(mask, photo, Stroke([(0.1, 0.2), (0.1, 0.8)], 0.1), None)
     assert iou(mask, disc) < 0.55 and iou(found, disc) > 0.95

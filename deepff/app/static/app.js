@@ -71,6 +71,7 @@
       a: () => here?.querySelector(".dff-accept").click(),
       s: () => here?.querySelector(".dff-skip").click(),
       m: () => here?.querySelector(".dff-mend").click(),
+      l: () => click("#teach"),
       t: () => here?.querySelector(".dff-take")?.click(),
       f: () => document.getElementById("filter").focus(),
       "/": () => document.getElementById("search").focus(),
