@@ -42,10 +42,8 @@ def photos(data_root: Path, folder: Path, n: int) -> Path:
     ("n_ranks", "n_images", "options"),
     [
         (2, 5, {"n_components": [1, 3]}),
-        (3, 5, {"n_components": [1, 3]}),
         (2, 5, {"recipe": "contrast"}),
         (3, 2, {"recipe": "contrast"}),
-        (2, 5, {"n_components": [1, 3], "channel_weights": "border"}),
     ],
 )
 def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks, n_images, options):
@@ -53,7 +51,7 @@ def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks, n_i
     folder = photos(data_root, tmp_path / "photos", n_images)
     (folder / "broken.jpg").write_bytes(b"")
     run = ["-m", "deepff", "discover", str(folder), "--size", "224"]
-    spelled = {"n_components": "-k", "recipe": "--recipe", "channel_weights": "--channel-weights"}
+    spelled = {"n_components": "-k", "recipe": "--recipe"}
     for name, value in options.items():
         run += [spelled[name], value if isinstance(value, str) else ",".join(map(str, value))]
     out, cache = str(tmp_path / "out"), str(tmp_path / "cache")
