@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepff.errors import InputWarning
 from deepff.features.backbone import Backbone
@@ -31,7 +30,13 @@ AUTO_LEAST_IMAGES = 100
 
 def torch_forward(backbone: Backbone, layers: Sequence[Layer]) -> Forward:
     """What gives the layers' maps of a batch, by PyTorch with batch normalisation folded."""
-    return partial(forward_to_layers, folded(backbone, layers), layers)
+    ours = folded(backbone, layers)
+
+    def forward(batch: Tensor) -> list[Tensor]:
+        # With the channels last convolutions are faster, and rows are copied in one piece.
+        return forward_to_layers(ours, layers, batch.to(memory_format=torch.channels_last))
+
+    return forward
 
 
 def chosen_engine(

@@ -260,7 +260,8 @@ def _run_batch(
     for index, (store, rows) in enumerate(zip(stores, features, strict=True)):
         records = [image.records[index] for image in images]
         missing = [i for i, record in enumerate(records) if not store.holds(record)]
-        store.write([records[i] for i in missing], rows[missing])
+        lacking = rows if len(missing) == len(records) else rows[missing]
+        store.write([records[i] for i in missing], lacking)
 
 
 def _free_memory(device: torch.device) -> int:
@@ -276,7 +277,7 @@ def _forward(
     amp: bool,
 ) -> list[Tensor]:
     """The rows of each layer for a batch of uint8 images (b, 3, H, W): float32 (b, cells, c)."""
-    batch = normalised(backbone, pixels).to(memory_format=torch.channels_last)
+    batch = normalised(backbone, pixels)
     device = backbone.device
     try:
         with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
@@ -294,13 +295,13 @@ def _forward(
 
 def normalised(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Images of uint8 (b, 3, H, W) as the network takes them: grey where that is what it takes."""
-    batch = pixels.to(backbone.device).float() / 255
+    batch = pixels.to(backbone.device).float().div_(255)
     if backbone.channels == 1:
         batch = (batch * batch.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
     mean, std = (
         batch.new_tensor(values).view(-1, 1, 1) for values in (backbone.mean, backbone.std)
     )
-    return ((batch - mean) / std).to(backbone.dtype)
+    return batch.sub_(mean).div_(std).to(backbone.dtype)
 
 
 def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tensor:
@@ -312,14 +313,15 @@ def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tens
             f"stride of {layer.stride} means {images[0].grid}; choose a layer whose grid follows "
             "its stride"
         )
-    finite = features.isfinite().flatten(1).all(1)
+    rows = features.permute(0, 2, 3, 1).flatten(1, 2)
+    finite = rows.isfinite().flatten(1).all(1)
     if not finite.all():
         culprit = images[int((~finite).nonzero()[0])].name
         raise InputError(
             f"the activations of layer {layer.name} for {culprit} hold NaN or infinity; check the "
             "weights of the network and its preprocessing"
         )
-    return features.permute(0, 2, 3, 1).flatten(1, 2)
+    return rows
 
 
 class _Memory:
