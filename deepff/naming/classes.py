@@ -11,6 +11,10 @@ of the images where it is strongest, A − h w, and scaled to a map that is full
 
 which is the same where T is linear. (The gradient along w at the strong cells, TCAV's direction,
 names far fewer of the earlier layers' factors: docs/meaning.md.)
+
+A factor that stands out is called after the class that it most probably is *in this set*: images of
+a set are mostly of a few classes, so what one factor alone is taken for, a beaver among bears, is
+weighed by how many of the images are (:func:`standing_out`).
 """
 
 from __future__ import annotations
@@ -96,14 +100,15 @@ def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool)
         opened = replace(opened, backbone=replace(opened.backbone, words=None))
     with torch.no_grad():
         if is_linear_in_mean(opened):
-            scores = {k: _scores_of_full_maps(opened, found) for k, found in wanted.items()}
+            scores, nothing = _scores_of_full_maps(opened, wanted)
         else:
-            scores = _scores_by_removal(run, opened, wanted, progress)
+            scores, nothing = _scores_by_removal(run, opened, wanted, progress)
+    images = {k: _scores_of_images(found, scores[k], nothing) for k, found in wanted.items()}
     if words is not None:
-        scores = {k: words(embeddings) for k, embeddings in scores.items()}
+        scores, images = ({k: words(own) for k, own in each.items()} for each in (scores, images))
     for k, found in wanted.items():
         check_labels(labels, scores[k].shape[1], opened.backbone.name)
-        names = standing_out(scores[k], labels)
+        names = standing_out(scores[k], labels, images[k].softmax(1).mean(0))
         is_there = (found.heatmaps.coefficients != 0).any(0).tolist()
         classes = FactorClasses(
             labels,
@@ -114,20 +119,28 @@ def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool)
         run.factorizations[k] = replace(found, classes=classes)
 
 
-def standing_out(scores: Tensor, labels: Sequence[str]) -> list[str | None]:
-    """The label of each row's largest score where it stands out, else None.
+def standing_out(
+    scores: Tensor, labels: Sequence[str], shares: Tensor | None = None
+) -> list[str | None]:
+    """Of each row of scores in which a class stands out the most probable label, else None.
 
-    It stands out where its probability is `SURE` or more, and it is `STANDING_OUT` standard
-    deviations or more above the mean over the classes; with few classes, by its probability.
+    A class stands out where its probability is `SURE` or more, and its score `STANDING_OUT`
+    standard deviations or more above the mean over the classes; with few classes, by its
+    probability. The name is then the class of the largest probability p(class | factor) · share,
+    which is Bayes's rule for a network whose training showed it as many images of each class.
 
     Parameters
     ----------
     scores : Tensor, (k, classes)
         Logits.
     labels : sequence of str
+    shares : Tensor, (classes,), optional
+        How much of the set each class is; by default as much of all.
     """
-    largest, index = scores.max(1)
-    sure = scores.softmax(1).amax(1) >= SURE
+    largest = scores.amax(1)
+    probabilities = scores.softmax(1)
+    sure = probabilities.amax(1) >= SURE
+    index = (probabilities if shares is None else probabilities * shares).argmax(1)
     if scores.shape[1] >= FEW_CLASSES:
         spread = scores.std(1).clamp_min(torch.finfo(scores.dtype).tiny)
         sure &= (largest - scores.mean(1)) / spread >= STANDING_OUT
@@ -180,22 +193,42 @@ def is_linear_in_mean(opened: OpenLayer) -> bool:
     return is_linear and bool((of_a - of_mean).abs().max() <= tolerance)
 
 
-def _scores_of_full_maps(opened: OpenLayer, found: Factorization) -> Tensor:
+def _scores_of_images(found: Factorization, scores: Tensor, nothing: Tensor) -> Tensor:
+    """About the network's outputs for the images, of what the factors hold of them, (n, classes).
+
+    T(0) + Σ mean(hⱼ) / sⱼ · (scoresⱼ − T(0)), which is T(H W) where T is linear in the mean.
+    """
+    means = torch.stack([rows.mean(0) for rows in image_coefficients(found)])
+    strength = strengths(found.heatmaps.coefficients)
+    held = torch.where(strength == 0, 0.0, means / strength)
+    return nothing + held.to(scores) @ (scores - nothing)
+
+
+def _scores_of_full_maps(
+    opened: OpenLayer, wanted: Mapping[int, Factorization]
+) -> tuple[dict[int, Tensor], Tensor]:
+    """The outputs for maps that are full of each factor, by k, and for an empty one."""
     layer = opened.layer
-    full = found.components * strengths(found.heatmaps.coefficients).to(found.components)[:, None]
     batch = noise(opened.backbone, layer.input_size or _PROBE_CELLS * layer.stride)
-    return later_outputs(
+    full = [
+        found.components * strengths(found.heatmaps.coefficients).to(found.components)[:, None]
+        for found in wanted.values()
+    ]
+    empty = torch.zeros_like(full[0][:1])
+    rows = torch.cat([empty, *full])
+    nothing, *outputs = later_outputs(
         opened,
         batch,
-        lambda maps: full.to(maps)[:, :, None, None].expand(-1, -1, *maps.shape[2:]),
-    )
+        lambda maps: rows.to(maps)[:, :, None, None].expand(-1, -1, *maps.shape[2:]),
+    ).split([1, *map(len, full)])
+    return dict(zip(wanted, outputs, strict=True)), nothing
 
 
 def _scores_by_removal(
     run: Run, opened: OpenLayer, wanted: Mapping[int, Factorization], progress: bool
-) -> dict[int, Tensor]:
-    """Each image goes through the network once, for all factors of all k that are strongest on
-    it."""
+) -> tuple[dict[int, Tensor], Tensor]:
+    """As :func:`_scores_of_full_maps`. Each image goes through the network once, for all factors
+    of all k that are strongest on it."""
     means = {
         k: torch.stack([rows.mean(0) for rows in image_coefficients(found)]).cpu()
         for k, found in wanted.items()
@@ -237,7 +270,7 @@ def _scores_by_removal(
             for j in range(k)
         ]
         scores[k] = torch.stack(rows)
-    return scores
+    return scores, nothing
 
 
 def without(found: Factorization, factor: int, image: int) -> Edit:

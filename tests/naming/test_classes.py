@@ -15,6 +15,7 @@ from deepff.errors import InputError
 from deepff.features.later import network_input
 from deepff.naming.classes import standing_out
 from deepff.naming.labels import read_labels
+from deepff.regions.named_pieces import named_pieces
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.result import Result
@@ -81,6 +82,19 @@ def test_scores_of_a_factor_that_is_all_there_is_are_the_logits_of_the_network(d
     )
 
 
+def test_scores_are_the_classifier_applied_to_the_components_at_their_strength(data_root):
+    """pytorch-grad-cam labels a concept by classifier(w), whatever the length of w is; here w is as
+    long as the factor is strong, b + s (classifier(w) − b), with s by hand."""
+    result = deepff.discover(group(data_root, "028", 2), 3)
+    classifier = result.opened[0].backbone.network.classifier
+    H, W = result.coefficients, result.components
+    strength = [column[column >= column.max() / 2].mean() for column in H.T]
+    with torch.no_grad():
+        theirs, b = classifier(W), classifier.bias
+        expected = b + torch.stack(strength)[:, None] * (theirs - b)
+    assert (result.class_scores() - expected).abs().max() < 1e-4
+
+
 class Squares(nn.Module):
     """The squares of the means of three channels, weighted: not linear in them."""
 
@@ -127,6 +141,36 @@ def test_a_name_needs_both_a_probability_and_to_stand_out():
     assert float(noisy.softmax(1)[0, 3]) > 0.9
     assert standing_out(noisy, labels) == [None]
     assert standing_out(torch.tensor([[0.0, 3.0], [0.0, 0.0]]), ["a", "b"])[0] == "b"
+
+
+def test_of_two_classes_a_factor_is_what_more_of_the_set_is():
+    """A factor that is a beaver by 0.8 and a bear by 0.2, where half of the images are bears and a
+    twentieth are beavers: 0.2 · 0.5 > 0.8 · 0.05."""
+    scores = torch.tensor([[0.8, 0.2, 1e-4], [0.8, 0.1, 0.1], [0.3, 0.3, 0.3]]).log()
+    labels = ["beaver", "bear", "elephant"]
+    assert standing_out(scores, labels) == ["beaver", "beaver", None]
+    shares = torch.tensor([0.05, 0.5, 0.45])
+    assert standing_out(scores, labels, shares) == ["bear", "bear", None]
+    assert standing_out(scores, labels, torch.tensor([0.2, 0.5, 0.3])) == ["beaver", "beaver", None]
+
+
+@pytest.mark.parametrize("n", [7, pytest.param(19, marks=pytest.mark.slow)])
+def test_of_bears_and_elephants_every_image_is_given_its_class(data_root, n):
+    """By suggestions alone: each piece of the object has the name of the factor that is strongest
+    on it; the class of an image is that of most of its pixels."""
+    bears, elephants = group(data_root, "002", n), group(data_root, "021", n)
+    result = deepff.discover([*bears, *elephants], 6)
+    names = result.factor_names
+    masks = [regions.masks[0].numpy() for regions in deepff.find_object(result).regions()]
+    named = [j for j, name in enumerate(names) if name is not None]
+    found = []
+    for i, mask in enumerate(masks):
+        pieces = named_pieces(mask, result.heatmaps.normalized(i), named)
+        found.append(names[np.bincount(pieces.ravel())[1:].argmax()])
+    kinds = {"brown bear": "bear", "American black bear": "bear", "African elephant": "elephant"}
+    assert [kinds.get(name) for name in found] == ["bear"] * len(bears) + ["elephant"] * len(
+        elephants
+    )
 
 
 def test_names_stay_with_the_result_and_with_its_bank(data_root, tmp_path):
