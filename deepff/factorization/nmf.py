@@ -246,8 +246,8 @@ class NMF(Factorization):
             if rows.n_reads >= enough_reads:
                 return True
             gain = 2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum()
-            if self.init == "random":  # fitted to the sample: what the next update will gain
-                gain *= _SECOND_GAIN if first and full_sample else _LATER_GAIN
+            if self.init == "random":
+                gain *= next_gain(progress, full_sample)
             if gain <= 2 * self.tol * loss and not revived:
                 return True
         return False
@@ -276,19 +276,26 @@ def seeded(random_state: int | np.random.RandomState | None) -> torch.Generator:
 
 
 def start_sample(
-    rows: RowBlocks, lengths: Tensor, k: int, generator: torch.Generator
+    rows: RowBlocks,
+    lengths: Tensor,
+    k: int,
+    generator: torch.Generator,
+    n_rows: int = SAMPLE_ROWS,
 ) -> Sample | None:
-    """The rows that a fit of k factors starts on, as the memory allows; None if all are zero."""
+    """About `n_rows` rows for a fit of k factors to start on; None if all are zero.
+
+    All of few are taken; and fewer where the memory is short.
+    """
     bound = rows.memory // (_SAMPLE_SHARE * 4 * rows.n_channels)
     # Some rows more or less than asked for are drawn.
-    n_draws = min(SAMPLE_ROWS, max(bound * 49 // 50, _ROWS_A_FACTOR * k))
-    n_whole = min(WHOLE_ENTRIES // rows.n_channels, bound)
-    sample = draw(rows, lengths, n_draws, n_whole, generator)
-    if n_draws < SAMPLE_ROWS and sample is not None and not sample.is_whole:
-        enough = _SAMPLE_SHARE * 4 * rows.n_channels * SAMPLE_ROWS
+    n_allowed = min(SAMPLE_ROWS, max(bound * 49 // 50, _ROWS_A_FACTOR * k))
+    n_draws, n_whole = min(n_rows, n_allowed), min(WHOLE_ENTRIES // rows.n_channels, bound)
+    sample = draw(rows, lengths, n_draws, max(n_whole, n_allowed), generator)
+    if n_draws < n_rows and sample is not None and not sample.is_whole:
+        enough = _SAMPLE_SHARE * 4 * rows.n_channels * n_rows
         warnings.warn(
             f"memory is {rows.memory / 2**20:.3g} MiB, so that the fit starts on {n_draws} "
-            f"rows instead of {SAMPLE_ROWS} and its error may be a few per cent higher; "
+            f"rows instead of {n_rows} and its error may be a few per cent higher; "
             f"{math.ceil(enough / 2**20)} MiB are enough.",
             stacklevel=6,
         )
@@ -307,6 +314,11 @@ def read_sums(
             P, Q, loss = accumulate(rows, progress, update)
     progress.note(loss)
     return P, Q, loss
+
+
+def next_gain(progress: Progress, full_sample: bool) -> float:
+    """The gain of the next update of W as a share of the last one's, after a fit to a sample."""
+    return _SECOND_GAIN if len(progress.errors) == 1 and full_sample else _LATER_GAIN
 
 
 def concluded(

@@ -16,12 +16,13 @@ from deepff.factorization.nmf import (
     MAX_ITER,
     MAX_READS,
     concluded,
+    next_gain,
     read_sums,
     seeded,
     start_sample,
 )
 from deepff.factorization.nnls import solve_free
-from deepff.factorization.start import normalize, race
+from deepff.factorization.start import SIGNED_ROWS, normalize, race
 from deepff.factorization.updates import (
     Progress,
     Update,
@@ -50,9 +51,9 @@ class SemiNMF(Factorization):
         The most iterations over all rows; None is 500, but where the fit starts on a sample as
         many as leave 8 reads of A in all.
     tol : float
-        Stop when an update of W lowers the error by no more than this share, of a matrix that
-        is fitted whole by no more than a tenth of it. A fit that `max_iter`, or the 500
-        iterations, stop short of it warns.
+        Stop when the next update of W is expected to lower the error by no more than this share;
+        of a matrix that is fitted whole, when the last one did by no more than a tenth of it. A
+        fit that `max_iter`, or the 500 iterations, stop short of it warns.
     n_init : int
         Random starts that are tried on the sample.
     device : where to compute; None is where A is. Rows elsewhere are sent block by block.
@@ -100,7 +101,7 @@ class SemiNMF(Factorization):
         random_state: int | np.random.RandomState | None = None,
         max_iter: int | None = None,
         tol: float = 1e-4,
-        n_init: int = 8,
+        n_init: int = 4,
         device: str | torch.device | None = None,
         memory: int | None = None,
     ) -> None:
@@ -127,7 +128,7 @@ class SemiNMF(Factorization):
     def _descend(self, rows: RowBlocks, progress: Progress, lengths: Tensor) -> bool:
         """Whether it has converged, or made all the reads that it may."""
         generator = seeded(self.random_state)
-        sample = start_sample(rows, lengths, self.n_components, generator)
+        sample = start_sample(rows, lengths, self.n_components, generator, SIGNED_ROWS)
         if sample is None:
             progress.note(0.0)
             return True
@@ -138,7 +139,7 @@ class SemiNMF(Factorization):
         # The last read is left for the solution.
         by_reads = self.max_iter is None and not sample.is_whole
         enough_reads = MAX_READS - 1 if by_reads else math.inf
-        n_ahead = 10 if sample.is_whole else 1
+        full_sample = float(sample.mass.sum()) > 0.99 * SIGNED_ROWS  # some less than asked for
         while len(progress.errors) < (self.max_iter or MAX_ITER["hals"]):
             first = not progress.errors
             update: Update = partial(sweep_coefficients, FIRST_SWEEPS if first else H_SWEEPS)
@@ -147,8 +148,9 @@ class SemiNMF(Factorization):
             new = solve_free(P, Q)
             progress.set_components(new)
             gain = 2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum()
+            gain *= 10 if sample.is_whole else next_gain(progress, full_sample)
             is_exact = loss <= _EXACT * progress.total
-            if is_exact or n_ahead * gain <= 2 * self.tol * loss or rows.n_reads >= enough_reads:
+            if is_exact or gain <= 2 * self.tol * loss or rows.n_reads >= enough_reads:
                 return True
         return False
 

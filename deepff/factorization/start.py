@@ -15,8 +15,12 @@ from deepff.factorization.sparse import SparseBlock, dense
 # subspace has about SUBSPACE dimensions for each factor.
 SAMPLE_ROWS, SUBSPACE = 6000, 6
 # The race: (rows, runs still in it, iterations). The first round takes all runs.
-ROUNDS = ((SAMPLE_ROWS // 3, None, 8), (SAMPLE_ROWS, 3, 12), (SAMPLE_ROWS, 1, 10))
+_ROUNDS = ((SAMPLE_ROWS // 3, None, 8), (SAMPLE_ROWS, 3, 12), (SAMPLE_ROWS, 1, 10))
 _SWEEPS = 3
+# Where components may be signed, runs end nearly alike, and the first read mends what they lack:
+# measured on the layers of benchmarks/semi_nmf.py, NMF's race ends at 0.02 to 0.06 % less error.
+SIGNED_ROWS = SAMPLE_ROWS // 2
+_SIGNED_ROUNDS = ((SIGNED_ROWS // 2, None, 6), (SIGNED_ROWS, 1, 6))
 _MOMENTUM = 0.5  # without it, half as many iterations again
 _BLOCK = 512  # rows that stay in the cache from one product to the next
 
@@ -59,11 +63,11 @@ def race(
     if n_init > 1 and not signed:
         W[0] = _nndsvda(sample.rows, projected, basis, k)
     losses = torch.zeros(n_init, dtype=torch.float32, device=projected.device)
-    for n_rows, n_runs, iterations in ROUNDS:
+    descend = _semi_hals if signed else _hals
+    for n_rows, n_runs, iterations in _SIGNED_ROUNDS if signed else _ROUNDS:
         n_best = min(max(n_runs or n_init, n_kept), n_init)
         kept = losses.topk(n_best, largest=False).indices
         part = thinned(projected, sample.mass, max(n_rows, 8 * k))
-        descend = _semi_hals if signed else _hals
         W, losses = descend(part, basis, W[kept], iterations)
     return W
 
@@ -212,9 +216,9 @@ def _semi_hals(B: Tensor, basis: Tensor, W: Tensor, iterations: int) -> tuple[Te
         sweep(H, G, ahead @ ahead.mT, _SWEEPS)
         P, Q = (H.flatten(0, 1) @ B).view_as(W), H @ H.mT
         found = solve_free(P, Q)
-        losses = (Q * (found @ found.mT)).sum((1, 2)) - 2 * (P * found).sum((1, 2))
         H *= found.norm(dim=2, keepdim=True)
         W, last = normalize(found), W
+    losses = (Q * (found @ found.mT)).sum((1, 2)) - 2 * (P * found).sum((1, 2))
     return W @ basis.T, losses
 
 

@@ -41,9 +41,10 @@ class Places:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Places:
         """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
-        down, across = fields["offset"]
-        error_down, error_across = fields["offset_error"]
-        return cls((down, across), (error_down, error_across), fields["spacing"], fields["centred"])
+        down, across = map(float, fields["offset"])
+        error_down, error_across = map(float, fields["offset_error"])
+        spacing, centred = float(fields["spacing"]), float(fields["centred"])
+        return cls((down, across), (error_down, error_across), spacing, centred)
 
     @property
     def drawn_offset(self) -> tuple[float, float]:

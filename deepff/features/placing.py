@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ _SIDE, _LEAST_CELLS = 224, 7
 # image is too small.
 _LEAST_SLOPE = 0.6
 
+# Another one for each change of what is measured: files of before are not read again.
+_FORMAT = 1
+
 _measured: dict[str, Places | None] = {}
 
 
@@ -74,7 +78,8 @@ def place(
     backbone : Backbone
     layers : sequence of Layer
     cache : path, optional
-        A folder that keeps what was measured.
+        A folder that keeps what was measured. By default, of networks by name with trained
+        weights, it is beside the weights that torch downloads (:func:`torch.hub.get_dir`).
 
     Returns
     -------
@@ -90,7 +95,8 @@ def _place(backbone: Backbone, layer: Layer, cache: str | Path | None) -> Places
         return None
     key = _key(backbone, layer)
     if key not in _measured:
-        file = None if cache is None else Path(cache) / "places" / f"{key}.json"
+        folder = _kept_in(backbone, cache)
+        file = None if folder is None else folder / f"{key}.json"
         kept = None if file is None else _read(file)
         _measured[key] = measure(backbone, layer) if kept is None else kept[0]
         if file is not None and kept is None:
@@ -272,8 +278,26 @@ def _offsets(
     return offset(centres.mean(0)), np.sqrt(variance)
 
 
+def _kept_in(backbone: Backbone, cache: str | Path | None) -> Path | None:
+    """The folder of what is measured; None where nobody asked to keep it, and it may not last.
+
+    How one's own module computes can change while its name, structure and weights stay, and random
+    weights are seldom the same again.
+    """
+    if cache is not None:
+        return Path(cache) / "places"
+    if backbone.structure or backbone.weights == "random":
+        return None
+    return Path(torch.hub.get_dir()) / "places"
+
+
 def _key(backbone: Backbone, layer: Layer) -> str:
     described = (
+        _FORMAT,
+        # On these the last bits depend.
+        [version(package) for package in ("torch", "pillow", "scikit-image")],
+        torch.get_num_threads(),
+        torch.backends.cpu.get_cpu_capability(),
         backbone.name,
         backbone.structure,
         backbone.weights_digest,
@@ -296,12 +320,12 @@ def _read(file: Path) -> tuple[Places | None] | None:
     try:
         fields = json.loads(file.read_text())
         return (None if fields is None else Places.from_dict(fields),)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _write(file: Path, places: Places | None) -> None:
-    with suppress(OSError):  # the cache itself says so
+    with suppress(OSError):  # to measure again the next time is no fault; a full cache says so
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary:
             temporary.write_text(json.dumps(None if places is None else asdict(places)))

