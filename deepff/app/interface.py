@@ -38,7 +38,7 @@ _PRIVATELY: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "priv
 # The edits of one page are taken one after the other, each on what the one before left.
 _ONE_BY_ONE = {**_PRIVATELY, "concurrency_id": "edit", "concurrency_limit": 1}
 _SLIDERS = ("value", "cut")
-_BY_DEFAULT = ("accepted ones, or all but skipped where none is", "")
+_BY_DEFAULT = ("accepted ones, if any", "")
 _BESIDE = {**_PRIVATELY, "concurrency_limit": 4}
 
 
