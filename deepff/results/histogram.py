@@ -71,7 +71,8 @@ class Histogram:
             for factor in [max(3, 2 * (_SAMPLED_SIDE // 2 // max(height, width)) + 1)]
         ]
         n_images, low, high = _value_range(
-            [heatmaps.upsampled(i, shape)] for i, shape in enumerate(shapes)
+            [heatmaps.grid(i) if heatmaps.extents[i] is None else heatmaps.upsampled(i, shape)]
+            for i, shape in enumerate(shapes)
         )
         counts = torch.zeros(len(low), _SAMPLED_BINS, dtype=torch.float64, device=low.device)
         for i, (shape, size) in enumerate(zip(shapes, heatmaps.image_sizes, strict=True)):
