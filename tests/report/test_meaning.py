@@ -119,6 +119,16 @@ def test_the_page_has_names_classes_and_importance(named: Result, tmp_path: Path
     assert not (tmp_path / "out/overlays").exists()
 
 
+def test_a_name_that_is_not_the_likeliest_class_says_why(named: Result, tmp_path: Path) -> None:
+    write_report(named, tmp_path / "out")
+    assert "more of the set" not in (tmp_path / "out/report.html").read_text()
+    found = named.factorizations[3]
+    classes = replace(found.classes, names=("dog", "dog", None))
+    named.factorizations = {3: replace(found, classes=classes)}
+    write_report(named, tmp_path / "out")
+    assert (tmp_path / "out/report.html").read_text().count("more of the set") == 1
+
+
 def test_what_the_run_knows_of_its_factors_is_loaded_again(named: Result, tmp_path: Path) -> None:
     import deepff
 
