@@ -26,6 +26,7 @@ def similar(
     place: tuple[float, float],
     by: str = SimilarBy.ACTIVATIONS,
     k: int | None = None,
+    progress: bool = False,
 ) -> Similarity:
     """Find the places of the set that are like one.
 
@@ -42,6 +43,8 @@ def similar(
         and they stay in memory.
     k : int, optional
         By which factorization's factors; by default the largest.
+    progress : bool
+        Show on standard error how far the network is, where it runs again.
 
     Raises
     ------
@@ -61,7 +64,7 @@ def similar(
         rows = [own * norms for own in image_coefficients(found)]
         grids, extents = found.heatmaps.grids, found.heatmaps.extents
     else:
-        activations = _activations(run)
+        activations = _activations(run, progress)
         rows = activations.image_rows
         grids = [image.grid for image in activations.images]
         extents = [image.extent for image in activations.images]
@@ -98,7 +101,7 @@ def _cosines(rows: Tensor, wanted: Tensor) -> Tensor:
     return values.clamp(-1, 1).cpu()
 
 
-def _activations(run: Run) -> Activations:
+def _activations(run: Run, progress: bool) -> Activations:
     """A, from memory or the cache, or from the network again."""
     if run.activations is None:
         if len(run.sources) > 1:
@@ -111,6 +114,7 @@ def _activations(run: Run) -> Activations:
             size=source.size,
             amp=source.runs_in_amp(opened.backbone.device),
             stretch=source.stretch,
+            progress=progress,
         )
         if skipped:
             raise InputError(

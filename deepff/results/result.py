@@ -167,12 +167,13 @@ class Result(Run):
         place: tuple[float, float],
         by: str = "activations",
         k: int | None = None,
+        progress: bool = False,
     ) -> Similarity:
         """Where else the patch at a place is: :func:`deepff.naming.similarity.similar`.
 
         Parameters
         ----------
-        image, place, by, k
+        image, place, by, k, progress
             See there.
 
         Raises
@@ -182,7 +183,7 @@ class Result(Run):
         """
         from deepff.naming.similarity import similar
 
-        return similar(self, image, place, by, k)
+        return similar(self, image, place, by, k, progress)
 
     def regions(
         self,

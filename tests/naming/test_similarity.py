@@ -77,7 +77,9 @@ def test_a_place_on_an_elephant_is_most_like_places_on_elephants(data_root: Path
         assert inside.flatten()[at]
 
 
-def test_places_are_found_again_from_a_cache_and_by_running_again(stripes, tmp_path, data_root):
+def test_places_are_found_again_from_a_cache_and_by_running_again(
+    stripes, tmp_path, data_root, capsys
+):
     folder = next((data_root / "icoseg/images").glob("036 *"))
     paths = sorted(folder.glob("*.jpg"))[:2]
     result = deepff.discover(paths, 1, size=224, cache=tmp_path / "cache")
@@ -90,9 +92,10 @@ def test_places_are_found_again_from_a_cache_and_by_running_again(stripes, tmp_p
     result.save(tmp_path / "without")
     anew = deepff.load(tmp_path / "without")
     assert anew.activations is None
-    torch.testing.assert_close(
-        anew.similar(1, (50, 80)).heatmaps.coefficients, found.heatmaps.coefficients
-    )
+    capsys.readouterr()
+    run_again = anew.similar(1, (50, 80), progress=True)
+    assert "network: 2/2" in capsys.readouterr().err
+    torch.testing.assert_close(run_again.heatmaps.coefficients, found.heatmaps.coefficients)
 
 
 def test_what_cannot_be_found_is_told(stripes, tmp_path):
