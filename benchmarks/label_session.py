@@ -241,9 +241,10 @@ def train(python: str, exported: Path, folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
-    return re.findall(
-        r"train: Scanning.*?(\d+ images, \d+ backgrounds, \d+ corrupt)", done.stdout + done.stderr
-    )[-1]
+    found = re.findall(
+        r"Scanning.*?(\d+ images, \d+ backgrounds, \d+ corrupt)", done.stdout + done.stderr
+    )
+    return ", ".join(dict.fromkeys(found))
 
 
 def kept(result: Path) -> dict[str, str]:
