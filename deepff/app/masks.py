@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -173,7 +175,10 @@ class Masks:
         # Thresholds over a set of thousands are read off the histograms that were saved with it.
         self._run = run if run.applied is not None else replace(run, applied=run.bank)
         self._index = {name: index for index, name in enumerate(run.names)}
-        self._finders: dict[tuple[Settings, tuple[int, ...]], Finder] = {}
+        # Of another image's own level one is seldom asked for again.
+        self._finder = lru_cache(1)(self._factor_finder)
+        # Each mend of an image, and its undo, begins with what the settings make of it.
+        self._found = lru_cache(4)(self._factors)
 
     def made(self, labels: Labels, image: str) -> NamedMask:
         """What the settings make of an image.
@@ -183,13 +188,19 @@ class Masks:
         InputError
             A CRF needs its photograph, which is gone.
         """
-        settings, factors = labels.settings_of(image), tuple(labels.parts)
-        key = (settings, factors if settings.masks == OBJECT else ())
-        find = self._finders.get(key)
-        if find is None:
-            find = factor_finder(taught(self._run, settings, labels.folder), settings, factors)
-            self._finders = {key: find}  # another image's own level is seldom asked for again
-        return class_mask(labels, image, find(self._index[image]))
+        settings = labels.settings_of(image)
+        kept = tuple(labels.parts) if settings.masks == OBJECT else ()
+        return class_mask(labels, image, self._found(settings, kept, labels.folder, image))
+
+    def _factors(
+        self, settings: Settings, kept: tuple[int, ...], folder: Path | None, image: str
+    ) -> np.ndarray:
+        return self._finder(settings, kept, folder)(self._index[image])
+
+    def _factor_finder(
+        self, settings: Settings, kept: tuple[int, ...], folder: Path | None
+    ) -> Finder:
+        return factor_finder(taught(self._run, settings, folder), settings, kept)
 
     def current(self, labels: Labels, image: str) -> NamedMask:
         """What an image keeps, else what the settings make of it."""
