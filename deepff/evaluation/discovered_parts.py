@@ -21,15 +21,10 @@ from deepff.evaluation.datasets import (
     load_coco,
     load_pascal_part,
 )
-from deepff.evaluation.datasets.ground_truth import IGNORED, UNNAMED
+from deepff.evaluation.datasets.ground_truth import BACKGROUND, IGNORED, UNNAMED
 from deepff.evaluation.datasets.voc import check_classes
-from deepff.evaluation.metrics import (
-    Overlaps,
-    associated_iou,
-    association,
-    count_overlaps,
-    factor_quality,
-)
+from deepff.evaluation.factor_labels import LabelledFactor, label_factors
+from deepff.evaluation.metrics import Overlaps, count_overlaps, factor_quality
 from deepff.evaluation.predictions import (
     DFF,
     DFF_CRF,
@@ -58,10 +53,13 @@ QUALITY_METHODS = (DFF, DFF_CRF, INSIDE)
 TABLE4_CLASSES = ("aeroplane", "bird", "car", "motorbike", "cat")
 """The five classes that the paper prints."""
 
+TABLE4_BESIDE = ("person",)
+"""What a factor may be called after besides parts and the background, as in the paper."""
+
 SUMMARY_NOTE = (
     "A part belongs to a factor that covers more than half of it over the set; a cell is the mean "
     "over the factors that have parts of their set-wide IoU with all their parts together, and – "
-    "where no factor has any"
+    "where no factor has any; factors that nothing belongs to are called background"
 )
 
 QUALITY_NOTES = (
@@ -71,17 +69,6 @@ QUALITY_NOTES = (
     "(Choudhury et al., NeurIPS 2021); a pixel's factor is the largest relative to its maximum "
     "over the set among those that are on, and pixels that are on in none are one more group",
 )
-
-
-@dataclass(frozen=True)
-class LabelledFactor:
-    """A factor, the parts that belong to it, and its IoU with all of them together."""
-
-    method: str
-    k: int
-    factor: int
-    parts: tuple[str, ...]
-    iou: float
 
 
 @dataclass(frozen=True)
@@ -151,7 +138,7 @@ def table4(
     failures: dict[str, str] = {}
     scores = {
         name: attempt(name, partial(_evaluate, load, network, ks, crf, seeds), failures, report)
-        for name, load in part_sets(root, classes).items()
+        for name, load in part_sets(root, classes, TABLE4_BESIDE).items()
     }
     return part_tables(
         "table4",
@@ -164,7 +151,9 @@ def table4(
     )
 
 
-def part_sets(root: str | Path, classes: Sequence[str]) -> dict[str, Callable[[], GroundTruthSet]]:
+def part_sets(
+    root: str | Path, classes: Sequence[str], beside: Sequence[str] = ()
+) -> dict[str, Callable[[], GroundTruthSet]]:
     """What loads each set of images with part masks.
 
     Parameters
@@ -175,6 +164,8 @@ def part_sets(root: str | Path, classes: Sequence[str]) -> dict[str, Callable[[]
         a class.
     classes : sequence of str
         PASCAL-Part's.
+    beside : sequence of str
+        As :func:`deepff.evaluation.datasets.load_pascal_part` takes it; COCO files have none.
 
     Raises
     ------
@@ -186,7 +177,7 @@ def part_sets(root: str | Path, classes: Sequence[str]) -> dict[str, Callable[[]
         folder = root if root.is_dir() else root.parent
         return {folder.resolve().name: partial(load_coco, root, merge=CAR_PARTS)}
     check_classes(classes, list(TABLE4_PARTS))
-    return {name: partial(_load_pascal_class, root, name) for name in classes}
+    return {name: partial(_load_pascal_class, root, name, beside) for name in classes}
 
 
 def is_coco(root: str | Path) -> bool:
@@ -220,11 +211,13 @@ def part_scores(
         for variant, (overlaps, pixels) in _summed(
             in_images(features, coefficients, crf, judged)
         ).items():
-            labelled = label_factors(overlaps, variant.method, k, features.part_names)
-            ious = [factor.iou for factor in labelled if factor.parts]
+            labelled = label_factors(
+                overlaps, variant.method, k, features.part_names, features.beside
+            )
+            ious = [factor.iou for factor in labelled if factor.has_parts]
             of = variant.method, k
             means.setdefault(of, []).append(mean_of_known(ious))
-            quality.setdefault(of, []).append(factor_quality(overlaps))
+            quality.setdefault(of, []).append(factor_quality(overlaps, len(features.part_names)))
             nmi.setdefault(of, []).append(normalized_mutual_information(pixels))
             fg_nmi.setdefault(of, []).append(normalized_mutual_information(pixels[:, 1:-1]))
             factors += labelled if variant.seed == 0 else []
@@ -265,25 +258,6 @@ def normalized_mutual_information(counts: np.ndarray) -> float:
     return float(mutual_info_score(None, None, contingency=counts) / mean_entropy)
 
 
-def label_factors(
-    overlaps: Overlaps, method: str, k: int, part_names: Sequence[str]
-) -> list[LabelledFactor]:
-    """The parts of each factor by coverage above one half; the background is not a part."""
-    associated = association(overlaps)
-    associated[:, 0] = False
-    ious = associated_iou(overlaps, associated)
-    return [
-        LabelledFactor(
-            method,
-            k,
-            factor,
-            tuple(name for name, own in zip(part_names, row[1:], strict=True) if own),
-            float(value),
-        )
-        for factor, (row, value) in enumerate(zip(associated, ious, strict=True))
-    ]
-
-
 def part_tables(
     name: str,
     title: str,
@@ -309,7 +283,7 @@ def part_tables(
     factor_rows = [
         Row(
             f"{set_name}, {factor.method}, k = {factor.k}, factor {factor.factor}",
-            [", ".join(factor.parts) or None, factor.iou if factor.parts else None],
+            [", ".join(factor.labels) or None, factor.iou if factor.labels else None],
         )
         for set_name, score in done.items()
         for factor in score.factors
@@ -399,6 +373,7 @@ def _judge(features: Features, inside: Sequence[Result], k: int) -> Work[_Counts
     """What counts the pixels of one image, of the parts inside the object too."""
     finders = [region_finder(of, k, RECIPE_OPTIONS[of.recipe]) for of in inside]
     n_parts = len(features.part_names)
+    n_labels = n_parts + len(features.beside)
 
     def counted(index: int, masks: dict[Variant, Tensor], maps: dict[Variant, Tensor]) -> _Counts:
         truth = features.truth[index].labels()
@@ -412,7 +387,7 @@ def _judge(features: Features, inside: Sequence[Result], k: int) -> Work[_Counts
             labels[Variant(INSIDE, k, seed)] = regions.labels
         return {
             variant: (
-                count_overlaps([(own, truth)], n_parts),
+                count_overlaps([(own, truth)], n_labels),
                 _contingency(labels[variant].cpu().numpy(), truth, len(own), n_parts),
             )
             for variant, own in masks.items()
@@ -425,6 +400,7 @@ def _contingency(factors: np.ndarray, truth: np.ndarray, k: int, n_parts: int) -
     """Pixels of each factor, or none, in each part: (k + 1, n_parts + 2)."""
     judged = truth != IGNORED
     parts = truth[judged].astype(np.int64)
+    parts[(parts > n_parts) & (parts != UNNAMED)] = BACKGROUND
     parts[parts == UNNAMED] = n_parts + 1
     cells = factors[judged].astype(np.int64) * (n_parts + 2) + parts
     return np.bincount(cells, minlength=(k + 1) * (n_parts + 2)).reshape(k + 1, n_parts + 2)
@@ -440,8 +416,8 @@ def _summed(images: Iterable[_Counts]) -> _Counts:
     return total
 
 
-def _load_pascal_class(root: Path, class_name: str) -> GroundTruthSet:
-    return load_pascal_part(root, {class_name: TABLE4_PARTS[class_name]})[0]
+def _load_pascal_class(root: Path, class_name: str, beside: Sequence[str]) -> GroundTruthSet:
+    return load_pascal_part(root, {class_name: TABLE4_PARTS[class_name]}, beside=beside)[0]
 
 
 def _evaluate(

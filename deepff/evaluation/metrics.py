@@ -147,11 +147,17 @@ def associated_iou(overlaps: Overlaps, associated: np.ndarray) -> np.ndarray:
     return _ratio(intersection, union)
 
 
-def factor_quality(overlaps: Overlaps) -> float:
+def factor_quality(overlaps: Overlaps, n_parts: int | None = None) -> float:
     """Mean over the masks of the set-wide IoU with their best part; the background is not a part.
 
     Collins et al., ECCV 2018, Figure 5. A factor that marks the background thus scores what it
     shares with a part, which is little, and is not left out of the mean.
+
+    Parameters
+    ----------
+    overlaps : Overlaps
+    n_parts : int, optional
+        Labels above are no parts either; by default all are.
 
     Returns
     -------
@@ -163,9 +169,10 @@ def factor_quality(overlaps: Overlaps) -> float:
     InputError
         There is no part.
     """
-    if overlaps.truth.size < 2:
+    n_parts = overlaps.truth.size - 1 if n_parts is None else n_parts
+    if n_parts < 1:
         raise InputError("factor quality needs ground truth of at least one part")
-    return float(iou(overlaps)[:, 1:].max(axis=1).mean())
+    return float(iou(overlaps)[:, 1 : n_parts + 1].max(axis=1).mean())
 
 
 def jaccard(mask: torch.Tensor | np.ndarray, labels: np.ndarray) -> float:

@@ -112,6 +112,7 @@ class Features:
     truth: tuple[GroundTruthImage, ...]
     part_names: tuple[str, ...]
     object: Factorization | None = None
+    beside: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -160,7 +161,7 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
         ]
         of_cells = [by_path[x.path] for x in network.cell_layers]
         found = classify_object(found, Cells.of(of_cells, sources, network.progress))
-    return Features(truth.name, extracted[0], kept, truth.part_names, found)
+    return Features(truth.name, extracted[0], kept, truth.part_names, found, truth.beside)
 
 
 def image_masks(

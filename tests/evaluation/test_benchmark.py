@@ -226,8 +226,33 @@ def test_a_factor_with_several_parts_is_measured_with_all_of_them(
 
     factors = rows_of(tables["table4-factors"])
     assert factors["cow, DFF, k = 3, factor 0"] == ["head, neck", 48 / 64]
-    assert factors["cow, DFF, k = 3, factor 1"] == [None, None]
+    # All that is neither cow nor black.
+    assert factors["cow, DFF, k = 3, factor 1"] == ["background", 64 / 192]
     assert rows_of(tables["table4"])["DFF, k = 3"] == [48 / 64, 48 / 64]
+
+
+def test_factors_are_called_after_persons_and_the_background_but_not_judged_by_them(
+    pascal_part: Path, colors: Network
+) -> None:
+    # The red square is the cow's head, the green one with 32 pixels below it a person.
+    (pascal_part / "ImageSets/Main/cow_trainval.txt").write_text("000002 1\n")
+    person = mask(GREEN, (slice(8, 12), slice(8, 16)))
+    objects = [("cow", mask(RED), [("head", mask(RED))]), ("person", person, [])]
+    write_parts(pascal_part / "Annotations_Part/000002.mat", objects)
+
+    tables = table4(colors, pascal_part, [3], classes=["cow"], crf=False, report=quiet)
+
+    factors = rows_of(tables["table4-factors"])
+    assert factors["cow, DFF, k = 3, factor 0"] == ["head", 1]
+    assert factors["cow, DFF, k = 3, factor 1"] == ["person", 64 / 96]
+    # 256 pixels less head and person are background: 96, among them the blue square.
+    assert factors["cow, DFF, k = 3, factor 2"] == ["background", 64 / 96]
+    assert rows_of(tables["table4"])["DFF, k = 3"] == [1, 1]
+    quality, nmi, _ = rows_of(tables["table4-quality"])["DFF, k = 3"]
+    assert quality == pytest.approx(1 / 3)
+    # On in no factor, in the red, green and blue one; of the background, persons too, and the head.
+    of_three = np.array([[64, 0], [0, 64], [64, 0], [64, 0]])
+    assert nmi == pytest.approx(normalized_mutual_information(of_three))
 
 
 def test_table_4_says_how_well_factors_fit_parts(pascal_part: Path, colors: Network) -> None:

@@ -11,6 +11,7 @@ value           the pixel is
 ==============  =============================================================================
 0               background
 1 … p           part `part_names[value - 1]`; sets without parts have one, the object
+p + 1 … p + q   something beside the object, `beside[value - p - 1]`; most sets have none
 254             on the object, but on none of the named parts (`UNNAMED`)
 255             not to be judged, like the border of VOC's segmentations (`IGNORED`)
 ==============  =============================================================================
@@ -114,18 +115,21 @@ class GroundTruthSet:
     images : tuple of GroundTruthImage
     missing : tuple of str
         Names of images that are annotated, but not there.
+    beside : tuple of str
+        Things that are no part of the object, whose labels follow those of the parts.
     """
 
     name: str
     part_names: tuple[str, ...]
     images: tuple[GroundTruthImage, ...]
     missing: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.part_names) >= UNNAMED:
+        n_labels = len(self.part_names) + len(self.beside)
+        if n_labels >= UNNAMED:
             raise InputError(
-                f"{self.name} names {len(self.part_names)} parts, but a label map holds at most "
-                f"{UNNAMED - 1}"
+                f"{self.name} names {n_labels} parts, but a label map holds at most {UNNAMED - 1}"
             )
 
     def __len__(self) -> int:
@@ -138,7 +142,7 @@ def object_labels(labels: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     labels : ndarray, (H, W)
-        A label map, or a bool mask of the object.
+        A label map of a set with nothing beside the object, or a bool mask of the object.
 
     Returns
     -------

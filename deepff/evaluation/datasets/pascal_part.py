@@ -131,6 +131,7 @@ def load_pascal_part(
     parts: Mapping[str, PartNames] = TABLE4_PARTS,
     *,
     split: str = "trainval",
+    beside: Sequence[str] = (),
 ) -> list[GroundTruthSet]:
     """Load PASCAL-Part, one set of images a class.
 
@@ -148,6 +149,9 @@ def load_pascal_part(
         Other pieces of an object are on the object without being a part of it.
     split : str
         The image set, as for `load_voc`.
+    beside : sequence of str
+        VOC's classes whose objects have labels of their own where no object of the set's class is;
+        all else is background.
 
     Returns
     -------
@@ -168,19 +172,32 @@ def load_pascal_part(
     if annotations is None:
         raise InputError(f"no folder of PASCAL-Part's masks: neither {found[0]} nor {found[1]}")
     return [
-        _load_class(folder, annotations, class_name, part_names, split)
+        _load_class(
+            folder,
+            annotations,
+            class_name,
+            part_names,
+            split,
+            tuple(name for name in beside if name != class_name),
+        )
         for class_name, part_names in parts.items()
     ]
 
 
 def _load_class(
-    folder: Path, annotations: Path, class_name: str, parts: PartNames, split: str
+    folder: Path,
+    annotations: Path,
+    class_name: str,
+    parts: PartNames,
+    split: str,
+    beside: tuple[str, ...],
 ) -> GroundTruthSet:
     label_of = {
         own_name: label
         for label, own_names in enumerate(parts.values(), start=1)
         for own_name in own_names
     }
+    label_beside = {name: label for label, name in enumerate(beside, start=len(parts) + 1)}
     images = []
     for image_id in image_ids(folder, class_name, split):
         boxes = read_boxes(folder / "Annotations" / f"{image_id}.xml")
@@ -192,12 +209,14 @@ def _load_class(
         path = annotations / f"{image_id}.mat"
         if not path.is_file():
             raise InputError(f"no part masks {path}, which the image set of {class_name} names")
-        read_labels = partial(_read_labels, path, class_name, label_of)
+        read_labels = partial(_read_labels, path, class_name, label_of, label_beside)
         images.append(GroundTruthImage(image_file(folder, image_id), read_labels=read_labels))
-    return GroundTruthSet(name=class_name, part_names=tuple(parts), images=tuple(images))
+    return GroundTruthSet(class_name, tuple(parts), tuple(images), beside=beside)
 
 
-def _read_labels(path: Path, class_name: str, label_of: Mapping[str, int]) -> np.ndarray:
+def _read_labels(
+    path: Path, class_name: str, label_of: Mapping[str, int], label_beside: Mapping[str, int]
+) -> np.ndarray:
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
@@ -205,13 +224,21 @@ def _read_labels(path: Path, class_name: str, label_of: Mapping[str, int]) -> np
         # Without squeeze_me every field has MATLAB's two dimensions, and a mask of one row stays a
         # mask.
         annotation = loadmat(path)["anno"][0, 0]
-        return _label_map(annotation["objects"].ravel(), class_name, label_of)
+        return _label_map(annotation["objects"].ravel(), class_name, label_of, label_beside)
     except (*_MALFORMED, MatReadError) as error:
         raise InputError(f"{path} is not laid out as a PASCAL-Part annotation") from error
 
 
-def _label_map(objects: np.ndarray, class_name: str, label_of: Mapping[str, int]) -> np.ndarray:
+def _label_map(
+    objects: np.ndarray,
+    class_name: str,
+    label_of: Mapping[str, int],
+    label_beside: Mapping[str, int],
+) -> np.ndarray:
     labels = np.zeros(objects[0]["mask"].shape, np.uint8)
+    for instance in objects:
+        if (own_class := _text(instance["class"])) in label_beside:
+            labels[instance["mask"] > 0] = label_beside[own_class]
     for instance in objects:
         if _text(instance["class"]) != class_name:
             continue

@@ -287,6 +287,25 @@ def test_pascal_part_merges_the_parts_of_table_3(voc2010: Path) -> None:
     ]
 
 
+def test_pascal_part_persons_beside_the_object_are_told_from_the_background(voc2010: Path) -> None:
+    rider = ("person", mask(slice(0, 2), slice(3, 6)), [("head", mask(slice(0, 1), slice(4, 5)))])
+    write_parts(voc2010 / "Annotations_Part/000005.mat", [HORSE, BUS, rider])
+
+    (horses,) = load_pascal_part(
+        voc2010, {"horse": TABLE3_PARTS["horse"]}, beside=["person", "horse"]
+    )
+
+    assert horses.part_names == ("head", "neck+torso", "leg")
+    assert horses.beside == ("person",)
+    # Where the horse and its rider are both drawn it is the horse; the bus is background.
+    assert horses.images[0].labels().tolist() == [
+        [1, 1, 2, 2, 4, 4],
+        [1, 1, 2, 2, 4, 4],
+        [254, 3, 254, 254, 0, 0],
+        [254, 3, 254, 254, 0, 0],
+    ]
+
+
 @pytest.mark.parametrize(
     ("objects", "kept"),
     [
