@@ -1,0 +1,162 @@
+"""Make the pictures of docs/gallery.md anew, from photographs that scikit-image installs.
+
+usage: python scripts/gallery.py      (with the environment of scripts/test, and Chromium)
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from PIL import Image
+
+import deepff
+from deepff.images.samples import Framing, photographs
+from deepff.report.region_pictures import region_picture
+from deepff.results.result import Result
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from label_browser import PATIENCE, browser_page, server  # noqa: E402
+
+OUT = ROOT / "docs" / "gallery"
+KS = (1, 2, 3, 4)
+LONGEST, HEIGHT, GAP = 1400, 170, 6
+LOADED = "images => Promise.all(images.map(i => { i.loading = 'eager'; return i.decode(); }))"
+SHOWN = {
+    "names": 'section[aria-label="Factors at k = 4"]',
+    "tree": 'section[aria-label="Factors linked over k"] svg',
+}
+COLLAR = (190, 190)  # of the astronaut's suit, in pixels
+
+CAT, ASTRONAUT, COFFEE, ROCKET = "chelsea.png", "astronaut.png", "coffee.png", "rocket.jpg"
+Framings = Mapping[str, tuple[Framing, ...]]
+
+# Photographs whose licence scikit-image names, and lets them be carried.
+FOUR: Framings = {
+    "cat": (Framing(CAT),),
+    "cat, darker": (Framing(CAT, (0.15, 0, 0.95, 1), mirrored=True, brightness=0.7),),
+    "astronaut": (Framing(ASTRONAUT),),
+    "astronaut, turned": (
+        Framing(ASTRONAUT, (0.1, 0.1, 0.9, 0.9), turned=-8, mirrored=True, brightness=0.8),
+    ),
+    "rocket": (Framing(ROCKET),),
+    "rocket, nearer": (Framing(ROCKET, (0.2, 0.1, 0.9, 1), mirrored=True, brightness=1.2),),
+    "cat and cup": (
+        Framing(CAT, (0.1, 0, 0.9, 1), brightness=1.15),
+        Framing(COFFEE, (0.1, 0, 0.8, 1)),
+    ),
+    "rocket and cup": (
+        Framing(ROCKET, (0.1, 0, 0.9, 1)),
+        Framing(COFFEE, (0.1, 0, 0.8, 1), mirrored=True),
+    ),
+}
+
+
+def _framed(file: str) -> Framings:
+    """One photograph in six framings, as a set with one object."""
+    return {
+        "whole": (Framing(file),),
+        "mirrored": (Framing(file, (0, 0, 0.95, 1), mirrored=True),),
+        "turned": (Framing(file, (0.07, 0.07, 0.93, 0.93), turned=7),),
+        "darker": (Framing(file, (0.05, 0, 1, 1), brightness=0.6),),
+        "lighter": (Framing(file, (0.06, 0.06, 0.94, 0.94), turned=-6, brightness=1.3),),
+        "nearer": (Framing(file, (0.08, 0.05, 0.9, 0.97), mirrored=True, brightness=0.85),),
+    }
+
+
+def main() -> None:
+    OUT.mkdir(exist_ok=True)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        result = _discovered(FOUR, folder / "photos")
+        _save(result.plot(), "factors")
+        _save(result.similar("astronaut.png", COLLAR).plot(n=4, height=260), "similar")
+        result.save(folder / "result")
+        _save(
+            _objects([_discovered(_framed(name), folder / name) for name in (COFFEE, ROCKET)]),
+            "object",
+        )
+        _screenshots(folder / "result")
+    for path in sorted(OUT.iterdir()):
+        print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1000:.0f} kB")
+
+
+def _discovered(framings: Framings, folder: Path) -> Result:
+    """Factors of photographs, which are written first, so that what is saved finds them."""
+    files = photographs({piece.file for pieces in framings.values() for piece in pieces})
+    folder.mkdir(parents=True)
+    for name, pieces in framings.items():
+        framed = [piece.apply(Image.open(files[piece.file]).convert("RGB")) for piece in pieces]
+        _row([np.asarray(each) for each in framed], gap=0).save(folder / f"{name}.png")
+    paths = [folder / f"{name}.png" for name in framings]
+    return deepff.discover(paths, n_components=list(KS), random_state=0)
+
+
+def _objects(results: Sequence[Result]) -> Image.Image:
+    """A row a set: of each photograph the paper's mask, and below it that of contrast."""
+    rows = []
+    for result in results:
+        for regions in (result.regions(k=1), deepff.find_object(result).regions()):
+            pictures = [
+                region_picture(image.read(), found.labels.numpy())
+                for image, found in zip(result.images, regions, strict=True)
+            ]
+            rows.append(np.asarray(_row(pictures, height=HEIGHT)))
+    width = max(row.shape[1] for row in rows)
+    canvas = Image.new("RGB", (width, len(rows) * (HEIGHT + GAP) - GAP), "white")
+    for number, row in enumerate(rows):
+        canvas.paste(Image.fromarray(row), (0, number * (HEIGHT + GAP)))
+    return canvas
+
+
+def _row(pictures: Sequence[np.ndarray], height: int | None = None, gap: int = GAP) -> Image.Image:
+    """Pictures side by side, all as high as the lowest or as `height`."""
+    height = height or min(picture.shape[0] for picture in pictures)
+    scaled = [
+        Image.fromarray(picture).resize(
+            (round(picture.shape[1] * height / picture.shape[0]), height)
+        )
+        for picture in pictures
+    ]
+    canvas = Image.new("RGB", (sum(each.width + gap for each in scaled) - gap, height), "white")
+    left = 0
+    for each in scaled:
+        canvas.paste(each, (left, 0))
+        left += each.width + gap
+    return canvas
+
+
+def _screenshots(result: Path) -> None:
+    """The report's factors and tree, and the page of `deepff label`."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        sys.exit("there is no Chromium to show the report and the page in")
+    with browser_page(chromium) as page:
+        page.goto((result / "report.html").as_uri())
+        page.add_style_tag(content=".controls { position: static !important; }")
+        for name, selector in SHOWN.items():
+            part = page.locator(selector)
+            part.locator("img").evaluate_all(LOADED)
+            _shot(part.screenshot(), name)
+        with server(result) as running:
+            page.goto(running.url)
+            page.wait_for_selector(".dff-card", timeout=PATIENCE)
+            page.wait_for_function("() => [...document.images].every(image => image.complete)")
+            _shot(page.screenshot(), "label")
+
+
+def _shot(png: bytes, name: str) -> None:
+    _save(Image.open(BytesIO(png)).convert("RGB"), name)
+
+
+def _save(picture: Image.Image, name: str) -> None:
+    picture.thumbnail((LONGEST, LONGEST))
+    picture.save(OUT / f"{name}.jpg", quality=82, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
