@@ -27,8 +27,13 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.features.later import Edit, OpenLayer, later_outputs, outputs_of_edits
-from deepff.features.probe import noise
 from deepff.images.reading import UnreadableImageError
+from deepff.naming.following import (
+    check_is_read,
+    is_linear_in_mean,
+    outputs_for_noise,
+    small_noise,
+)
 from deepff.naming.labels import check_labels, class_labels
 from deepff.naming.network import check_directions, opened_layer, reopened
 from deepff.results.classes import FactorClasses
@@ -44,8 +49,6 @@ FEW_CLASSES = 100
 
 N_STRONGEST = 4
 _STRONG = 0.5
-_PROBE_CELLS = 4
-_LINEAR = 1e-3
 
 
 def factor_classes(run: Run, k: int | None = None, anew: bool = False) -> FactorClasses:
@@ -99,7 +102,9 @@ def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool)
         # The factor goes through the network first, and is compared with the words then.
         opened = replace(opened, backbone=replace(opened.backbone, words=None))
     with torch.no_grad():
-        if is_linear_in_mean(opened):
+        tried = outputs_for_noise(opened)
+        check_is_read(opened, tried)
+        if is_linear_in_mean(tried):
             scores, nothing = _scores_of_full_maps(opened, wanted)
         else:
             scores, nothing = _scores_by_removal(run, opened, wanted, progress)
@@ -169,30 +174,6 @@ def strengths(coefficients: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def is_linear_in_mean(opened: OpenLayer) -> bool:
-    """Whether the network's outputs are linear in the mean of the layer's map, tried on noise."""
-    layer = opened.layer
-    batch = noise(opened.backbone, layer.input_size or _PROBE_CELLS * layer.stride)
-    generator = torch.Generator().manual_seed(0)
-
-    def probes(maps: Tensor) -> Tensor:
-        a, b = torch.randn(2, *maps.shape[1:], generator=generator).to(maps)
-        if layer.non_negative:
-            a, b = a.abs(), b.abs()
-        mean = a.mean((1, 2), keepdim=True).expand_as(a)
-        return torch.stack([a, b, (a + b) / 2, mean, torch.zeros_like(a)])
-
-    try:
-        of_a, of_b, of_both, of_mean, of_none = later_outputs(opened, batch, probes)
-    except InputError:
-        if opened.backbone.missing:
-            raise
-        return False  # as of networks that take images of one size alone
-    tolerance = _LINEAR * (of_a - of_none).abs().max()
-    is_linear = bool(((of_a + of_b) / 2 - of_both).abs().max() <= tolerance)
-    return is_linear and bool((of_a - of_mean).abs().max() <= tolerance)
-
-
 def _scores_of_images(found: Factorization, scores: Tensor, nothing: Tensor) -> Tensor:
     """About the network's outputs for the images, of what the factors hold of them, (n, classes).
 
@@ -208,8 +189,6 @@ def _scores_of_full_maps(
     opened: OpenLayer, wanted: Mapping[int, Factorization]
 ) -> tuple[dict[int, Tensor], Tensor]:
     """The outputs for maps that are full of each factor, by k, and for an empty one."""
-    layer = opened.layer
-    batch = noise(opened.backbone, layer.input_size or _PROBE_CELLS * layer.stride)
     full = [
         found.components * strengths(found.heatmaps.coefficients).to(found.components)[:, None]
         for found in wanted.values()
@@ -218,7 +197,7 @@ def _scores_of_full_maps(
     rows = torch.cat([empty, *full])
     nothing, *outputs = later_outputs(
         opened,
-        batch,
+        small_noise(opened),
         lambda maps: rows.to(maps)[:, :, None, None].expand(-1, -1, *maps.shape[2:]),
     ).split([1, *map(len, full)])
     return dict(zip(wanted, outputs, strict=True)), nothing

@@ -29,6 +29,7 @@ from deepff.errors import InputError
 from deepff.features.later import Edit, OpenLayer, gradients, outputs_of_edits
 from deepff.images.reading import UnreadableImageError
 from deepff.naming.classes import as_is, factor_classes, without
+from deepff.naming.following import check_is_read, outputs_for_noise
 from deepff.naming.network import check_directions, opened_layer, reopened
 from deepff.results.factorization import Factorization
 from deepff.results.importance import Importance
@@ -74,6 +75,8 @@ def importance(
     check_directions(run)
     found = run.factorization(k)
     opened = opened_layer(run)
+    with torch.no_grad():
+        check_is_read(opened, outputs_for_noise(opened))
     names = factor_classes(run, k)
     wanted = None if classes is None else [_index(names.labels, label) for label in classes]
     n_factors = len(found.components)

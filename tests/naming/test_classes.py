@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from deepff.features.later import network_input
 from deepff.naming.classes import standing_out
 from deepff.naming.labels import read_labels
 from deepff.regions.named_pieces import named_pieces
+from deepff.results.classes import FactorClasses
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.result import Result
@@ -216,6 +218,46 @@ def test_random_weights_and_unknown_classes_give_no_names():
     own.labels = ("one",)
     with pytest.raises(InputError, match="1 labels were given, but Squares ends with 2"):
         result.class_scores()
+
+
+@pytest.mark.parametrize(
+    ("pool", "layer", "is_read"),
+    [
+        ("token", "blocks.1", False),
+        ("token", "norm", False),
+        ("token", "blocks.0", True),
+        ("avg", "blocks.1", True),
+    ],
+)
+def test_where_only_the_class_token_is_read_factors_have_no_names(pool, layer, is_read):
+    """The head of a vision transformer reads the class token: after the last block the patches'
+    tokens are read by nothing, and the scores of every factor would be those of one image."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    shape = {"img_size": 64, "depth": 2, "embed_dim": 48, "num_heads": 3}
+    network = timm.create_model(
+        "vit_tiny_patch16_224", num_classes=3, global_pool=pool, fc_norm=False, **shape
+    )
+    backbone = deepff.load_backbone(network, labels=["a", "b", "c"], device="cpu")
+    images = [np.random.default_rng(i).integers(0, 256, (64, 64, 3), np.uint8) for i in (0, 1)]
+    result = deepff.discover(images, 2, model=backbone, layer=layer, method="semi-nmf", size=64)
+    if is_read:
+        first, second = result.class_scores()
+        assert (first - second).abs().max() > 1e-3
+        assert result.importance().falls.abs().max() > 1e-3
+        return
+    assert result.factor_names == [None, None]
+    assert f"what follows layer {layer} of VisionTransformer does not read its map" in (
+        result.unnamed
+    )
+    with pytest.raises(InputError, match="choose an earlier layer"):
+        result.class_scores()
+    result.factorizations[2] = replace(
+        result.factorizations[2],
+        classes=FactorClasses(("a", "b", "c"), torch.zeros(2, 3), (None, None)),
+    )
+    with pytest.raises(InputError, match="does not read its map"):
+        result.importance()
 
 
 def test_labels_are_read_one_a_line(tmp_path):
