@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,6 +62,8 @@ def serve(
     InputError
         The address or port cannot be had.
     """
+    # Where matplotlib is installed gradio would look for a display's backend, while a page waits.
+    os.environ.setdefault("MPLBACKEND", "agg")
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{listening.getsockname()[1]}/"

@@ -95,8 +95,10 @@ class Workspace:
         result = with_histograms(load(self.folder, photos), self.folder)
         store = LabelStore(self.folder, result, suggested_names(result))
         pictures = Pictures(result, self.folder)
-        # What a first picture needs takes seconds to import.
+        # What a first picture needs takes seconds to import, and a first filter to work out; beside
+        # a page that is being opened it would hold it up.
         pictures.mask(store.labels, 0)
+        pictures.overview(store.labels)
         self._opened = store, pictures, Masks(result)
 
     def prefetch(self, labels: Labels, indices: Sequence[int]) -> None:
