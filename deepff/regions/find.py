@@ -31,6 +31,10 @@ _LABEL_BYTES = 2
 _CRF_BYTES = 12
 _N_BANDS = 5
 
+_SURE_ODDS = 19.0
+# Of a threshold at the maximum or beyond, nothing is above it.
+_HIGHEST_LIMIT = 0.99
+
 
 @dataclass(frozen=True)
 class Regions:
@@ -281,10 +285,25 @@ def _probabilities(
         refiner = REFINERS[Refinement(options.refine)]
         size = min(refiner.size, crf_size or refiner.size)
         photo, limit = _photo(result, index, size), limit_of(index) / heatmaps.scale
-        small = refiner.probabilities(photo, heatmaps.normalized(index), limit, size)
+        maps = heatmaps.normalized(index)
+        if options.threshold == Threshold.MAX_FRACTION:
+            maps = _surer(maps, limit)
+        small = refiner.probabilities(photo, maps, limit, size)
         return partial(bands, small, heatmaps.image_sizes[index])
 
     return probabilities
+
+
+def _surer(maps: Tensor, limits: Tensor) -> Tensor:
+    """Maps in [0, 1] whose maximum a CRF's unary takes for on, 19 to 1, however high the limits.
+
+    A share of the maximum is far above what most of the object has. Where it is a half, the unary
+    (:func:`deepff.regions.guided_crf.unary_probabilities`) would not be surer than 4 to 1 anywhere,
+    and the CRF takes nearly all for background. What lies below its limit stays as it is.
+    """
+    limits = limits.clamp(1 / _SURE_ODDS, _HIGHEST_LIMIT)[:, None, None]
+    power = (math.log(_SURE_ODDS) / -limits.log() / 2).clamp_min(1)
+    return torch.where(maps > limits, limits * (maps / limits).pow(power), maps)
 
 
 def _classified(result: Run, maps: HeatMaps, size: int, index: int) -> Bands:
