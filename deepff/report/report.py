@@ -84,6 +84,12 @@ def write_report(
 
     photos: list[np.ndarray] = []
     unreadable: dict[int, str] = {}
+
+    def write_figure() -> None:
+        with atomic_path(folder / "figure.png") as path:
+            picture = compose(result.factorizations, in_figure, photos, colors)
+            picture.save(path, compress_level=1)
+
     with (
         track("pictures", len(files), enabled=progress) as advance,
         ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -95,11 +101,10 @@ def write_report(
                 unreadable[i] = reason
             advance(1)
 
-    with atomic_path(folder / "figure.png") as path:
-        picture = compose(result.factorizations, in_figure, photos, colors)
-        picture.save(path, compress_level=1)
-    crops = strongest_crops(result)
-    write_crops(result, folder, crops)
+        figure = pool.submit(write_figure)
+        crops = strongest_crops(result)
+        write_crops(result, folder, crops)
+        figure.result()
     write_report_page(result, folder, unreadable, crops)
 
 
