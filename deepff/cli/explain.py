@@ -52,7 +52,7 @@ def explain(
     from deepff.naming.classes import factor_classes
     from deepff.naming.importance import importance
     from deepff.naming.labels import read_labels, read_words
-    from deepff.naming.network import opened_layer
+    from deepff.naming.network import opened_layers
     from deepff.report.load import load
     from deepff.report.save import check_output_folder, rewrite
 
@@ -66,7 +66,7 @@ def explain(
         words=None if words is None else read_words(words),
         device=device,
     )
-    opened_layer(result, backbone)
+    opened_layers(result, backbone)
     for each in result.factorizations:
         factor_classes(result, each, anew=True)
     measured = importance(result, len(found.components), classes, progress=True)

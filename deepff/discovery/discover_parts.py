@@ -37,6 +37,7 @@ from deepff.errors import InputError
 from deepff.factorization import KMeans
 from deepff.features.activations import Activations
 from deepff.features.extraction import extract_layers
+from deepff.features.later import OpenLayer
 from deepff.features.layers import Layer, map_layers
 from deepff.features.pixel_layers import pixel_layers
 from deepff.features.placing import place
@@ -194,6 +195,7 @@ def discover_parts(
         method=Method.NMF,
         sources=sources(object_layers),
         channel_weights=torch.cat(border.weights),
+        opened=tuple(OpenLayer(backbone, placed[x.path]) for x in object_layers),
         **common,
     )
     activations = by_path[own_layer.path]

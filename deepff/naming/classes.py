@@ -10,7 +10,8 @@ of the images where it is strongest, A − h w, and scaled to a map that is full
     scores = T(0) + s / mean(h) · (T(A) − T(A − h w)),
 
 which is the same where T is linear. (The gradient along w at the strong cells, TCAV's direction,
-names far fewer of the earlier layers' factors: docs/meaning.md.)
+names far fewer of the earlier layers' factors: docs/meaning.md.) The object of the recipe contrast
+is no direction, and named by its cells: :mod:`deepff.naming.region_classes`.
 
 A factor that stands out is called after the class that it most probably is *in this set*: images of
 a set are mostly of a few classes, so what one factor alone is taken for, a beaver among bears, is
@@ -35,7 +36,8 @@ from deepff.naming.following import (
     small_noise,
 )
 from deepff.naming.labels import check_labels, class_labels
-from deepff.naming.network import check_directions, opened_layer, reopened
+from deepff.naming.network import check_directions, is_object, opened_layer, reopened
+from deepff.naming.region_classes import scores_of_regions
 from deepff.results.classes import FactorClasses
 from deepff.results.factorization import Factorization
 from deepff.results.run import Run
@@ -86,7 +88,8 @@ def name_factors(run: Run, progress: bool = False) -> None:
     wanted = {k: found for k, found in run.factorizations.items() if found.classes is None}
     try:
         if wanted and run.unnamed is None:
-            check_directions(run)
+            if not is_object(run):
+                check_directions(run)
             if not run.opened:
                 raise InputError("the network is not open; deepff explain opens it again")
             _find_classes(run, wanted, progress)
@@ -95,7 +98,8 @@ def name_factors(run: Run, progress: bool = False) -> None:
 
 
 def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool) -> None:
-    check_directions(run)
+    if not is_object(run):
+        check_directions(run)
     opened = opened_layer(run)
     labels, words = class_labels(opened.backbone), opened.backbone.words
     if words is not None:
@@ -104,20 +108,25 @@ def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool)
     with torch.no_grad():
         tried = outputs_for_noise(opened)
         check_is_read(opened, tried)
-        if is_linear_in_mean(tried):
-            scores, nothing = _scores_of_full_maps(opened, wanted)
+        images: dict[int, Tensor] = {}
+        if is_object(run):
+            scores = scores_of_regions(run, opened, wanted, progress)
         else:
-            scores, nothing = _scores_by_removal(run, opened, wanted, progress)
-    images = {k: _scores_of_images(found, scores[k], nothing) for k, found in wanted.items()}
+            if is_linear_in_mean(tried):
+                scores, nothing = _scores_of_full_maps(opened, wanted)
+            else:
+                scores, nothing = _scores_by_removal(run, opened, wanted, progress)
+            images = {k: _scores_of_images(wanted[k], of_k, nothing) for k, of_k in scores.items()}
     if words is not None:
         scores, images = ({k: words(own) for k, own in each.items()} for each in (scores, images))
     for k, found in wanted.items():
         check_labels(labels, scores[k].shape[1], opened.backbone.name)
-        names = standing_out(scores[k], labels, images[k].softmax(1).mean(0))
+        shares = images[k].softmax(1).mean(0) if k in images else None
+        names = standing_out(scores[k], labels, shares)
         is_there = (found.heatmaps.coefficients != 0).any(0).tolist()
         classes = FactorClasses(
             labels,
-            scores[k].cpu(),
+            scores[k].nan_to_num().cpu(),
             tuple(name if there else None for name, there in zip(names, is_there, strict=True)),
             None if words is None else words.scale,
         )

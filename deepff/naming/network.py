@@ -8,21 +8,33 @@ from deepff.errors import InputError
 from deepff.features.backbone import Backbone
 from deepff.features.later import OpenLayer, network_input
 from deepff.features.layers import map_layers
+from deepff.options import Recipe
 from deepff.results.run import Run
+
+
+def is_object(run: Run) -> bool:
+    """Whether the run's one map is the object of the recipe contrast."""
+    return run.recipe == Recipe.CONTRAST and run.parts_of is None
 
 
 def check_directions(run: Run) -> None:
     """Raise InputError where the components are no directions of one layer's activations."""
     if len(run.sources) > 1:
-        raise InputError("several layers were fused, so what their map means is not looked for")
+        raise InputError(
+            "several layers were fused, whose map is no direction of one layer's activations"
+        )
     if run.channel_weights is not None:
-        raise InputError("the channels were weighted, so what the factors mean is not looked for")
+        raise InputError(
+            "the channels were weighted, so factors are no directions of the layer's activations"
+        )
     if run.parts_of is not None:
-        raise InputError("the factors are parts of the object, whose classes are not looked for")
+        raise InputError(
+            "the factors are parts of the object, and the network has classes for the whole"
+        )
 
 
-def opened_layer(run: Run, backbone: Backbone | None = None) -> OpenLayer:
-    """The run's network and layer; opened by name, or the one that is given, where it is not open.
+def opened_layers(run: Run, backbone: Backbone | None = None) -> tuple[OpenLayer, ...]:
+    """The run's network and layers; opened by name, or the one that is given, where it is not open.
 
     Raises
     ------
@@ -30,10 +42,17 @@ def opened_layer(run: Run, backbone: Backbone | None = None) -> OpenLayer:
         It cannot be had, or its weights are others.
     """
     if not run.opened or backbone is not None:
-        source = run.sources[0]
-        network = source.backbone(model=backbone)
-        run.opened = (OpenLayer(network, map_layers(network, source.size).resolve(source.layer)),)
-    return run.opened[0]
+        network = run.sources[0].backbone(model=backbone)
+        run.opened = tuple(
+            OpenLayer(network, map_layers(network, source.size).resolve(source.layer))
+            for source in run.sources
+        )
+    return run.opened
+
+
+def opened_layer(run: Run) -> OpenLayer:
+    """The coarsest of :func:`opened_layers`, which is the one layer of most runs."""
+    return max(opened_layers(run), key=lambda opened: opened.layer.stride)
 
 
 def reopened(run: Run, opened: OpenLayer, index: int) -> Tensor:
