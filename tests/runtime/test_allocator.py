@@ -14,6 +14,7 @@ with_glibc = pytest.mark.skipif(
 )
 
 SIDE = 4096  # 64 MiB of float32
+N_TIMES = 20
 
 
 def page_faults() -> int:
@@ -32,20 +33,21 @@ def allocate_and_free() -> None:
 def test_what_was_freed_is_used_again_inside_and_given_back_after() -> None:
     allocate_and_free()
     before = page_faults()
-    for _ in range(5):
+    for _ in range(N_TIMES):
         allocate_and_free()
     unkept = page_faults() - before
     held = resident_bytes()
     with freed_memory_kept():
         allocate_and_free()
         before = page_faults()
-        for _ in range(5):
+        for _ in range(N_TIMES):
             with freed_memory_kept():  # as what calls another may
                 allocate_and_free()
         kept = page_faults() - before
         assert resident_bytes() - held > 4 * SIDE**2 / 2
-    assert kept < unkept / 10
+    # One or another may not fit into what lies between two that are in use.
+    assert kept < unkept / 3
     assert resident_bytes() - held < 4 * SIDE**2 / 4
     before = page_faults()
     allocate_and_free()
-    assert page_faults() - before > unkept / 10
+    assert page_faults() - before > unkept / N_TIMES / 2
