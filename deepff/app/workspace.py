@@ -13,9 +13,11 @@ import numpy as np
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Labels
 from deepff.app.lessons import write_lesson
+from deepff.app.listing import listed
 from deepff.app.masks import Masks
 from deepff.app.pictures import Pictures
 from deepff.app.teaching import Teaching, teacher_masks
+from deepff.app.view import View
 from deepff.errors import InputError
 from deepff.images.files import ImageFile, find_images
 from deepff.images.sources import Images
@@ -95,10 +97,10 @@ class Workspace:
         result = with_histograms(load(self.folder, photos), self.folder)
         store = LabelStore(self.folder, result, suggested_names(result))
         pictures = Pictures(result, self.folder)
-        # What a first picture needs takes seconds to import, and a first filter to work out; beside
-        # a page that is being opened it would hold it up.
-        pictures.mask(store.labels, 0)
-        pictures.overview(store.labels)
+        # What first pictures need takes seconds to import, and a first filter to work out: beside
+        # a page that is being opened it would hold that up.
+        first = View()
+        pictures.warm(store.labels, listed(pictures, store.labels, first)[: first.in_view])
         self._opened = store, pictures, Masks(result)
 
     def prefetch(self, labels: Labels, indices: Sequence[int]) -> None:
