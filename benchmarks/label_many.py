@@ -128,7 +128,8 @@ def main() -> None:
         rng = np.random.default_rng(0)
         result(photographs(asked.folder / "photos", asked.count, rng), rng).save(saved)
     (saved / "labels.json").unlink(missing_ok=True)
-    with server(saved) as running, browser_page(asked.chromium) as page:
+    # The browser first: somebody's runs already, and its own start is not the page's.
+    with browser_page(asked.chromium) as page, server(saved) as running:
         print(f"server started: {running.cpu_seconds:.1f} CPU s, {running.megabytes:.0f} MB")
         page.goto("about:blank")
         person = Person(page, running)
