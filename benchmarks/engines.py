@@ -12,6 +12,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,13 +62,11 @@ def engines(backbone: Backbone, layer: Layer, batch: Tensor, folder: Path) -> di
 
 def seconds(run: Run, batch: Tensor, keep: bool) -> float:
     """Of a batch."""
-    started = time.perf_counter()
-    if keep:
-        with freed_memory_kept():
-            return seconds(run, batch, keep=False)
-    for _ in range(N_BATCHES):
-        run(batch)
-    return (time.perf_counter() - started) / N_BATCHES
+    with freed_memory_kept() if keep else nullcontext():
+        started = time.perf_counter()
+        for _ in range(N_BATCHES):
+            run(batch)
+        return (time.perf_counter() - started) / N_BATCHES
 
 
 def main() -> None:

@@ -93,11 +93,10 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
     }
     if view.tab == "images":
         parts["cards"] = page.cards(pictures, labels, view)
+        parts["lesson"] = lesson(workspace, labels)
         workspace.prefetch(labels, view.on_page(view.position // view.in_view + 1))
     if view.tab == "factors":
         parts["gallery"] = page.gallery(pictures, labels, view)
-    if view.tab == "images":
-        parts["lesson"] = lesson(workspace, labels)
     parts["mend"] = page.mend(pictures, labels, view)
     parts["overlay"] = page.overlay(workspace.masks, pictures, labels, view)
     return parts

@@ -14,7 +14,7 @@ from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
 from deepff.features.activations import Activations
 from deepff.features.backbone import Backbone
-from deepff.features.extraction import extract_layers
+from deepff.features.extraction import extract_as
 from deepff.features.later import OpenLayer
 from deepff.features.layers import map_layers
 from deepff.images.sources import Images, given_images
@@ -95,22 +95,14 @@ def apply(
     of_cells = next((found.sources for found in bank.classifiers.values()), ())
     # Parts are found by their classifier alone.
     of_factors = () if bank.parts_of is not None else bank.sources
-    places = {source.layer: source.places for source in (*of_factors, *of_cells)}
-    layers = [replace(layer_map.resolve(path), places=own) for path, own in places.items()]
+    sources = {source.layer: source for source in (*of_factors, *of_cells)}
+    layers = [own.resolved(layer_map) for own in sources.values()]
     watch.lap("loading the network")
-    extracted, skipped = extract_layers(
-        files,
-        backbone,
-        layers,
-        size=source.size,
-        batch_size=batch_size,
-        amp=source.runs_in_amp(backbone.device),
-        stretch=source.stretch,
-        cache=cache,
-        progress=progress,
+    extracted, skipped = extract_as(
+        source, files, backbone, layers, batch_size=batch_size, cache=cache, progress=progress
     )
     watch.lap("network")
-    by_path = dict(zip(places, extracted, strict=True))
+    by_path = dict(zip(sources, extracted, strict=True))
     activations = [by_path[source.layer] for source in of_factors]
     cells = [by_path[source.layer] for source in of_cells]
     factorizations = {

@@ -1,7 +1,6 @@
 """The object's pixel classifier, taught by masks that a person has looked at."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from deepff.errors import InputError
 from deepff.features.activations import Activations
 from deepff.features.backbone import Backbone
-from deepff.features.extraction import extract_layers
+from deepff.features.extraction import extract_as
 from deepff.features.layers import map_layers
 from deepff.features.pixel_layers import cell_layer
 from deepff.features.source import FeatureSource
@@ -115,15 +114,12 @@ def _activations(
     source = sources[0]
     backbone = source.backbone(model=model, device=device)
     layer_map = map_layers(backbone, source.size)
-    layers = [replace(layer_map.resolve(own.layer), places=own.places) for own in sources]
-    extracted, _ = extract_layers(
+    extracted, _ = extract_as(
+        source,
         [image.item for image in whole.images],
         backbone,
-        layers,
-        size=source.size,
+        [own.resolved(layer_map) for own in sources],
         batch_size=batch_size,
-        amp=source.runs_in_amp(backbone.device),
-        stretch=source.stretch,
         cache=whole.cache,
         progress=progress,
     )

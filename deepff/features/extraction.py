@@ -27,6 +27,7 @@ from deepff.features.openvino_engine import Forward
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
 from deepff.images.sources import SetImage
+from deepff.options import BATCH_SIZE
 from deepff.runtime.allocator import freed_memory_kept
 from deepff.runtime.distributed import all_reduce_sum
 from deepff.runtime.memory import available_memory
@@ -214,6 +215,30 @@ def extract_layers(
     if int(all_reduce_sum(torch.tensor(len(kept), device=backbone.device))) == 0:
         raise InputError(_nothing_readable(skipped))
     return activations, skipped
+
+
+def extract_as(
+    source: FeatureSource,
+    files: Sequence[SetImage],
+    backbone: Backbone,
+    layers: Sequence[Layer],
+    *,
+    batch_size: int = BATCH_SIZE,
+    cache: str | Path | None = None,
+    progress: bool = False,
+) -> tuple[list[Activations], list[SkippedFile]]:
+    """As :func:`extract_layers`, of images prepared as those of a source."""
+    return extract_layers(
+        files,
+        backbone,
+        layers,
+        size=source.size,
+        batch_size=batch_size,
+        amp=source.runs_in_amp(backbone.device),
+        stretch=source.stretch,
+        cache=cache,
+        progress=progress,
+    )
 
 
 def _records(images: Sequence[PlannedImage], layers: Sequence[Layer]) -> list[list[ImageRecord]]:

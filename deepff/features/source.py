@@ -9,7 +9,7 @@ from torch import nn
 
 from deepff.errors import InputError
 from deepff.features.backbone import Backbone
-from deepff.features.layers import Layer
+from deepff.features.layers import Layer, LayerMap
 from deepff.features.layouts import CHANNELS_FIRST, declared
 from deepff.features.loading import load_backbone
 from deepff.features.places import Places
@@ -132,6 +132,10 @@ class FeatureSource:
     def by_sign(self) -> bool:
         """Whether the layer is taken by sign (:func:`deepff.features.probe.by_sign`)."""
         return self.layer.endswith(f":{SIGNS}")
+
+    def resolved(self, layer_map: LayerMap) -> Layer:
+        """The layer among those of the network, drawn where it was."""
+        return replace(layer_map.resolve(self.layer), places=self.places)
 
     def runs_in_amp(self, device: torch.device) -> bool:
         """Whether to run in mixed precision there: where it was used, and the device has it."""

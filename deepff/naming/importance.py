@@ -27,14 +27,12 @@ from torch.nn import functional
 from deepff.discovery.choose_k import places_over_k
 from deepff.errors import InputError
 from deepff.features.later import Edit, OpenLayer, gradients, outputs_of_edits
-from deepff.images.reading import UnreadableImageError
 from deepff.naming.classes import as_is, factor_classes, without
 from deepff.naming.following import check_is_read, outputs_for_noise
-from deepff.naming.network import check_directions, opened_layer, reopened
+from deepff.naming.network import check_directions, opened_layer, spread_images
 from deepff.results.factorization import Factorization
 from deepff.results.importance import Importance
 from deepff.results.run import Run
-from deepff.runtime.progress import track
 
 N_IMAGES = 32
 N_CLASSES = 3
@@ -113,22 +111,14 @@ def _run_images(
     is, without each factor, and with factors scaled (n, 1 + k + (k + 2) · N_DESIGN, classes)."""
     n_factors = len(found.components)
     masks = sobol_masks(n_factors)
-    chosen = torch.linspace(0, len(run.images) - 1, min(n_images, len(run.images)))
     indices, inputs, outputs = [], [], []
-    with track("importance", len(chosen), enabled=progress) as advance, torch.no_grad():
-        for i in chosen.round().int().tolist():
-            advance(1)
-            try:
-                image = reopened(run, opened, i)
-            except UnreadableImageError:
-                continue
+    with torch.no_grad():
+        for i, image in spread_images(run, opened, n_images, "importance", progress):
             edits = [as_is, *(without(found, j, i) for j in range(n_factors))]
             edits += [_scaled(found, i, mask) for mask in masks]
             indices.append(i)
             inputs.append(image)
             outputs.append(outputs_of_edits(opened, image, edits).cpu())
-    if not outputs:
-        raise InputError("none of the images can be read any more; say where they are")
     return indices, inputs, torch.stack(outputs)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.features.backbone import Backbone
 from deepff.features.later import OpenLayer, network_input
 from deepff.features.layers import map_layers
+from deepff.images.reading import UnreadableImageError
 from deepff.options import Recipe
 from deepff.results.run import Run
+from deepff.runtime.progress import track
 
 
 def is_object(run: Run) -> bool:
@@ -64,3 +69,30 @@ def reopened(run: Run, opened: OpenLayer, index: int) -> Tensor:
         It cannot be read any more.
     """
     return network_input(opened, run.sources[0], run.images[index])
+
+
+def spread_images(
+    run: Run, opened: OpenLayer, n_images: int, stage: str, progress: bool
+) -> Iterator[tuple[int, Tensor]]:
+    """At most so many images spread evenly over the run, as the network was given them, by index.
+
+    Those that cannot be read any more are left out.
+
+    Raises
+    ------
+    InputError
+        None of them can be read.
+    """
+    chosen = torch.linspace(0, len(run.images) - 1, min(n_images, len(run.images)))
+    n_read = 0
+    with track(stage, len(chosen), enabled=progress) as advance:
+        for index in chosen.round().int().tolist():
+            advance(1)
+            try:
+                image = reopened(run, opened, index)
+            except UnreadableImageError:
+                continue
+            n_read += 1
+            yield index, image
+    if not n_read:
+        raise InputError("none of the images can be read any more; say where they are")

@@ -18,16 +18,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from deepff.errors import InputError
 from deepff.features.later import Edit, OpenLayer, outputs_of_edits
-from deepff.images.reading import UnreadableImageError
-from deepff.naming.network import reopened
+from deepff.naming.network import spread_images
 from deepff.options import RECIPE_OPTIONS
 from deepff.regions.find import region_finder
 from deepff.results.factorization import Factorization
 from deepff.results.run import Run
 from deepff.results.sampling import cell_means
-from deepff.runtime.progress import track
 
 # Over 4 and 8 images one more of twelve names was wrong; over all as many as over 16.
 N_IMAGES = 16
@@ -46,25 +43,16 @@ def scores_of_regions(
         No image can be read any more; or as :func:`deepff.features.later.later_outputs`.
     """
     finders = {k: region_finder(run, k, RECIPE_OPTIONS[run.recipe]) for k in wanted}
-    chosen = torch.linspace(0, len(run.images) - 1, min(N_IMAGES, len(run.images)))
     nothing: list[Tensor] = []
     gains: list[Tensor] = []
     sizes: list[Tensor] = []
-    with track("names", len(chosen), enabled=progress) as advance:
-        for i in chosen.round().int().tolist():
-            advance(1)
-            try:
-                image = reopened(run, opened, i)
-            except UnreadableImageError:
-                continue
-            masks = torch.cat([find(i).masks for find in finders.values()]).float()
-            edits = [torch.zeros_like, *(_inside(mask) for mask in masks)]
-            empty, *full = outputs_of_edits(opened, image, edits)
-            nothing.append(empty)
-            gains.append(torch.stack(full) - empty)
-            sizes.append(masks.mean((1, 2)).to(empty))
-    if not nothing:
-        raise InputError("none of the images can be read any more; say where they are")
+    for i, image in spread_images(run, opened, N_IMAGES, "names", progress):
+        masks = torch.cat([find(i).masks for find in finders.values()]).float()
+        edits = [torch.zeros_like, *(_inside(mask) for mask in masks)]
+        empty, *full = outputs_of_edits(opened, image, edits)
+        nothing.append(empty)
+        gains.append(torch.stack(full) - empty)
+        sizes.append(masks.mean((1, 2)).to(empty))
     gain, size = torch.stack(gains).sum(0), torch.stack(sizes).sum(0)
     scores = torch.stack(nothing).mean(0) + gain / torch.where(size > 0, size, torch.nan)[:, None]
     return dict(zip(wanted, scores.split([*wanted]), strict=True))

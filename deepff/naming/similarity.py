@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.features.activations import Activations
-from deepff.features.extraction import extract
+from deepff.features.extraction import extract_as
 from deepff.naming.classes import image_coefficients
 from deepff.naming.network import opened_layer
 from deepff.options import SimilarBy, chosen
@@ -107,13 +107,11 @@ def _activations(run: Run, progress: bool) -> Activations:
         if len(run.sources) > 1:
             raise InputError("several layers were fused, so there are no cells to compare")
         opened, source = opened_layer(run), run.sources[0]
-        activations, skipped = extract(
+        (activations,), skipped = extract_as(
+            source,
             [image.item for image in run.images],
             opened.backbone,
-            opened.layer,
-            size=source.size,
-            amp=source.runs_in_amp(opened.backbone.device),
-            stretch=source.stretch,
+            [opened.layer],
             progress=progress,
         )
         if skipped:
