@@ -128,16 +128,11 @@ class Workspace:
             if stage == "network":
                 teaching.done, teaching.total = done, total
 
-        try:
+        with _errors_told(teaching, "lesson"):
             assert self.result.object is not None
             with listening(tell):
                 maps = teach_object(self.result.object, masks)
             teaching.lesson = write_lesson(maps, self.folder)
-        except (InputError, OSError) as error:
-            teaching.error = str(error)
-        except BaseException:
-            teaching.error = "the lesson failed; the terminal says why"
-            raise
 
     def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         """Factorise images into the folder in the background, then open it."""
@@ -152,7 +147,7 @@ class Workspace:
     def _extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
         from deepff.discovery.extend import extend
 
-        with self._telling_errors():
+        with _errors_told(self, "run"):
             upgrade(self.folder, result)
             try:
                 extend(result, images, device=device).save(self.folder)
@@ -166,7 +161,7 @@ class Workspace:
         from deepff.discovery.find_object import find_object
         from deepff.features.loading import load_backbone
 
-        with self._telling_errors():
+        with _errors_told(self, "run"):
             backbone = load_backbone(device=device)
 
             def tell(stage: str, done: int, total: int) -> None:
@@ -183,17 +178,6 @@ class Workspace:
             self.stage, self.total = "Writing the result", 0
             result.save(self.folder)
             self.open()
-
-    @contextmanager
-    def _telling_errors(self) -> Iterator[None]:
-        """What goes wrong in the background is why there will be no result."""
-        try:
-            yield
-        except (InputError, OSError) as error:
-            self.error = str(error)
-        except BaseException:
-            self.error = "the run failed; the terminal says why"
-            raise
 
 
 def with_histograms(result: Result, folder: Path) -> Result:
@@ -216,6 +200,18 @@ def suggested_names(result: Result) -> dict[int, tuple[str | None, ...]]:
         for k, found in result.factorizations.items()
         if found.classes is not None and any(found.classes.names)
     }
+
+
+@contextmanager
+def _errors_told(to: Workspace | Teaching, what: str) -> Iterator[None]:
+    """What goes wrong in the background is kept for the page, which says why nothing came of it."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        to.error = str(error)
+    except BaseException:
+        to.error = f"the {what} failed; the terminal says why"
+        raise
 
 
 def open_workspace(
