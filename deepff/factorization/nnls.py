@@ -12,6 +12,7 @@ from torch import Tensor
 # to the right-hand side's largest entry, is zero.
 _SLACK = {torch.float32: 1e-6, torch.float64: 1e-10}
 _LACKING = {torch.float32: 1e-8, torch.float64: 1e-14}
+_CPU_COLUMNS = 1024  # whose matrices stay in the cache
 
 
 def sweep(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> None:
@@ -29,9 +30,8 @@ def sweep(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> None:
     diagonal = torch.where(diagonal > 0, diagonal, 1.0).unsqueeze(2)
     G, Q = G / diagonal, Q / diagonal
     Q.diagonal(dim1=1, dim2=2).zero_()
-    rows = [slice(j, j + 1) for j in range(X.shape[1])]
-    # Sliced once: for small X, Python's part of the time is most of it.
-    views = [(X[:, row], G[:, row], Q[:, row]) for row in rows]
+    # Unbound once: for small X, Python's part of the time is most of it.
+    views = list(zip(*(M.unsqueeze(2).unbind(1) for M in (X, G, Q)), strict=True))
     for _ in range(n_sweeps):
         for x, g, q in views:
             torch.clamp(torch.baddbmm(g, q, X, alpha=-1), min=0, out=x)
@@ -45,16 +45,20 @@ def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
     that many sweeps do not settle, where factors are nearly dependent, go to scipy.
     """
     X = X.clone()
-    open_columns = torch.arange(X.shape[1], device=X.device)
-    for n_sweeps in (4, 6, 10, 20, 40, 80):
+    sweep(X[None], G[None], Q.to(X)[None], 4)
+    exact, optimal = _solve_support(X, G, Q)
+    X = torch.where(optimal, exact, X)
+    open_columns = (~optimal).nonzero()[:, 0]
+    for n_sweeps in (6, 10, 20, 40, 80):
+        if len(open_columns) == 0:
+            break
         part, rhs = X[:, open_columns].contiguous(), G[:, open_columns]
         sweep(part[None], rhs[None], Q.to(X)[None], n_sweeps)
         exact, optimal = _solve_support(part, rhs, Q)
         X[:, open_columns] = torch.where(optimal, exact, part)
         open_columns = open_columns[~optimal]
-        if len(open_columns) == 0:
-            return X
-    X[:, open_columns] = _lawson_hanson(G[:, open_columns], Q).to(X)
+    if len(open_columns) > 0:
+        X[:, open_columns] = _lawson_hanson(G[:, open_columns], Q).to(X)
     return X
 
 
@@ -63,9 +67,9 @@ def _solve_support(X: Tensor, G: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
     k = len(Q)
     device = torch.device("cpu") if X.device.type == "mps" else X.device  # mps has no float64
     support, rhs, Q = (X > 0).to(device), G.to(device).double(), Q.to(device).double()
-    if k < 63:  # each support that occurs is inverted once
-        codes = (support.long() << torch.arange(k, device=device)[:, None]).sum(0)
-        codes, which = codes.unique(return_inverse=True)
+    if k <= 53:  # each support that occurs is inverted once
+        powers = torch.arange(k, device=device).double().exp2()
+        codes, which = (powers @ support.double()).long().unique(return_inverse=True)
         kinds = (codes[:, None] >> torch.arange(k, device=device)) & 1 == 1
     else:
         kinds, which = support.T, torch.arange(support.shape[1], device=device)
@@ -75,14 +79,25 @@ def _solve_support(X: Tensor, G: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
     ridge = 1e-12 * Q.diagonal().max().clamp_min(torch.finfo(torch.float64).tiny)
     systems = torch.where(inside, Q + ridge * eye, eye)
     inverses = torch.where(inside, torch.linalg.inv(systems), 0.0)
-    inverses = inverses.index_select(0, which)  # a third of the time of indexing
-    exact = torch.bmm(inverses, rhs.T.unsqueeze(2)).squeeze(2).T
+    exact = _products(inverses, which, rhs)
     if X.dtype == torch.float64:
         # Once more for what is left: where Q is singular, the ridge is an error of 1e-6.
-        exact += torch.bmm(inverses, (rhs - Q @ exact).T.unsqueeze(2)).squeeze(2).T
-    slack = _SLACK[X.dtype] * rhs.abs().amax(0)
-    optimal = (exact >= 0).all(0) & ((Q @ exact - rhs >= -slack) | support).all(0)
+        exact += _products(inverses, which, rhs - Q @ exact)
+    slack = _SLACK[X.dtype] * G.abs().amax(0).to(rhs)
+    gradient = torch.addmm(rhs, Q, exact, beta=-1).masked_fill_(support, 0)
+    optimal = (exact.amin(0) >= 0) & (gradient.amin(0) >= -slack)
     return exact.to(X.device, X.dtype), optimal.to(X.device)
+
+
+def _products(matrices: Tensor, which: Tensor, X: Tensor) -> Tensor:
+    """Each column of X (k, m) times its own of the matrices (n, k, k), `which` (m,)."""
+    products = torch.empty_like(X.T, memory_format=torch.contiguous_format)
+    step = _CPU_COLUMNS if X.device.type == "cpu" else max(1, len(which))
+    for start in range(0, len(which), step):
+        part = slice(start, start + step)
+        own = matrices.index_select(0, which[part])  # a third of the time of indexing
+        torch.bmm(own, X.T[part].unsqueeze(2), out=products[part].unsqueeze(2))
+    return products.T.contiguous()
 
 
 def _lawson_hanson(G: Tensor, Q: Tensor) -> Tensor:

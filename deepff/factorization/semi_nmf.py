@@ -100,7 +100,7 @@ class SemiNMF(Factorization):
         n_components: int,
         random_state: int | np.random.RandomState | None = None,
         max_iter: int | None = None,
-        tol: float = 1e-4,
+        tol: float = 3e-4,
         n_init: int = 4,
         device: str | torch.device | None = None,
         memory: int | None = None,

@@ -74,24 +74,33 @@ class Progress:
 def scan(rows: RowBlocks, signed: bool = False) -> tuple[Tensor, float]:
     """Check all entries and set the scale; the lengths of the rows (rows,), and ‖A‖².
 
-    Entries below zero are refused unless A may be `signed`.
+    Entries below zero are refused unless A may be `signed`: then the lengths alone say whether all
+    is well, as they mostly do.
     """
+    if signed:
+        lengths, energy, (_, longest) = _measured(rows, by_entry=False)
+        if _SAFE[0] < longest < _SAFE[1]:
+            return lengths, energy
+    lengths, energy, extremes = _measured(rows, by_entry=True)
+    if power := _power(_check_extremes(extremes, signed)):  # squares overflow or vanish
+        rows.power = power
+        lengths, energy, _ = _measured(rows, by_entry=False)
+    return lengths, energy
+
+
+def _measured(rows: RowBlocks, by_entry: bool) -> tuple[Tensor, float, Tensor]:
+    """One read of A: the lengths of its rows, ‖A‖², and the extremes of entries, or of lengths."""
     lengths = torch.empty(rows.n_rows, dtype=torch.float32, device=rows.device)
     energy = sums(1, device=rows.device)
     extremes = torch.zeros(2, dtype=torch.float32, device=rows.device)
     for index, block in rows.compress():
-        parts = block.entries() if isinstance(block, SparseBlock) else [block]
-        for part in parts:
-            extremes = torch.maximum(extremes, _extremes(part))
         norms = row_norms(block)
+        parts = block.entries() if isinstance(block, SparseBlock) else [block]
+        for part in parts if by_entry else [norms]:
+            extremes = torch.maximum(extremes, _extremes(part))
         lengths[index] = norms
         energy += norms.to(energy).square().sum()
-    if rows.power == 0:
-        high = _check_extremes(all_reduce_max(extremes), signed)
-        if needed := _power(high):  # squares overflow or vanish: once more, scaled
-            rows.power = needed
-            return scan(rows, signed)
-    return lengths, float(all_reduce_sum(energy))
+    return lengths, float(all_reduce_sum(energy)), all_reduce_max(extremes)
 
 
 def accumulate(rows: RowBlocks, progress: Progress, update: Update) -> tuple[Tensor, Tensor, float]:
@@ -188,12 +197,11 @@ class _Solver:
             gram.diagonal().mul_(1 + _SHRUNK)
         values = torch.linalg.eigvalsh(gram.cpu())
         self._is_unique = bool(values[0] > 1e-3 * values[-1])
-        if self._is_unique:
-            order = torch.arange(len(W), device=W.device)
-        else:  # in an order that does not depend on how the rows of W come
+        if not self._is_unique:  # in an order that does not depend on how the rows of W come
             order = torch.from_numpy(np.lexsort(W.cpu().numpy().T)).to(W.device)
-        self._order, self._inverse = order, order.argsort()
-        self._W, self._gram = W[order], gram[order][:, order]
+            self._inverse = order.argsort()
+            W, gram = W[order], gram[order][:, order]
+        self._W, self._gram = W, gram
 
     def solve(
         self, block: Tensor | SparseBlock, lengths: Tensor, start: Tensor | None = None
@@ -212,7 +220,7 @@ class _Solver:
         if left < CANCELLATION * energy:
             precise = self._precise_products(block)
             H = solve(H.to(precise), precise, self._gram.to(precise)).to(G)
-        return H[self._inverse], G[self._inverse]
+        return (H, G) if self._is_unique else (H[self._inverse], G[self._inverse])
 
     def _precise_products(self, block: Tensor | SparseBlock) -> Tensor:
         """W · blockᵀ (k, b) in float64, by parts of the block."""
