@@ -15,7 +15,8 @@ from deepff.features.activations import ImageRecord
 from deepff.features.backbone import Backbone
 from deepff.features.layers import Layer, forward_to_layers
 from deepff.images.reading import UnreadableImageError, resize, resized_shape
-from deepff.images.sources import SetImage, source_picture, source_size_and_digest
+from deepff.images.reduced import read_and_reduce
+from deepff.images.sources import SetImage, source_size_and_digest
 
 BATCHES_AHEAD = 3
 
@@ -146,7 +147,7 @@ def decode_ahead(
     def decode(image: PlannedImage) -> Decoded | UnreadableImageError:
         record = image.records[0]
         try:
-            picture = source_picture(record.source, max(image.shape), record.stretch)
+            picture = read_and_reduce(record.source, record.size, max(image.shape), record.stretch)
         except UnreadableImageError as error:
             return error
         is_dark = picture.is_nearly_black and not record.stretch

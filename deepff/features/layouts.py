@@ -355,4 +355,8 @@ def _projects(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
 
 
 def _sums_to_one(values: Tensor) -> bool:
-    return torch.allclose(values.sum(-1), torch.ones_like(values[..., 0]), atol=1e-3)
+    first = values[:1, :1, :1]  # which nearly always tells already
+    return all(
+        torch.allclose(part.sum(-1), torch.ones_like(part[..., 0]), atol=1e-3)
+        for part in (first, values)
+    )

@@ -79,6 +79,8 @@ def openvino_forward(backbone: Backbone, layers: Sequence[Layer], folder: Path) 
     core = openvino.Core()
     if (place / _MODEL).is_file():
         with suppress(RuntimeError, ConversionError):  # damaged, or of a module that was changed
+            # Beside the model OpenVINO keeps what it compiles, which takes longer than to read it.
+            core.set_property({"CACHE_DIR": str(place)})
             forward = _compiled(core, core.read_model(place / _MODEL), backbone, layers)
             _try(forward, backbone, layers)
             place.touch()

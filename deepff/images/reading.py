@@ -119,7 +119,7 @@ def read_picture(
     def decode(image: Image.Image) -> Picture:
         orientation = _orientation(image)
         if min_longest_side:
-            image.draft(None, _reduced_size(image.size, min_longest_side))
+            image.draft(None, reading_size(image.size, min_longest_side))
         rgb, largest, white = to_rgb(image, stretch)
         if orientation in UPRIGHT:
             rgb = rgb.transpose(UPRIGHT[orientation])
@@ -128,8 +128,8 @@ def read_picture(
     return with_image(path, decode)
 
 
-def _reduced_size(size: tuple[int, int], min_longest_side: int) -> tuple[int, int]:
-    """Smallest size to decode at that cannot be told from the full one after resizing."""
+def reading_size(size: tuple[int, int], min_longest_side: int) -> tuple[int, int]:
+    """Smallest size to decode a JPEG at that cannot be told from the full one after resizing."""
     for scale in (8, 4, 2):
         # Pillow's `reducing_gap` asks for twice the pixels, too. A side that the scale does not
         # divide would be rounded up, which stretches the image by part of a pixel.

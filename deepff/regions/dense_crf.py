@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.errors import InputError
+from deepff.images.reduced import REDUCED_SIDE
 from deepff.regions.guided_crf import as_image_batch, at_working_size, with_background
 from deepff.regions.lattice import PermutohedralLattice
 from deepff.runtime.kept import Kept
 
-DENSE_CRF_SIZE = 256  # pixels
+DENSE_CRF_SIZE = REDUCED_SIDE  # pixels
 
 # Bytes of kernels that are kept: of 100 images at the full size.
 _MOST_KEPT = 3 * 2**27

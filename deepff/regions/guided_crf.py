@@ -1,13 +1,12 @@
 """Sharper maps: a mean-field CRF whose pairwise filter is the image's guided filter (DFF-CRF)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from deepff.errors import InputError
+from deepff.images.reduced import reduced_shape
 
 # A unary never says more than 49 to 1, so that the image's edges can overrule it.
 _CERTAINTY = 0.98
@@ -253,19 +252,12 @@ def at_working_size(images: Tensor, maps: Tensor, size: int) -> tuple[Tensor, Te
     images : Tensor, (B, 3, h', w')
     maps : Tensor, (B, k, h', w')
     """
-    shape = working_shape(images.shape[-2:], size)
+    shape = reduced_shape(images.shape[-2:], size)
     batch_maps = maps if maps.ndim == 4 else maps[None]
     return (
         functional.interpolate(images, shape, mode="bilinear", antialias=True),
         functional.interpolate(batch_maps.float(), shape, mode="bilinear"),
     )
-
-
-def working_shape(shape: Sequence[int], size: int) -> tuple[int, int]:
-    """The shape (h, w) of an image (H, W) whose longer side is reduced to ``size`` pixels."""
-    height, width = shape
-    reduction = min(1.0, size / max(height, width))
-    return max(1, round(height * reduction)), max(1, round(width * reduction))
 
 
 def as_image_batch(image: Tensor | np.ndarray, maps: Tensor) -> Tensor:

@@ -1,8 +1,6 @@
 """Refinements of one image's maps along its edges: which there are, and the photograph for them."""
 
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +10,8 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
-from deepff.images.decoding import UnreadableImageError, unreadable_reason
-from deepff.images.reading import image_size, resize
-from deepff.images.sources import read_source
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.reduced import read_reduced
 from deepff.options import Refinement
 from deepff.regions.dense_crf import (
     DENSE_CRF_SIZE,
@@ -28,11 +25,7 @@ from deepff.regions.guided_crf import (
     guided_crf,
     unary_probabilities,
     without_holes,
-    working_shape,
 )
-
-# Of at most 192 KiB each, at the size of the dense CRF.
-_KEPT_PHOTOS = 512
 
 
 class Refiner(NamedTuple):
@@ -126,15 +119,13 @@ def refined(image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, refine
 def photo_of(image: ImageRecord, size: int) -> Tensor:
     """An image of the set as (3, h, w) in [0, 1], reduced to the size that a CRF works at.
 
-    Those of the last few hundred files are kept, as several steps ask for the same.
-
     Raises
     ------
     InputError
         It cannot be read any more, or has another size than it had.
     """
     try:
-        own_size, photo = _read_photo(image, size)
+        found = read_reduced(image.source, size, image.stretch)
     except UnreadableImageError as error:
         back = "" if image.path is None else f": put it back at {image.path}"
         raise InputError(
@@ -142,12 +133,12 @@ def photo_of(image: ImageRecord, size: int) -> Tensor:
             f"({error}){back}, say where it is now (--photos, or load(folder, images=...)), "
             "or go without CRF"
         ) from error
-    if own_size != image.size:
+    if found.size != image.size:
         raise InputError(
             f"the CRF needs the photograph {image.name} as it was, {image.size} pixels, but it "
-            f"now has {own_size}" + ("" if image.path is None else f": {image.path}")
+            f"now has {found.size}" + ("" if image.path is None else f": {image.path}")
         )
-    return photo.float() / 255
+    return found.pixels.float() / 255
 
 
 def photo_kernels(image: ImageRecord, device: torch.device) -> CrfKernels:
@@ -159,27 +150,3 @@ def photo_kernels(image: ImageRecord, device: torch.device) -> CrfKernels:
         As :func:`photo_of`.
     """
     return crf_kernels(photo_of(image, DENSE_CRF_SIZE)[None].to(device))
-
-
-def _read_photo(image: ImageRecord, size: int) -> tuple[tuple[int, int], Tensor]:
-    if image.path is None:
-        pixels = image.read()
-        return (pixels.shape[0], pixels.shape[1]), _reduced(pixels, size)
-    try:
-        state = image.path.stat()
-    except OSError as error:
-        raise UnreadableImageError(unreadable_reason(error)) from error
-    return _kept_photo(image.path, image.stretch, size, state.st_mtime_ns, state.st_size)
-
-
-@lru_cache(maxsize=_KEPT_PHOTOS)
-def _kept_photo(
-    path: Path, stretch: bool, size: int, modified: int, n_bytes: int
-) -> tuple[tuple[int, int], Tensor]:
-    """The size of the image in a file that is in this state, and its pixels, reduced."""
-    return image_size(path), _reduced(read_source(path, size, stretch), size)
-
-
-def _reduced(pixels: np.ndarray, size: int) -> Tensor:
-    """Pixels (H, W, 3) as uint8 (3, h, w)."""
-    return resize(pixels, working_shape(pixels.shape[:2], size))

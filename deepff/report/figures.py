@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
 from deepff.images.reading import UnreadableImageError
+from deepff.images.reduced import REDUCED_SIDE, read_reduced
 from deepff.regions.part_names import factor_names
 from deepff.report.captions import captions
 from deepff.report.overlays import overlay, stripes
@@ -22,7 +23,7 @@ from deepff.results.run import Run
 if TYPE_CHECKING:
     from deepff.results.heatmaps import HeatMaps
 
-PHOTO_SIDE = 256
+PHOTO_SIDE = REDUCED_SIDE
 MAX_COLUMNS = 8
 _MOST_ASPECT = 2.2  # of a cell, width over height
 _GAP = 6
@@ -121,11 +122,14 @@ def read_photo(image: ImageRecord, longer_side: int = PHOTO_SIDE) -> tuple[np.nd
     """
     height, width = photo_shape(image.size, longer_side)
     try:
-        pixels = image.read(min_longest_side=longer_side)
+        pixels = read_reduced(image.source, longer_side, image.stretch).pixels
     except UnreadableImageError as error:
         return np.full((height, width, 3), _PLACEHOLDER_GREY, np.uint8), str(error)
-    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(resized), None
+    photo = np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
+    if photo.shape[:2] != (height, width):  # a small image, or another than it was
+        resized = Image.fromarray(photo).resize((width, height), Image.Resampling.BILINEAR)
+        photo = np.asarray(resized)
+    return photo, None
 
 
 def compose(

@@ -1,0 +1,116 @@
+"""Images reduced to the size that pictures and CRFs take them at, kept for later steps."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from deepff.images.decoding import UnreadableImageError, unreadable_reason
+from deepff.images.items import ImageItem
+from deepff.images.reading import Picture, image_size, reading_size, resize
+from deepff.images.sources import Source, read_source, source_picture
+from deepff.runtime.kept import Kept
+
+# Pixels of the longer side: of the report's pictures, and what the dense CRF works at.
+REDUCED_SIDE = 256
+
+_MOST_KEPT = 3 * 2**25  # bytes: of 500 images at least
+
+
+@dataclass(frozen=True)
+class ReducedImage:
+    """An image whose longer side has been reduced to so many pixels.
+
+    Attributes
+    ----------
+    size : (H, W)
+        Its own, in pixels, upright.
+    pixels : Tensor, uint8, (3, h, w)
+        Of the shape that :func:`reduced_shape` says.
+    """
+
+    size: tuple[int, int]
+    pixels: Tensor
+
+    @property
+    def n_bytes(self) -> int:
+        """What it takes in memory."""
+        return self.pixels.nbytes
+
+
+_KEPT: Kept[ReducedImage] = Kept(_MOST_KEPT)
+
+
+def reduced_shape(size: Sequence[int], side: int) -> tuple[int, int]:
+    """The shape (h, w) of an image (H, W) whose longer side is reduced to ``side`` pixels."""
+    height, width = size
+    reduction = min(1.0, side / max(height, width))
+    return max(1, round(height * reduction)), max(1, round(width * reduction))
+
+
+def read_reduced(source: Source, side: int, stretch: bool = False) -> ReducedImage:
+    """An image at a reduced size; of the latest files they are kept, as long as these stay as is.
+
+    Parameters
+    ----------
+    source : Path, ImageItem or None
+    side : int
+        Of the longer side, in pixels; smaller images stay as they are.
+    stretch : bool
+        As for :func:`deepff.images.reading.read_picture`.
+
+    Raises
+    ------
+    UnreadableImageError
+        It cannot be read, or not any more.
+    """
+
+    def read() -> ReducedImage:
+        pixels = read_source(source, side, stretch)
+        # A JPEG's pixels may be fewer than its own.
+        size = image_size(source) if isinstance(source, Path) else pixels.shape[:2]
+        return _reduced((size[0], size[1]), pixels, side)
+
+    return _KEPT.get(_state(source, side, stretch), read) if isinstance(source, Path) else read()
+
+
+def read_and_reduce(
+    source: Path | ImageItem | None, size: tuple[int, int], side: int, stretch: bool
+) -> Picture:
+    """As :func:`deepff.images.sources.source_picture`, and keep a file's image reduced.
+
+    Only where it is what :func:`read_reduced` would read: a JPEG that is decoded at another scale
+    has other pixels.
+
+    Parameters
+    ----------
+    source, stretch
+        As for :func:`read_reduced`.
+    size : (H, W)
+        The image's own.
+    side : int
+        How many pixels of the longer side will be used.
+    """
+    if not isinstance(source, Path):
+        return source_picture(source, side, stretch)
+    key = _state(source, REDUCED_SIDE, stretch)
+    picture = source_picture(source, side, stretch)
+    if reading_size(size, side) == reading_size(size, REDUCED_SIDE):
+        _KEPT.get(key, lambda: _reduced(size, picture.pixels, REDUCED_SIDE))
+    return picture
+
+
+def _state(path: Path, side: int, stretch: bool) -> Hashable:
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise UnreadableImageError(unreadable_reason(error)) from error
+    return path, side, stretch, state.st_mtime_ns, state.st_size
+
+
+def _reduced(size: tuple[int, int], pixels: np.ndarray, side: int) -> ReducedImage:
+    return ReducedImage(size, resize(pixels, reduced_shape(pixels.shape[:2], side)))
