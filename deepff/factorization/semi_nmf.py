@@ -52,7 +52,7 @@ class SemiNMF(Factorization):
         many as leave 8 reads of A in all.
     tol : float
         Stop when the next update of W is expected to lower the error by no more than this share;
-        of a matrix that is fitted whole, when the last one did by no more than a tenth of it. A
+        of a matrix that is fitted whole, when the last one did by no more than a thirtieth of it. A
         fit that `max_iter`, or the 500 iterations, stop short of it warns.
     n_init : int
         Random starts that are tried on the sample.
@@ -148,7 +148,7 @@ class SemiNMF(Factorization):
             new = solve_free(P, Q)
             progress.set_components(new)
             gain = 2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum()
-            gain *= 10 if sample.is_whole else next_gain(progress, full_sample)
+            gain *= 30 if sample.is_whole else next_gain(progress, full_sample)
             is_exact = loss <= _EXACT * progress.total
             if is_exact or gain <= 2 * self.tol * loss or rows.n_reads >= enough_reads:
                 return True
