@@ -101,7 +101,7 @@ class SemiNMF(Factorization):
         random_state: int | np.random.RandomState | None = None,
         max_iter: int | None = None,
         tol: float = 3e-4,
-        n_init: int = 4,
+        n_init: int = 8,
         device: str | torch.device | None = None,
         memory: int | None = None,
     ) -> None:

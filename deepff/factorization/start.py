@@ -20,7 +20,7 @@ _SWEEPS = 3
 # Where components may be signed, runs end nearly alike, and the first read mends what they lack:
 # measured on the layers of benchmarks/semi_nmf.py, NMF's race ends at 0.02 to 0.06 % less error.
 SIGNED_ROWS = SAMPLE_ROWS // 2
-_SIGNED_ROUNDS = ((SIGNED_ROWS // 2, None, 6), (SIGNED_ROWS, 1, 6))
+_SIGNED_ROUNDS = ((SIGNED_ROWS // 4, None, 4), (SIGNED_ROWS // 2, 2, 4), (SIGNED_ROWS, 1, 5))
 _MOMENTUM = 0.5  # without it, half as many iterations again
 _BLOCK = 512  # rows that stay in the cache from one product to the next
 
