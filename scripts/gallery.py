@@ -1,4 +1,6 @@
-"""Make the pictures of docs/gallery.md anew, from photographs that scikit-image installs.
+"""Make the pictures of docs/gallery.md and the first of the README anew.
+
+They are of photographs that scikit-image installs.
 
 usage: python scripts/gallery.py      (with the environment of scripts/test, and Chromium)
 """
@@ -74,6 +76,7 @@ def main() -> None:
         folder = Path(temporary)
         result = _discovered(FOUR, folder / "photos")
         _save(result.plot(), "factors")
+        _save(result.plot(k=KS[-1]), "../sample")
         _save(result.similar("astronaut.png", COLLAR).plot(n=4, height=260), "similar")
         result.save(folder / "result")
         _save(
