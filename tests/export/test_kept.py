@@ -110,6 +110,39 @@ def test_masks_and_boxes_that_were_changed_are_kept_but_with_overwrite(
         assert (saved / name).read_bytes() != b"changed"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "segment {result}",
+        "localize {result}",
+        "export {result} --format coco-polygons",
+        "export {result} --format yolo --out {result}/mine/yolo",
+        "explain {result}",
+        "discover {photos} --out {result}",
+        "discover {photos} --out {result}/new",
+        "apply {result}/concepts.safetensors {photos} --out {result}/new",
+        "benchmark table1 --data /nowhere --out {result}/benchmark/table1",
+        "benchmark table3 --data /nowhere --write-overlays {result}",
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_named_by_every_command(
+    photos: Path,
+    saved: Path,
+    tmp_path: Path,
+    read_only_at: Callable[[Path, Path], Path],
+    command: str,
+) -> None:
+    result = read_only_at(saved, tmp_path / "read only")
+    arguments = [word.format(result=result, photos=photos) for word in command.split()]
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 2, outcome.output
+    (line,) = outcome.stderr.splitlines()
+    assert line == (
+        f"deepff: error: {result} cannot be written (read-only file system); use a folder where "
+        "you may write"
+    )
+
+
 def test_masks_by_other_names_replace_those_before_and_nothing_else(saved: Path) -> None:
     result = load(saved)
     out = segment(result, saved, options=HALF)
