@@ -77,7 +77,7 @@ def test_no_setting_touches_what_was_accepted(workspace: Workspace, tmp_path: Pa
     act(workspace, view, {"act": "undo"})
     assert areas(workspace, "a.png") == areas(workspace, "c.png") == before
     # No longer accepted, an image follows the settings again.
-    act(workspace, view, {"act": "accept", "image": index_of("a.png")})
+    act(workspace, view, {"act": "accept", "image": index_of("a.png"), "on": "0"})
     assert "head" not in areas(workspace, "a.png")
 
 
