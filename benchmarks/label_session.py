@@ -18,7 +18,6 @@ The seconds are those of the machine: what a person needs to look and to move is
 import argparse
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,14 +25,20 @@ from pathlib import Path
 
 import numpy as np
 from label_browser import NARROW, PATIENCE, WIDE, Person, Point, Server, browser_page, server
-from PIL import Image
+from label_truth import (
+    Masks,
+    Truths,
+    along,
+    ious,
+    middle_of_largest,
+    of_each_kind,
+    photographs,
+    shown_masks,
+    tell_ious,
+)
 from playwright.sync_api import expect
 from scipy import ndimage
 
-from deepff.app.masks import NamedMask
-from deepff.app.workspace import Workspace
-
-GROUPS = {"bear": "002", "elephant": "021", "goose": "022", "cheetah": "028"}
 TRAIN = """
 import sys
 from ultralytics import YOLO
@@ -41,10 +46,9 @@ model = YOLO("yolo11n-seg.yaml")
 model.train(data=sys.argv[1], epochs=1, imgsz=160, batch=8, workers=0, device="cpu", plots=False,
             project=sys.argv[2], name="yolo", exist_ok=True)
 """
-_TOUCHING = np.ones((3, 3))
 
-Masks = dict[str, NamedMask]
-Truths = dict[str, np.ndarray]
+
+_TOUCHING = np.ones((3, 3))
 
 
 @dataclass(frozen=True)
@@ -54,43 +58,6 @@ class Mend:
     image: str
     key: str
     points: Sequence[Point]
-
-
-def photographs(data: Path, folder: Path, kinds: dict[str, int]) -> Truths:
-    """Copy photographs, as KIND_NAME, drawn evenly; gives the truth of each."""
-    folder.mkdir(parents=True)
-    truths = {}
-    for kind, count in kinds.items():
-        [group] = (data / "icoseg" / "images").glob(f"{GROUPS[kind]}*")
-        photos = sorted(group.glob("*.jpg"))
-        for index in np.linspace(0, len(photos) - 1, count).round().astype(int):
-            name = f"{kind}_{photos[index].name}"
-            shutil.copy(photos[index], folder / name)
-            truth = data / "icoseg" / "ground_truth" / group.name / f"{photos[index].stem}.png"
-            truths[name] = np.asarray(Image.open(truth)) > 0
-    return truths
-
-
-def shown_masks(result: Path) -> Masks:
-    """The masks at the images' own sizes, as an export would have them now."""
-    workspace = Workspace(result)
-    workspace.open()
-    labels = workspace.store.labels
-    return {name: workspace.masks.current(labels, name) for name in workspace.result.names}
-
-
-def kind_of(name: str) -> str:
-    return name.partition("_")[0]
-
-
-def ious(masks: Masks, truths: Truths) -> dict[str, float]:
-    """IoU of each image's mask, as far as it is called after its kind of animal, with the truth."""
-    found = {}
-    for name, mask in masks.items():
-        right = [i + 1 for i, called in enumerate(mask.names) if kind_of(name) in called]
-        mine, truth = np.isin(mask.values, right), truths[name]
-        found[name] = np.count_nonzero(mine & truth) / np.count_nonzero(mine | truth)
-    return found
 
 
 def mends(masks: Masks, truths: Truths) -> list[Mend]:
@@ -115,16 +82,8 @@ def _piece_to_delete(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | N
 
 
 def _part_to_add(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | None:
-    """A stroke along the middle of the largest part that lacks."""
-    lacking, n = ndimage.label(truth & ~mask)
-    areas = ndimage.sum_labels(truth, lacking, range(1, n + 1))
-    if not n or areas.max() < 1500:
-        return None
-    part = lacking == areas.argmax() + 1
-    inside = ndimage.binary_erosion(part, iterations=4)
-    if inside.sum() < 50:
-        return None
-    return Mend(name, "m", _along(inside, 6))
+    stroke = middle_of_largest(truth & ~mask)
+    return Mend(name, "m", stroke) if stroke else None
 
 
 def _line_to_cut(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | None:
@@ -139,7 +98,7 @@ def _line_to_cut(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | None:
         one, other = (animals == j + 1 for j in np.argsort(areas)[-2:])
         apart = ndimage.distance_transform_edt(~one) - ndimage.distance_transform_edt(~other)
         border = piece & (np.abs(apart) < 2)
-        return Mend(name, "c", _beyond(_along(border, 8))) if border.any() else None
+        return Mend(name, "c", _beyond(along(border, 8))) if border.any() else None
     return None
 
 
@@ -148,17 +107,6 @@ def _middle(piece: np.ndarray) -> Point:
     depth = ndimage.distance_transform_edt(piece)
     y, x = np.unravel_index(depth.argmax(), depth.shape)
     return (float(x) + 0.5) / piece.shape[1], (float(y) + 0.5) / piece.shape[0]
-
-
-def _along(part: np.ndarray, count: int) -> list[Point]:
-    """Points of a part from one of its ends to the other, each as far inside as it goes."""
-    places = np.argwhere(part)
-    centred = places - places.mean(0)
-    axis = np.linalg.svd(centred.T @ centred)[0][:, 0]
-    order = np.argsort(centred @ axis)
-    depth = ndimage.distance_transform_edt(part)[part]
-    deepest = [places[some[depth[some].argmax()]] for some in np.array_split(order, count)]
-    return [((x + 0.5) / part.shape[1], (y + 0.5) / part.shape[0]) for y, x in deepest]
 
 
 def _beyond(line: list[Point]) -> list[Point]:
@@ -322,16 +270,6 @@ def go_on(folder: Path, revision: int, chromium: str) -> None:
         page.screenshot(path=folder / "phone-mend.png")
 
 
-def tell_ious(when: str, scores: dict[str, float]) -> None:
-    mean = float(np.mean(list(scores.values())))
-    kinds = {
-        kind: round(float(np.mean([v for n, v in scores.items() if kind_of(n) == kind])), 3)
-        for kind in dict.fromkeys(map(kind_of, scores))
-    }
-    above = sum(score >= 0.8 for score in scores.values())
-    print(f"mean IoU {when}: {mean:.3f} {kinds}, {above} of {len(scores)} at 0.8 or more")
-
-
 def tell_mends(wanted: Iterable[Mend], before: Masks, after: Masks, truths: Truths) -> None:
     for mend in wanted:
         name = mend.image
@@ -358,10 +296,9 @@ def main() -> None:
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     parser.add_argument("--yolo")
     asked = parser.parse_args()
-    kinds = {kind: int(count) for kind, _, count in (one.partition("=") for one in asked.kinds)}
     names = {int(factor): name for factor, _, name in (one.partition("=") for one in asked.names)}
     photos, result = asked.folder / "photos", asked.folder / "result"
-    truths = photographs(asked.data, photos, kinds)
+    truths = photographs(asked.data, photos, of_each_kind(asked.kinds))
     with server(photos, "--out", result) as running:
         revision = label(running, asked.folder, truths, names, asked.chromium)
     if asked.yolo:

@@ -1,4 +1,6 @@
-"""Make the pictures of docs/gallery.md anew, from photographs that scikit-image installs.
+"""Make the pictures of docs/gallery.md and the first of the README anew.
+
+They are of photographs that scikit-image installs.
 
 usage: python scripts/gallery.py      (with the environment of scripts/test, and Chromium)
 """
@@ -56,7 +58,7 @@ FOUR: Framings = {
 }
 
 
-def _framed(file: str) -> Framings:
+def framed(file: str) -> Framings:
     """One photograph in six framings, as a set with one object."""
     return {
         "whole": (Framing(file),),
@@ -74,10 +76,11 @@ def main() -> None:
         folder = Path(temporary)
         result = _discovered(FOUR, folder / "photos")
         _save(result.plot(), "factors")
+        _save(result.plot(k=KS[-1]), "../sample")
         _save(result.similar("astronaut.png", COLLAR).plot(n=4, height=260), "similar")
         result.save(folder / "result")
         _save(
-            _objects([_discovered(_framed(name), folder / name) for name in (COFFEE, ROCKET)]),
+            _objects([_discovered(framed(name), folder / name) for name in (COFFEE, ROCKET)]),
             "object",
         )
         _screenshots(folder / "result")
@@ -87,13 +90,17 @@ def main() -> None:
 
 def _discovered(framings: Framings, folder: Path) -> Result:
     """Factors of photographs, which are written first, so that what is saved finds them."""
+    return deepff.discover(written(framings, folder), n_components=list(KS), random_state=0)
+
+
+def written(framings: Framings, folder: Path) -> list[Path]:
+    """Photographs as files of a new folder."""
     files = photographs({piece.file for pieces in framings.values() for piece in pieces})
     folder.mkdir(parents=True)
     for name, pieces in framings.items():
-        framed = [piece.apply(Image.open(files[piece.file]).convert("RGB")) for piece in pieces]
-        _row([np.asarray(each) for each in framed], gap=0).save(folder / f"{name}.png")
-    paths = [folder / f"{name}.png" for name in framings]
-    return deepff.discover(paths, n_components=list(KS), random_state=0)
+        shown = [piece.apply(Image.open(files[piece.file]).convert("RGB")) for piece in pieces]
+        _row([np.asarray(each) for each in shown], gap=0).save(folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in framings]
 
 
 def _objects(results: Sequence[Result]) -> Image.Image:

@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,24 @@ def cats_filling_the_frame(data_root: Path, tmp_path: Path) -> tuple[list[Path],
             inside = image.crop((left + x, top + y, right - x, bottom - y))
             inside.save(folder / f"{item.image.path.stem}.png")
     return [item.image.path for item in photos], folder
+
+
+@pytest.fixture
+def read_only_at() -> Iterator[Callable[[Path, Path], Path]]:
+    """What shows a folder at a second place that is mounted read-only, as root may write any."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path, place: Path) -> Path:
+        place.mkdir()
+        command = ["mount", "--bind", "-o", "ro", str(folder), str(place)]
+        if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("mounting is not allowed here")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ STALE = (
     "last change was not made, so make it again if it is still wanted."
 )
 _STATUSES = {"accept": ACCEPTED, "skip": SKIPPED}
-_NUMBERS = ("at", "position", "image", "factor", "keep", "drop")
+_NUMBERS = ("at", "position", "image", "factor", "keep", "drop", "on")
 # They change what is shown, and not the labels.
 _LOOKS = (
     *("show", "page", "look", "filter", "order", "search", "grid", "mend", "leave"),
@@ -219,22 +219,23 @@ def _edited(
             return without_class_of(workspace, labels, name, data["name"])
         region = labels.region(numbers["factor"])
         return drop_factors(labels, name, region, bool(numbers["drop"]))
-    return _decided(workspace, view, labels, name, _STATUSES[kind])
+    if numbers.get("on", 1):
+        return _decided(workspace, view, labels, name, _STATUSES[kind])
+    return set_status(labels, name, "")
 
 
 def _decided(workspace: Workspace, view: View, labels: Labels, name: str, status: str) -> Labels:
-    """An image accepted or skipped, or no longer, and the view at the next."""
-    if labels.image(name).status == status:
-        return set_status(labels, name, "")
-    mask = None
-    if status == ACCEPTED and labels.image(name).mask is None:
-        mask = keep(labels, name, workspace.masks.made(labels, name))
-    decided = set_status(labels, name, status, mask)
+    """An image accepted or skipped, and the view at the next."""
+    if labels.image(name).status != status:  # else a key was pressed twice before the page answered
+        mask = None
+        if status == ACCEPTED and labels.image(name).mask is None:
+            mask = keep(labels, name, workspace.masks.made(labels, name))
+        labels = set_status(labels, name, status, mask)
     if view.position < len(view.listing) - 1:
         view.go(view.position + 1)
         if view.mending:
             view.mending = workspace.result.names[view.listing[view.position]]
-    return decided
+    return labels
 
 
 def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:

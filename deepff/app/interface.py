@@ -12,6 +12,7 @@ from deepff.app import actions, export_actions, lesson_page, page
 from deepff.app.actions import Shown
 from deepff.app.export_actions import Asked, which_choices
 from deepff.app.labels import FACTORS, OBJECT, Settings
+from deepff.app.masks import refinements
 from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
@@ -234,7 +235,7 @@ def _settings() -> dict[str, Any]:
         ),
         "value": gr.Slider(0, 100, 75, elem_id="value", interactive=True),
         "refine": gr.Radio(
-            [("off" if name == "none" else name.removesuffix("-crf"), name) for name in Refinement],
+            [],
             label="CRF: refine along the edges",
             elem_id="refine",
             interactive=True,
@@ -253,13 +254,17 @@ def _shown(workspace: Workspace, chosen: Settings) -> dict[str, Any]:
         else {"minimum": 0, "maximum": 100, "step": 1, "label": "Percentile over the set"}
     )
     takes_value = chosen.threshold in THRESHOLD_VALUES
+    refined = refinements(workspace.result, chosen.k)
+    named = [("off" if name == "none" else name.removesuffix("-crf"), name) for name in refined]
+    # In place of a classifier that these factors have none of, as masks are made.
+    refine = chosen.refine if chosen.refine in refined else Refinement.DENSE_CRF
     return {
         "k": gr.Dropdown(list(workspace.result.factorizations), value=chosen.k),
         "masks": gr.Radio(value=chosen.masks, visible=has_object),
         "cut": gr.Slider(value=chosen.cut, visible=not of_factors),
         "threshold": gr.Dropdown(value=chosen.threshold, visible=of_factors),
         "value": gr.Slider(value=chosen.value, visible=of_factors and takes_value, **scale),
-        "refine": gr.Radio(value=chosen.refine, visible=of_factors),
+        "refine": gr.Radio(named, value=refine, visible=of_factors),
     }
 
 

@@ -104,6 +104,16 @@ def factor_finder(
     return pieces
 
 
+def refinements(run: Run, k: int) -> list[Refinement]:
+    """Those that the masks of k factors can have, as the run has what they need."""
+    lacking = set()
+    if run.factorization(k).classified is None:
+        lacking.add(Refinement.CLASSIFIER)
+    if run.parts_of is not None:  # which are refined together
+        lacking.add(Refinement.GUIDED_CRF)
+    return [refinement for refinement in Refinement if refinement not in lacking]
+
+
 def _at_cut(whole: Run, cut: float) -> Run:
     """The object, 1/2 likely where it was likely by `cut`: p(1 − c) : (1 − p)c."""
     found = whole.factorization(1)

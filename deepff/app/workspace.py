@@ -1,6 +1,5 @@
 """The result under work, which is there already or is being made."""
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from deepff.images.files import ImageFile, find_images
 from deepff.images.sources import Images
 from deepff.options import Device
 from deepff.report.load import load
+from deepff.report.manifest import read_manifest
 from deepff.report.save import OBJECT, check_output_folder
 from deepff.results.concepts import FILE as BANK
 from deepff.results.concepts import load_concepts
@@ -279,8 +279,5 @@ def open_workspace(
 
 def _result_status(folder: Path) -> str | None:
     """What a result in the folder says of itself ("complete"), None where there is none."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return manifest["status"] if isinstance(manifest, dict) and "deepff" in manifest else None
+    manifest = read_manifest(folder)
+    return None if manifest is None else manifest["status"]

@@ -1,5 +1,6 @@
 """``deepff benchmark``: the paper's tables and figures, one command each."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,9 @@ Counts = Annotated[str, typer.Option("-k", help="Numbers of factors: 4, 1-4 or 2
 PartClasses = Annotated[
     str, typer.Option("--classes", help="PASCAL-Part's classes, separated by commas.")
 ]
+# What is written into the folders of --out, after the name of the command, and --write-overlays.
+_PUBLISHED = r"(-top|-bottom|-factors|-quality)*(-\d+)?\.(md|csv|json|jpg|png)"
+_LOOKED_AT = r"[^/]+/\d+\.jpg"
 PAPER_GROUPS = "021,017,018,020,036,042"
 PART_CLASSES = "aeroplane,bird,car,motorbike,cat"
 
@@ -78,6 +82,7 @@ def table1(
     device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Co-segmentation on iCoseg: IoU of objects with k = 1, and of parts with k = 2, 3, 4."""
+    _check_files(out, "table1" + _PUBLISHED)
     network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
 
     from deepff.evaluation.icoseg_table import table1
@@ -108,6 +113,7 @@ def table2(
     device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Co-localization on Pascal VOC 2007: CorLoc of each class with k = 1."""
+    _check_files(out, "table2" + _PUBLISHED)
     network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
 
     from deepff.evaluation.datasets import VOC_CLASSES
@@ -142,6 +148,9 @@ def table3(
     device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Parts of PASCAL-Part's cows and horses with k = 3, from factors that a person names."""
+    _check_files(out, "table3" + _PUBLISHED)
+    if write_overlays is not None:
+        _check_files(write_overlays, _LOOKED_AT)
     network = _network(model, layer, size, weights, num_classes, cache, device)
 
     from deepff.evaluation.named_parts import table3
@@ -170,6 +179,7 @@ def table4(
 ) -> None:
     """Parts labelled automatically, on PASCAL-Part or on a COCO file of parts."""
     counts = factor_counts(k)
+    _check_files(out, "table4" + _PUBLISHED)
     network = _network(model, layer, size, weights, num_classes, cache, device)
 
     from deepff.evaluation.discovered_parts import table4
@@ -250,12 +260,15 @@ def _figure5(
     from deepff.evaluation.curves import figure5, require_matplotlib, write_plot
 
     require_matplotlib()
+    _check_files(out, name + _PUBLISHED)
     table, curves = figure5(
         name, networks, data, counts, classes=_names(classes), crf=crf, seeds=seeds
     )
-    _publish({name: table}, out)
-    write_plot(curves, counts, table.title, out / f"{name}.png")
-    typer.echo(out / f"{name}.png")
+
+    def plot(folder: Path) -> Path:
+        return write_plot(curves, counts, table.title, folder / f"{name}.png")
+
+    _publish({name: table}, out, plot)
 
 
 def _network(
@@ -306,10 +319,29 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _publish(tables: "dict[str, Table]", out: Path) -> None:
+def _check_files(folder: Path, pattern: str) -> None:
+    """Refuse, before hours of work, to replace files of these names that deepff did not write."""
+    from deepff.runtime.files import check_writable
+    from deepff.runtime.outputs import REPLACE_OWN, check_outputs
+
+    paths = [*folder.glob("*"), *folder.glob("*/*")]
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    names = [name for name in names if re.fullmatch(pattern, name)]
+    check_outputs(folder, names, REPLACE_OWN)
+    check_writable(folder)
+
+
+def _publish(
+    tables: "dict[str, Table]", out: Path, plot: Callable[[Path], Path] | None = None
+) -> None:
     from deepff.evaluation.tables import write_tables
+    from deepff.runtime.outputs import REPLACE_OWN, output_folder
 
     for table in tables.values():
         typer.echo(table.markdown())
-    for path in write_tables(tables, out):
-        typer.echo(path)
+    with output_folder(out, REPLACE_OWN) as folder:
+        paths = write_tables(tables, folder)
+        if plot is not None:
+            paths.append(plot(folder))
+    for path in paths:
+        typer.echo(out / path.name)

@@ -355,9 +355,9 @@ def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) ->
     """Open the report of a result in the browser."""
     import webbrowser
 
-    from deepff.report.load import load
+    from deepff.report.manifest import complete_manifest
 
-    load(folder)
+    complete_manifest(folder)
     report = (folder / "report.html").resolve()
     if not report.is_file():
         raise InputError(f"{folder} has no report.html; run its command again")

@@ -1,12 +1,13 @@
 """Commands that make regions of a result: ``segment``, ``localize`` and ``export``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepff.cli.messages import report_skipped, summarize
+from deepff.cli.messages import report_skipped, summarize, warn
 from deepff.cli.options import (
     OUTPUT,
     Crf,
@@ -76,7 +77,9 @@ def segment(
 
     result, where, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    typer.echo(segment(result, where, k, options, overwrite, byte_count(memory), progress=True))
+    with _other_settings_told(where, "masks", k or result.n_components):
+        out = segment(result, where, k, options, overwrite, byte_count(memory), progress=True)
+    typer.echo(out)
     if where != folder:
         whole = load(folder, photos)
         if 1 in whole.factorizations:
@@ -115,19 +118,33 @@ def localize(
 
     result, folder, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
     options = _region_options(result, k, recipe, threshold, value, refine, crf, parts, True)
-    boxes = localize(
-        result,
-        folder,
-        k,
-        options,
-        all_components,
-        min_area,
-        overwrite,
-        byte_count(memory),
-        progress=True,
-    )
+    with _other_settings_told(folder, "boxes", k or result.n_components):
+        boxes = localize(
+            result,
+            folder,
+            k,
+            options,
+            all_components,
+            min_area,
+            overwrite,
+            byte_count(memory),
+            progress=True,
+        )
     typer.echo(f"{len(boxes)} boxes")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
+
+
+@contextmanager
+def _other_settings_told(folder: Path, kind: str, k: int) -> Iterator[None]:
+    """Say what was made with other settings, and is replaced by what the block makes."""
+    from deepff.export.folder import settings_of
+
+    before = settings_of(folder, kind, k)
+    yield
+    after = settings_of(folder, kind, k)
+    if before is not None and after is not None and before != after:
+        other = "; ".join(old for old, new in zip(before, after, strict=True) if old != new)
+        warn(f"replaced {kind} of k = {k} that were made with other settings ({other})")
 
 
 def _opened(

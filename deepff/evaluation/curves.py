@@ -147,8 +147,8 @@ def require_matplotlib() -> None:
         raise InputError("the plot needs matplotlib: pip install 'deepff[plot]'") from error
 
 
-def write_plot(curves: Mapping[str, Curve], ks: Sequence[int], title: str, path: Path) -> None:
-    """Plot the curves' means, with a band of one standard deviation over seeds, as PNG."""
+def write_plot(curves: Mapping[str, Curve], ks: Sequence[int], title: str, path: Path) -> Path:
+    """Plot the curves' means, with a band of one standard deviation over seeds; gives the PNG."""
     require_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -165,6 +165,7 @@ def write_plot(curves: Mapping[str, Curve], ks: Sequence[int], title: str, path:
     axes.legend()
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)
+    return path
 
 
 def _curve(

@@ -31,6 +31,7 @@ from deepff.evaluation.tables import Row, Table, mean_of_known
 from deepff.regions.part_names import read_parts
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path
+from deepff.runtime.outputs import REPLACE_OWN, output_folder
 
 N_FACTORS = 3
 LOOKED_AT = 5
@@ -213,7 +214,8 @@ def _evaluate(
     if overlays is not None:
         for variant, H in coefficients.items():
             stem = class_name + MAPPING_SUFFIXES[variant.method]
-            write_overlays(features, H, overlays / stem)
+            with output_folder(overlays / stem, REPLACE_OWN) as folder:
+                write_overlays(features, H, folder)
     named = {variant: H for variant, H in coefficients.items() if variant.method in mappings}
     if not named:
         return NamedPartScores(len(features), {})

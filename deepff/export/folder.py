@@ -12,7 +12,7 @@ from deepff.export.png import folder_names, write_label_map, write_label_names, 
 from deepff.images.files import output_names
 from deepff.options import RECIPE_OPTIONS, RegionOptions, region_options
 from deepff.regions.find import available, find_regions, region_names
-from deepff.report.report import PAGE, RegionGallery, write_report_page
+from deepff.report.report import PAGE, RegionGallery, gallery_settings, write_report_page
 from deepff.report.save import OBJECT
 from deepff.results.run import Run
 from deepff.runtime.outputs import Rules, check_outputs, check_unchanged, output_folder
@@ -72,7 +72,7 @@ def segment(
     if not overwrite:
         check_unchanged(Path(folder) / PAGE)
     check_outputs(out, [*planned, f"{_LABELS}/labels.txt"], rules)
-    title = f"masks-k{heatmaps.n_factors}"
+    title = _title("masks", heatmaps.n_factors)
     gallery = RegionGallery(
         folder, title, str(options), names, places=_places(result, heatmaps.n_factors, options)
     )
@@ -170,7 +170,7 @@ def localize(
     check_outputs(out, [f"{file}.json", f"{file}.csv"], rules)
     gallery = RegionGallery(
         folder,
-        f"boxes-{file}",
+        _title("boxes", heatmaps.n_factors),
         str(options),
         names,
         places=_places(result, heatmaps.n_factors, options),
@@ -190,6 +190,31 @@ def localize(
         write_boxes(found, temporary / file, str(options))
     write_report_page(result, folder)
     return found
+
+
+def settings_of(folder: str | Path, kind: str, k: int) -> tuple[str, str] | None:
+    """With what settings the masks or boxes that a result's folder holds were made.
+
+    Parameters
+    ----------
+    folder : path
+    kind : {"masks", "boxes"}
+    k : int
+
+    Returns
+    -------
+    (str, str) or None
+        For people: how regions were found, and which; None where there are none.
+    """
+    made = Path(folder) / kind / f"k{k}"
+    if not (made.is_dir() or made.with_suffix(".json").is_file()):
+        return None
+    return gallery_settings(folder, _title(kind, k))
+
+
+def _title(kind: str, k: int) -> str:
+    """Of the gallery in the report."""
+    return f"{kind}-k{k}"
 
 
 def _places(result: Run, k: int, options: RegionOptions) -> list[int]:

@@ -325,7 +325,8 @@ def _read(file: Path) -> tuple[Places | None] | None:
 
 
 def _write(file: Path, places: Places | None) -> None:
-    with suppress(OSError):  # to measure again the next time is no fault; a full cache says so
+    # To measure again the next time is no fault; a full cache says so.
+    with suppress(OSError, InputError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary:
             temporary.write_text(json.dumps(None if places is None else asdict(places)))

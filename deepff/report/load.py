@@ -18,7 +18,8 @@ from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
 from deepff.images.samples import sample_image
 from deepff.images.sources import Images, SetImage, given_images, source_digest, source_size
-from deepff.report.save import OBJECT, read_manifest
+from deepff.report.manifest import complete_manifest, read_manifest
+from deepff.report.save import OBJECT
 from deepff.results.concepts import FILE as BANK
 from deepff.results.concepts import load_concepts
 from deepff.results.factorization import Factorization
@@ -56,11 +57,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     (['0', '1'], 'efficientnet_lite0', 'bn2')
     """
     folder = Path(folder)
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise InputError(f"{folder} holds no deepff result (it has no manifest.json of one)")
-    if manifest.get("status") != "complete":
-        raise InputError(f"the run in {folder} was not finished; run its command again")
+    manifest = complete_manifest(folder)
     bank = load_concepts(folder / BANK)
     stretch = bank.sources[0].stretch
     used = [entry for entry in manifest["images"] if entry.get("status") == "used"]

@@ -208,6 +208,14 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
         self._output.__exit__(*error)
 
 
+def gallery_settings(folder: str | Path, name: str) -> tuple[str, str] | None:
+    """How the regions of a gallery were found, and their names, for people; None without one."""
+    for gallery in _galleries(Path(folder)):
+        if gallery["title"] == name:
+            return gallery["description"], f"regions: {', '.join(gallery['regions'])}"
+    return None
+
+
 def _galleries(folder: Path) -> list[dict[str, Any]]:
     return [
         {

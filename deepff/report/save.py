@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from deepff import __version__
@@ -16,15 +15,15 @@ from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
 from deepff.features.places import Extent
 from deepff.naming.classes import name_factors
+from deepff.report.manifest import MANIFEST, read_manifest
 from deepff.report.report import write_report, write_report_page
 from deepff.results.concepts import FILE as BANK
 from deepff.results.run import Run
-from deepff.runtime.files import atomic_path, save_tensors
+from deepff.runtime.files import atomic_path, check_writable, save_tensors
 from deepff.runtime.outputs import RECORD, Rules, changed_files, output_folder
 
 SHARD_BYTES = 64 * 2**20
 OBJECT = "object"
-MANIFEST = "manifest.json"
 MADE_OF_IT = ("boxes", "export", "masks")
 OUTPUTS = (
     *MADE_OF_IT,
@@ -220,14 +219,8 @@ def check_output_folder(folder: str | Path) -> Path:
                 f"{folder / name} was changed since deepff wrote it, and a new result would "
                 "replace it: move it away, or name another folder"
             )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"{folder} cannot be written ({error.strerror}); name a folder where you may write"
-        ) from error
+    check_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -242,14 +235,6 @@ def earlier_outputs(folder: str | Path) -> list[str]:
         for name in MADE_OF_IT
         for path in sorted((folder / name).glob("[!.]*"))
     ]
-
-
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
-        return None
-    return manifest if isinstance(manifest, dict) and "deepff" in manifest else None
 
 
 def _image_entry(image: ImageRecord) -> dict[str, Any]:

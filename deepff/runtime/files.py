@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
@@ -16,12 +17,54 @@ if TYPE_CHECKING:
 
 
 @contextmanager
+def written_in(folder: Path) -> Iterator[None]:
+    """Say of a folder, not of a file in it, that what the block makes there cannot be made.
+
+    Raises
+    ------
+    InputError
+        The folder, or the one that it would be made in, is read-only, full or gone.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = str(error.strerror or error).lower()
+        raise InputError(
+            f"{_that_is_there(folder)} cannot be written ({reason}); use a folder where you may "
+            "write"
+        ) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse, before any work, a folder that nothing can be written into; it need not be there.
+
+    Raises
+    ------
+    InputError
+        See :func:`written_in`.
+    """
+    with written_in(folder), TemporaryFile(dir=_that_is_there(folder)):
+        pass
+
+
+def _that_is_there(folder: Path) -> Path:
+    return next((above for above in (folder, *folder.parents) if above.is_dir()), folder)
+
+
+@contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, which takes its place if the block succeeds."""
+    """Yield a temporary path beside ``path``, which takes its place if the block succeeds.
+
+    Raises
+    ------
+    InputError
+        Nothing can be written beside it.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{uuid4().hex}{path.suffix}")
-    temporary.touch()
+    with written_in(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
     # A library that makes the file anew may give it to its owner alone.
     mode = temporary.stat().st_mode
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from deepff.errors import InputError
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import atomic_path, written_in
 
 RECORD = ".deepff-files"
 
@@ -28,8 +28,8 @@ class Rules:
 
     Attributes
     ----------
-    overwrite : bool
-        Replace files that deepff did not write.
+    overwrite : bool or None
+        Replace files that deepff did not write; None where nobody can ask for that.
     anew : bool
         Remove what deepff wrote there before and does not write again.
     sources : collection of Path
@@ -39,13 +39,14 @@ class Rules:
         result that an earlier version saved.
     """
 
-    overwrite: bool = False
+    overwrite: bool | None = False
     anew: bool = False
     sources: Collection[Path | None] = ()
     adopted: Collection[str] = ()
 
 
 KEEP_ALL = Rules()
+REPLACE_OWN = Rules(overwrite=None)
 
 
 @contextmanager
@@ -68,15 +69,17 @@ def output_folder(
     Raises
     ------
     InputError
-        The path is a file, or a file would be lost: see :func:`check_outputs`.
+        The path is a file, nothing can be written there, or a file would be lost: see
+        :func:`check_outputs`.
     """
     path = Path(path)
     _check_folder(path)
     # Inside a folder that is there, which may be a disk of its own: moves are within one disk.
     within = path if path.is_dir() else path.parent
-    within.mkdir(parents=True, exist_ok=True)
     temporary = within / f".{uuid4().hex}"
-    temporary.mkdir()
+    with written_in(within):
+        within.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
     try:
         yield temporary
         written = {name: [_digest(temporary / name)] for name in _files(temporary)}
@@ -156,9 +159,11 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
             foreign.append(place)
     if foreign and not rules.overwrite:
         more = f" (and so are {len(foreign) - 1} more files)" if len(foreign) > 1 else ""
+        ways = "write to another folder or move it away"
+        if rules.overwrite is not None:
+            ways = "write to another folder, move it away, or replace it with --overwrite"
         raise InputError(
-            f"{foreign[0]} is not deepff's, or was changed since deepff wrote it{more}: write to "
-            "another folder, move it away, or replace it with --overwrite"
+            f"{foreign[0]} is not deepff's, or was changed since deepff wrote it{more}: {ways}"
         )
 
 

@@ -23,7 +23,7 @@ def workspace(tmp_path: Path) -> Workspace:
     return opened_workspace(planted(tmp_path), tmp_path / "result")
 
 
-def test_accepting_goes_on_and_a_second_time_takes_it_back(workspace: Workspace) -> None:
+def test_accepting_goes_on_twice_is_once_and_it_can_be_taken_back(workspace: Workspace) -> None:
     view = View()
     opened(workspace, view)
     order = workspace.pictures.order(3)
@@ -34,8 +34,13 @@ def test_accepting_goes_on_and_a_second_time_takes_it_back(workspace: Workspace)
         act(workspace, view, {"act": "accept", "image": image, "at": str(position)})
         assert (view.moves > moves) == (position < 2)
     assert workspace.store.labels.count("accepted", NAMES) == 3
-    act(workspace, view, {"act": "skip", "image": str(order[2]), "at": "2"})
-    act(workspace, view, {"act": "skip", "image": str(order[2]), "at": "2"})
+    revision = workspace.store.labels.revision
+    act(workspace, view, {"act": "accept", "image": str(order[0]), "at": "0", "on": "1"})
+    assert workspace.store.labels.revision == revision
+    act(workspace, view, {"act": "skip", "image": str(order[2]), "at": "2", "on": "1"})
+    act(workspace, view, {"act": "skip", "image": str(order[2]), "at": "2", "on": "1"})
+    assert workspace.store.labels.count("skipped", NAMES) == 1
+    act(workspace, view, {"act": "skip", "image": str(order[2]), "at": "2", "on": "0"})
     assert workspace.store.labels.count("skipped", NAMES) == 0
     assert workspace.store.labels.count("accepted", NAMES) == 2
 

@@ -151,6 +151,7 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
 
     page.get_by_label("the factors").click()
     revision(page, 1)
+    expect(page.locator("#refine label")).to_have_text(["off", "guided", "dense"])
     base = without_suggestions(page, 4) - 1
 
     # Two names typed one after the other, as quickly as one types.

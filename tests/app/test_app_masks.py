@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from deepff.app.actions import act, choose, opened
 from deepff.app.edits import agree, name_factor, undo
 from deepff.app.label_file import FILE, LabelStore, export_labelled, load_labels
 from deepff.app.mask_files import FOLDER
-from deepff.app.masks import chosen_images, kept_mask
+from deepff.app.masks import chosen_images, kept_mask, refinements
 from deepff.app.view import CHANGED, DOUBT, EMPTY, NAME, View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
@@ -76,7 +77,7 @@ def test_no_setting_touches_what_was_accepted(workspace: Workspace, tmp_path: Pa
     act(workspace, view, {"act": "undo"})
     assert areas(workspace, "a.png") == areas(workspace, "c.png") == before
     # No longer accepted, an image follows the settings again.
-    act(workspace, view, {"act": "accept", "image": index_of("a.png")})
+    act(workspace, view, {"act": "accept", "image": index_of("a.png"), "on": "0"})
     assert "head" not in areas(workspace, "a.png")
 
 
@@ -160,6 +161,27 @@ def test_an_image_has_a_threshold_of_its_own(tmp_path: Path) -> None:
     assert areas(workspace, "a.png") == {"object": 32}
     act(workspace, view, {"act": "level", "image": "0", "text": ""})
     assert areas(workspace, "a.png") == {"object": 8}
+
+
+@pytest.mark.parametrize(
+    ("made", "offered"),
+    [
+        ("factors", ["none", "guided-crf", "dense-crf"]),
+        ("factors with a classifier", ["none", "guided-crf", "dense-crf", "classifier"]),
+        ("parts", ["none", "dense-crf"]),
+        ("parts with a classifier", ["none", "dense-crf", "classifier"]),
+    ],
+)
+def test_only_refinements_that_a_run_has_are_offered(
+    tmp_path: Path, made: str, offered: list[str]
+) -> None:
+    result = planted(tmp_path)
+    if made.endswith("classifier"):
+        found = result.factorization()
+        result.factorizations[3] = replace(found, classified=found.heatmaps)
+    if made.startswith("parts"):
+        result.parts_of = "object"
+    assert refinements(result, 3) == offered
 
 
 def test_which_images_an_export_is_of(workspace: Workspace) -> None:

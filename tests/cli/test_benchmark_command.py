@@ -26,7 +26,7 @@ def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None
 
     printed = run("table1", "--data", data, *options, "--cache", str(tmp_path / "cache"))
 
-    written = {path.name: path for path in (tmp_path / "out").iterdir()}
+    written = {path.name: path for path in (tmp_path / "out").glob("[!.]*")}
     assert sorted(written) == [
         "table1-top-01.jpg", "table1-top.csv", "table1-top.json", "table1-top.md",
     ]  # fmt: skip
@@ -41,6 +41,44 @@ def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None
     for words in ("efficientnet_lite0", "layer bn2", "ImageNet", "448", "5 images"):
         assert words in table["source"]
     assert any("2 seeds" in note for note in table["notes"])
+
+    written["table1-top.md"].write_text("the same")
+    (tmp_path / "out" / "notes.md").write_text("mine")
+    with pytest.raises(InputError, match=r"table1-top\.md is not deepff's, or was changed"):
+        run("table1", "--data", data, *options)
+    written["table1-top.md"].write_text(markdown, encoding="utf-8")
+    run("table1", "--data", data, *options, "--cache", str(tmp_path / "cache"))
+    assert (tmp_path / "out" / "notes.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "file"),
+    [
+        ("table1", "--out", "table1-top.md"),
+        ("table1", "--out", "table1-bottom-factors.csv"),
+        ("table1", "--out", "table1-top-01.jpg"),
+        ("table2", "--out", "table2.json"),
+        ("table3", "--out", "table3.md"),
+        ("table3", "--write-overlays", "horse-pca/0012.jpg"),
+        ("table4", "--out", "table4-quality.csv"),
+        ("figure5a", "--out", "figure5a.png"),
+        ("figure5b", "--out", "figure5b.csv"),
+    ],
+)
+def test_files_that_deepff_did_not_write_are_kept_and_named_before_any_work(
+    tmp_path: Path, command: str, option: str, file: str
+) -> None:
+    path = tmp_path / "out" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    arguments = [command, "--data", "/nowhere", option, str(tmp_path / "out")]
+    with pytest.raises(InputError) as caught:
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert str(caught.value) == (
+        f"{path} is not deepff's, or was changed since deepff wrote it: write to another folder or "
+        "move it away"
+    )
+    assert path.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
+from planted import planted
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -163,7 +164,7 @@ BAD_INPUTS = {
     ),
     "a read-only output folder": (
         ["{photos}", "--out", "/proc/result"],
-        "/proc/result cannot be written (No such file or directory); name a folder where",
+        "/proc cannot be written (no such file or directory); use a folder where you may write",
     ),
     "a mean of two numbers": (["{photos}", "--mean", "0.5,0.5"], "--mean takes three numbers"),
     "a std of zero": (["{photos}", "--std", "0,1,1"], "std"),
@@ -222,14 +223,32 @@ def test_showing_what_is_no_result(tmp_path):
     assert "holds no deepff result" in stderr
 
 
-def test_importing_the_package_and_help_do_not_load_torch():
+def test_commands_that_only_say_or_open_something_load_no_torch(tmp_path):
+    planted(tmp_path / "photos").save(tmp_path / "result")
     program = (
-        "import sys, deepff, deepff.cli.main\n"
+        "import sys, webbrowser, deepff, deepff.cli.main\n"
         "from typer.testing import CliRunner\n"
-        "assert CliRunner().invoke(deepff.cli.main.app, ['--help']).exit_code == 0\n"
-        "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules), sorted(sys.modules)\n"
+        "opened = []\n"
+        "webbrowser.open = opened.append\n"
+        "commands = deepff.cli.main.app.registered_commands\n"
+        "helps = [[command.callback.__name__, '--help'] for command in commands]\n"
+        "for arguments in [[], ['--version'], *helps, ['benchmark', 'table1', '--help'],\n"
+        "                  ['show', sys.argv[1]]]:\n"
+        "    CliRunner().invoke(deepff.cli.main.app, arguments, catch_exceptions=False)\n"
+        "    loaded = {'torch', 'numpy', 'PIL', 'scipy'} & set(sys.modules)\n"
+        "    assert not loaded, (arguments, loaded)\n"
+        "assert opened == [sys.argv[2]], opened\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    report = tmp_path / "result" / "report.html"
+    places = [str(tmp_path / "result"), report.resolve().as_uri()]
+    subprocess.run([sys.executable, "-c", program, *places], check=True)
+
+
+def test_showing_a_run_that_was_not_finished(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"deepff": "0.1.0", "status": "writing"}')
+    code, _, stderr = run("show", tmp_path)
+    assert code == 2
+    assert "was not finished; run its command again" in stderr
 
 
 def test_the_module_is_the_command(photos, tmp_path):

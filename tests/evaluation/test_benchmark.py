@@ -158,7 +158,7 @@ def test_table_3_writes_pictures_to_name_factors_by(
 ) -> None:
     table3(colors, pascal_part, overlays=tmp_path / "look", classes=["cow"], report=quiet)
 
-    pictures = sorted((tmp_path / "look" / "cow").iterdir())
+    pictures = sorted((tmp_path / "look" / "cow").glob("[!.]*"))
     assert [path.name for path in pictures] == ["0000.jpg", "0001.jpg"]
     pixels = np.asarray(Image.open(pictures[0])).astype(int)[LABEL_HEIGHT:]
     assert pixels.shape == (SIDE, 4 * SIDE, 3)

@@ -1,6 +1,7 @@
 """What commands that write masks, boxes and annotations leave of what was there, and say of it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -108,6 +109,66 @@ def test_masks_and_boxes_that_were_changed_are_kept_but_with_overwrite(
         assert files(saved) == before
         write(result, saved, options=HALF, overwrite=True)
         assert (saved / name).read_bytes() != b"changed"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "segment {result}",
+        "localize {result}",
+        "export {result} --format coco-polygons",
+        "export {result} --format yolo --out {result}/mine/yolo",
+        "explain {result}",
+        "discover {photos} --out {result}",
+        "discover {photos} --out {result}/new",
+        "apply {result}/concepts.safetensors {photos} --out {result}/new",
+        "benchmark table1 --data /nowhere --out {result}/benchmark/table1",
+        "benchmark table3 --data /nowhere --write-overlays {result}",
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_named_by_every_command(
+    photos: Path,
+    saved: Path,
+    tmp_path: Path,
+    read_only_at: Callable[[Path, Path], Path],
+    command: str,
+) -> None:
+    result = read_only_at(saved, tmp_path / "read only")
+    arguments = [word.format(result=result, photos=photos) for word in command.split()]
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 2, outcome.output
+    (line,) = outcome.stderr.splitlines()
+    assert line == (
+        f"deepff: error: {result} cannot be written (read-only file system); use a folder where "
+        "you may write"
+    )
+
+
+@pytest.mark.parametrize(("command", "kind"), [("segment", "masks"), ("localize", "boxes")])
+def test_what_was_made_with_other_settings_is_named_when_it_is_replaced(
+    saved: Path, tmp_path: Path, command: str, kind: str
+) -> None:
+    (tmp_path / "parts.yaml").write_text("0: head\n")
+
+    def says(*options: str) -> str:
+        outcome = CliRunner().invoke(app, [command, str(saved), *options])
+        assert outcome.exit_code == 0, outcome.output
+        lines = outcome.stderr.splitlines()
+        return "".join(line for line in lines if line.startswith("deepff: "))
+
+    def replaced(settings: str) -> str:
+        return f"deepff: replaced {kind} of k = 3 that were made with other settings ({settings})"
+
+    assert says("--value", "60") == ""
+    assert says("--value", "60") == ""
+    named = ["--threshold", "max-fraction", "--parts", str(tmp_path / "parts.yaml")]
+    assert says() == replaced("threshold: percentile 60 over the set")
+    assert says(*named) == replaced(
+        "threshold: percentile 75 over the set; regions: factor 0, factor 1, factor 2"
+    )
+    assert says(*named, "--crf") == replaced("threshold: 0.5 of the maximum over the set")
+    shutil.rmtree(saved / kind)
+    assert says() == ""
 
 
 def test_masks_by_other_names_replace_those_before_and_nothing_else(saved: Path) -> None:

@@ -55,6 +55,13 @@
     }
   }
 
+  // The next image is at hand at once, for whoever is faster than the answers.
+  function decide(button) {
+    const goesOn = button?.dataset.on === "1";
+    button?.click();
+    if (goesOn && card(current + 1)) move(1);
+  }
+
   const click = (selector) => document.querySelector(selector)?.click();
 
   function press(key, event) {
@@ -68,8 +75,8 @@
       arrowleft: () => move(-1),
       pagedown: () => click("#next-page"),
       pageup: () => click("#previous-page"),
-      a: () => here?.querySelector(".dff-accept").click(),
-      s: () => here?.querySelector(".dff-skip").click(),
+      a: () => decide(here?.querySelector(".dff-accept")),
+      s: () => decide(here?.querySelector(".dff-skip")),
       m: () => here?.querySelector(".dff-mend").click(),
       l: () => click("#teach"),
       t: () => here?.querySelector(".dff-take")?.click(),

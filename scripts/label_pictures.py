@@ -1,0 +1,66 @@
+"""Make pictures of docs/label.md anew, of photographs that scikit-image installs.
+
+usage: python scripts/label_pictures.py      (with the environment of scripts/test, and Chromium)
+
+Those of mending and of what is taught come from benchmarks/label_session.py.
+"""
+
+import os
+import shutil
+import sys
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gallery import COFFEE, FOUR, ROOT, framed, written
+from label_browser import NARROW, PATIENCE, Person, browser_page, server
+from PIL import Image
+
+OUT = ROOT / "docs"
+
+
+def main() -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        sys.exit("there is no Chromium to show the page in")
+    cups = {f"cup {name}": pieces for name, pieces in framed(COFFEE).items()}
+    framings = cups | {name: FOUR[name] for name in ("cat and cup", "rocket and cup")}
+    with TemporaryDirectory() as temporary:
+        os.chdir(temporary)  # so that the page names no folder of this machine
+        written(framings, Path("photos"))
+        with server("photos", "-k", "4") as running, browser_page(chromium) as page:
+            show(Person(page, running))
+
+
+def show(person: Person) -> None:
+    """What a person sees who agrees with the names, accepts two images and exports them."""
+    page = person.page
+    person.open()
+    page.wait_for_function("() => !document.body.classList.contains('dff-waits')")
+    for key in ("y", "a", "a"):
+        person.wait_for(key, lambda key=key: person.press(key))
+    shot(person, "images")
+    person.wait_for("factors", lambda: page.get_by_role("tab", name="Factors").click())
+    shot(person, "factors")
+    page.get_by_role("tab", name="Export").click()
+    page.locator("#format input").click()
+    page.get_by_role("option", name="coco", exact=True).click()
+    page.locator("#count-room").get_by_text("boxes").wait_for(timeout=PATIENCE)
+    page.get_by_role("button", name="Export").click()
+    page.wait_for_selector("#download")
+    shot(person, "export")
+    person.wait_for("images", lambda: page.get_by_role("tab", name="Images").click())
+    page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+    page.wait_for_timeout(1000)
+    shot(person, "phone")
+
+
+def shot(person: Person, name: str) -> None:
+    picture = Image.open(BytesIO(person.page.screenshot())).convert("RGB")
+    path = OUT / f"label-{name}.jpg"
+    picture.save(path, quality=82, optimize=True)
+    print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
