@@ -1,10 +1,11 @@
 """Milliseconds an image of what can run a network on a CPU, taking turns.
 
-    python benchmarks/engines.py [--models NAME ...] [--threads 1] [--repeats 3]
+    python benchmarks/engines.py [--models NAME ...] [--threads 1] [--repeats 3] [--photos PHOTOS]
 
 PyTorch as it comes, with batch normalisation folded as deepff does, and OpenVINO as deepff runs it;
 ``torch.compile`` (which needs a C++ compiler) and ONNX Runtime, where they are installed, of the
-folded network. Weights are random; noise of 320 × 448 pixels, in batches of 8.
+folded network. Weights are random; noise of 320 × 448 pixels, in batches of 8. With ``--photos``,
+instead, how far results by OpenVINO are from those by torch, over 60 of these photographs.
 """
 
 import argparse
@@ -14,21 +15,25 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
+import deepff
 from deepff.features.backbone import Backbone
 from deepff.features.folding import folded
 from deepff.features.layers import Layer, resolve_layer
 from deepff.features.loading import load_backbone
 from deepff.features.openvino_engine import openvino_forward
+from deepff.images.files import find_images
 from deepff.runtime.allocator import freed_memory_kept
 
 SHAPE = (8, 3, 320, 448)
 N_BATCHES = 2
+N_PHOTOS, KS = 60, (2, 3, 4, 5, 6, 8)
 Run = Callable[[Tensor], object]
 
 
@@ -69,14 +74,43 @@ def seconds(run: Run, batch: Tensor, keep: bool) -> float:
         return (time.perf_counter() - started) / N_BATCHES
 
 
+def print_differences(photos: Path) -> None:
+    """Of fits by OpenVINO from those by torch."""
+    files = find_images(photos)
+    files = files[:: max(1, len(files) // N_PHOTOS)][:N_PHOTOS]
+    backbones = [load_backbone(engine=engine) for engine in ("torch", "openvino")]
+    worst: list[float] = []
+    pixels: list[float] = []
+    for k, seed in product(KS, range(3)):
+        found = [deepff.discover(files, k, model=own, seed=seed) for own in backbones]
+        H, other = (result.coefficients for result in found)
+        worst.append(float((H - other).abs().max() / H.max()))
+        pairs = zip(*(result.regions() for result in found), strict=True)
+        differ, total = 0, 0
+        for one, two in pairs:
+            differ += int((one.masks != two.masks).sum())
+            total += one.masks.numel()
+        pixels.append(differ / total)
+    print(
+        f"{len(worst)} fits (k = {KS}, 3 seeds) of {len(files)} photographs: H differs by at most"
+    )
+    print(
+        f"{max(worst):.1e} of its maximum, masks in at most {1e6 * max(pixels):.1f} pixels of 10⁶"
+    )
+
+
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", default=["efficientnet_lite0", "resnet18"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--photos", type=Path, help="a folder: compare results, not time")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.photos is not None:
+        print_differences(options.photos)
+        return
     batch = torch.randn(SHAPE).contiguous(memory_format=torch.channels_last)
     print(f"{options.threads} threads, ms an image, medians of {options.repeats}")
     for model in options.models:

@@ -35,7 +35,7 @@ _PENALTY = 1e-3
 _ITERATIONS = 40
 # The most images and cells of the whole set that are fitted, and the rows of a layer whose
 # principal components are taken.
-_MAX_IMAGES, _MAX_CELLS, _MAX_ROWS = 100, 20_000, 4_000
+_MAX_IMAGES, _MAX_CELLS, _MAX_ROWS = 50, 20_000, 4_000
 # What labels of one image take while they are made, and a pixel of its photograph.
 _CRF_BYTES, _PHOTO_BYTES = 2**26, 16
 
@@ -242,7 +242,7 @@ def fit_logistic(
 
 
 def _sampled_images(n_images: int) -> list[int]:
-    """Which of this rank's images are fitted: evenly over the set of all ranks, at most 100."""
+    """Which of this rank's images are fitted: evenly over the set of all ranks, at most 50."""
     before, total = rows_before(n_images)
     step = max(1, -(-total // _MAX_IMAGES))
     return [index for index in range(n_images) if (before + index) % step == 0]
@@ -254,7 +254,7 @@ def sample_cells(
 ) -> CellSample:
     """Draw images evenly over the set of all ranks, and cells of these, from a fixed seed.
 
-    At most 100 images and 20,000 cells.
+    At most 50 images and 20,000 cells.
 
     Parameters
     ----------
