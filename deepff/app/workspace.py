@@ -19,7 +19,7 @@ from deepff.app.teaching import Teaching, teacher_masks
 from deepff.app.view import View
 from deepff.errors import InputError
 from deepff.images.files import ImageFile, find_images
-from deepff.images.sources import Images
+from deepff.images.sources import Images, check_readable
 from deepff.options import Device
 from deepff.report.load import load
 from deepff.report.manifest import read_manifest
@@ -251,6 +251,7 @@ def open_workspace(
         workspace.open(photos)
         return workspace
     images = find_images(sources)
+    check_readable(images)
     workspace = Workspace(Path("result") if out is None else out)
     if _result_status(workspace.folder) == "complete":
         result = with_histograms(load(workspace.folder), workspace.folder)

@@ -87,8 +87,18 @@ class _Group(TyperGroup):
             warn(f"error: another process of this run has stopped ({str(error).splitlines()[0]})")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            warn("interrupted; with --cache the same command goes on where it stopped")
+            warn(f"interrupted; {_going_on(ctx)}")
             raise typer.Exit(130) from None
+
+
+def _going_on(ctx: Any) -> str:
+    """What the same command would do if it were given again."""
+    command = ctx.command.commands.get(ctx.invoked_subcommand)
+    commands = [command, *getattr(command, "commands", {}).values()]
+    parameters = [given for each in commands for given in getattr(each, "params", ())]
+    if any("--cache" in given.opts for given in parameters):
+        return "with --cache the same command goes on where it stopped"
+    return "what was there before has stayed, and the same command begins anew"
 
 
 def _is_shared() -> bool:
@@ -219,8 +229,10 @@ def discover(
     stretch: Stretch = False,
 ) -> None:
     """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
-    if sample == bool(images):
-        raise InputError("name folders, files or globs of images, or --sample, and not both")
+    if sample and images:
+        raise InputError("--sample brings its own images; leave it or the others out")
+    if not sample and not images:
+        raise InputError("name folders, files or globs of images, or try --sample")
     if inside_object and (recipe or channel_weights or solver or method or len(layer or ()) > 1):
         raise InputError(
             "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "

@@ -98,7 +98,9 @@ def summarize(result: "Result", out: Path) -> None:
     typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.model} {result.layer}")
     for k, found in result.factorizations.items():
         empty = [str(j) for j, share in enumerate(found.energy_shares.tolist()) if share == 0]
-        if empty:
+        if len(empty) == k:
+            warn(f"at k = {k} all factors are empty: the layer gives nothing but zeros here")
+        elif empty:
             warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
     if result.agreements is not None:
         agreed = ", ".join(f"{value:.2f} at k={k}" for k, value in result.agreements.items())

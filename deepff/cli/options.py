@@ -322,7 +322,9 @@ def factor_counts(text: str) -> list[int]:
     except ValueError:
         counts = []
     if not counts or min(counts) < 1 or any(len(span) > 2 for span in spans):
-        raise InputError(f"-k takes a number or a range such as 4, 1-4 or 2,3,6, not {text!r}")
+        raise InputError(
+            f"-k takes a number of 1 or more, or several such as 1-4 or 2,3,6, not {text!r}"
+        )
     return counts
 
 

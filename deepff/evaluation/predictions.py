@@ -303,8 +303,10 @@ def attempt(
         outcome = job()
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        failures[label] = f"{kind}{error}"
-        report(f"{label} failed: {failures[label]}")
+        reason = f"{kind}{error}"
+        told_before = reason in failures.values()
+        failures[label] = reason
+        report(f"{label} failed{' for the same reason' if told_before else f': {reason}'}")
         return None
     report(f"{label}: {time.perf_counter() - started:.0f} s")
     return outcome
@@ -321,7 +323,9 @@ def require_success(outcomes: Mapping[str, object | None], failures: Mapping[str
         raise InputError("there is nothing to evaluate: name a class or group")
     if all(outcome is None for outcome in outcomes.values()):
         label, reason = next(iter(failures.items()))
-        raise InputError(f"nothing could be evaluated; the first, {label}, failed: {reason}")
+        alike = len(failures) > 1 == len(set(failures.values()))
+        whole = "" if alike else f"; the first, {label}, failed"
+        raise InputError(f"nothing could be evaluated{whole}: {reason}")
 
 
 def failure_notes(failures: Mapping[str, str]) -> list[str]:

@@ -163,8 +163,8 @@ def check_n_components(n_components: int, rows: RowBlocks) -> None:
     _, n_rows = rows_before(rows.n_rows)
     if not 1 <= n_components <= min(n_rows, rows.n_channels):
         raise InputError(
-            f"n_components is {n_components}; it must be from 1 to the smaller of the "
-            f"{n_rows} rows and {rows.n_channels} channels."
+            f"{n_components} factors were asked for; their number (k, n_components) must be from 1 "
+            f"to the smaller of the {n_rows} rows and {rows.n_channels} channels."
         )
 
 

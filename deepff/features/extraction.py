@@ -26,7 +26,7 @@ from deepff.features.layers import Layer, check_named_once
 from deepff.features.openvino_engine import Forward
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
-from deepff.images.sources import SetImage
+from deepff.images.sources import SetImage, nothing_readable
 from deepff.options import BATCH_SIZE
 from deepff.runtime.allocator import freed_memory_kept
 from deepff.runtime.distributed import all_reduce_sum
@@ -146,7 +146,15 @@ def extract_layers(
     if amp and backbone.device.type != "cuda":
         raise InputError(f"mixed precision needs a CUDA device; this run is on {backbone.device}")
     check_named_once(layers)
-    coarsest_stride = max(layer.stride for layer in layers)
+    coarsest = max(layers, key=lambda layer: layer.stride)
+    coarsest_stride = coarsest.stride
+    if coarsest.input_size is None and 2 * size < 3 * coarsest_stride:
+        warnings.warn(
+            f"at {size} pixels an image is one cell of {coarsest.name}, whose stride is "
+            f"{coarsest_stride}; give a larger size",
+            InputWarning,
+            stacklevel=2,
+        )
     planned, reasons = plan(
         files,
         backbone,
@@ -213,7 +221,7 @@ def extract_layers(
     skipped = [SkippedFile(file.name, reasons[file.name]) for file in files if file.name in reasons]
     # Another rank may have images where this one has none.
     if int(all_reduce_sum(torch.tensor(len(kept), device=backbone.device))) == 0:
-        raise InputError(_nothing_readable(skipped))
+        raise InputError(nothing_readable(skipped))
     return activations, skipped
 
 
@@ -244,15 +252,6 @@ def extract_as(
 def _records(images: Sequence[PlannedImage], layers: Sequence[Layer]) -> list[list[ImageRecord]]:
     """The images' records of each layer."""
     return [[image.records[index] for image in images] for index in range(len(layers))]
-
-
-def _nothing_readable(skipped: Sequence[SkippedFile]) -> str:
-    if not skipped:
-        return "no images were named: give at least one"
-    return (
-        f"none of the {len(skipped)} files is an image that can be read; the first, "
-        f"{skipped[0].name}, was skipped for this reason: {skipped[0].reason}"
-    )
 
 
 def _nearly_black(dark: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """What an image set is given as, and reading images wherever they come from."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,13 @@ from deepff.errors import InputError, InputWarning
 from deepff.images.decoding import UnreadableImageError, unreadable_reason
 from deepff.images.files import ImageFile, find_images
 from deepff.images.items import ImageItem, pixels_digest
-from deepff.images.reading import Picture, content_digest, image_size, read_picture
+from deepff.images.reading import (
+    Picture,
+    SkippedFile,
+    content_digest,
+    image_size,
+    read_picture,
+)
 
 # What the pixels of an image are read from; None where that is gone.
 Source = Path | ImageItem | None
@@ -65,6 +71,28 @@ def given_images(images: Images) -> list[SetImage]:
     if any(are_paths) or any(are_named):
         raise InputError("files and images are mixed in one list; give the one or the other")
     return _by_place(images)
+
+
+def nothing_readable(skipped: Sequence[SkippedFile]) -> str:
+    """What to say of a set in which no image can be read."""
+    if not skipped:
+        return "no images were named: give at least one"
+    return (
+        f"none of the {len(skipped)} files is an image that can be read; the first, "
+        f"{skipped[0].name}, was skipped for this reason: {skipped[0].reason}"
+    )
+
+
+def check_readable(files: Sequence[SetImage]) -> None:
+    """Raise InputError unless at least one of the images looks as if it could be read."""
+    skipped = []
+    for file in files:
+        try:
+            source_size(file.source)
+            return
+        except UnreadableImageError as error:
+            skipped.append(SkippedFile(file.name, str(error)))
+    raise InputError(nothing_readable(skipped))
 
 
 def read_source(

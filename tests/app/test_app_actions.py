@@ -13,7 +13,8 @@ from deepff.app.actions import STALE, act, choose, opened, select
 from deepff.app.export_actions import Asked, measure, write
 from deepff.app.label_file import FILE, export_labelled
 from deepff.app.view import View
-from deepff.app.workspace import Workspace
+from deepff.app.workspace import Workspace, open_workspace
+from deepff.errors import InputError
 from deepff.export.formats import CONTENTS, FORMATS
 from deepff.options import ExportOptions
 
@@ -21,6 +22,14 @@ from deepff.options import ExportOptions
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     return opened_workspace(planted(tmp_path), tmp_path / "result")
+
+
+def test_files_of_which_none_is_an_image_begin_no_result(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/a.jpg").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match="none of the 1 files is an image that can be read"):
+        open_workspace([tmp_path / "photos"], tmp_path / "result", None)
+    assert not (tmp_path / "result").exists()
 
 
 def test_accepting_goes_on_twice_is_once_and_it_can_be_taken_back(workspace: Workspace) -> None:

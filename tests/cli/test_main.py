@@ -96,6 +96,21 @@ def test_factors_for_which_nothing_is_left_are_named(tmp_path):
     code, _, stderr = run("discover", *both, "--size", "32", "-k", "2", "--out", tmp_path / "two")
     assert code == 0
     assert "at k = 2 nothing is left for factor 1; a smaller k will do" in stderr
+    assert "at 32 pixels an image is one cell of bn2, whose stride is 32" in stderr
+
+
+def test_where_all_factors_are_empty_no_smaller_k_is_recommended(tmp_path):
+    for name in ("a", "b"):
+        Image.new("RGB", (64, 64), "red").save(tmp_path / f"{name}.png")
+    weights = torchvision.models.resnet18(weights=None).state_dict()
+    weights = {name: torch.zeros_like(values) for name, values in weights.items()}
+    save_file(weights, tmp_path / "zeros.safetensors")
+    network = ["--model", "resnet18", "--weights", tmp_path / "zeros.safetensors"]
+    out = tmp_path / "result"
+    code, _, stderr = run("discover", tmp_path / "*.png", *network, *SMALL, "--out", out)
+    assert code == 0, stderr
+    assert "at k = 2 all factors are empty" in stderr
+    assert "a smaller k" not in stderr
 
 
 def test_a_result_inside_the_photo_folder_is_not_taken_for_photos(photos):
@@ -134,8 +149,8 @@ def test_layers_lists_grids_and_signs_without_downloading():
 
 
 BAD_INPUTS = {
-    "no images and no --sample": ([], "name folders, files or globs of images, or --sample"),
-    "both": (["{photos}", "--sample"], "and not both"),
+    "no images and no --sample": ([], "name folders, files or globs of images, or try --sample"),
+    "both": (["{photos}", "--sample"], "--sample brings its own images"),
     "a folder that is not there": (["{tmp}/nowhere"], "cannot find '{tmp}/nowhere'"),
     "an empty folder": (["{empty}"], "it holds no files that are not hidden"),
     "a glob without a match": (["{photos}/*.jpeg"], "no file matches"),
@@ -144,10 +159,10 @@ BAD_INPUTS = {
     "an unknown layer": (["{photos}", "--layer", "bn3"], "has no layer 'bn3'; choose one that"),
     "a layer that is no map": (["{photos}", "--layer", "classifier"], "gives shape (1, 1000)"),
     "a signed layer": (["{photos}", "--layer", "conv_head", "--method", "nmf"], "goes down to -"),
-    "k of no number": (["{photos}", "-k", "many"], "-k takes a number or a range"),
-    "k of 0": (["{photos}", "-k", "0"], "-k takes a number or a range"),
-    "k of more than the rows": (["{photos}", "-k", "99"], "99"),
-    "k backwards": (["{photos}", "-k", "4-1"], "-k takes a number or a range"),
+    "k of no number": (["{photos}", "-k", "many"], "-k takes a number of 1 or more, or several"),
+    "k of 0": (["{photos}", "-k", "0"], "-k takes a number of 1 or more, or several"),
+    "k of more than the rows": (["{photos}", "-k", "99"], "99 factors were asked for"),
+    "k backwards": (["{photos}", "-k", "4-1"], "-k takes a number of 1 or more, or several"),
     "weights that are not there": (["{photos}", "--weights", "w.pth"], "w.pth does not exist"),
     "weights of another network": (
         ["{photos}", "--weights", "{tmp}/other.safetensors"],

@@ -430,8 +430,11 @@ def test_a_class_that_fails_is_reported_and_the_rest_run(tmp_path: Path, colors:
 
 
 def test_nothing_that_runs_is_an_error(tmp_path: Path, colors: Network) -> None:
-    with pytest.raises(InputError, match="the first, cow, failed: no folder VOC2007"):
-        table2(colors, tmp_path, classes=["cow", "horse"], report=quiet)
+    reports: list[str] = []
+    with pytest.raises(InputError, match="nothing could be evaluated: no folder VOC2007"):
+        table2(colors, tmp_path, classes=["cow", "horse"], report=reports.append)
+    assert reports[0].startswith("cow failed: no folder VOC2007")
+    assert reports[1] == "horse failed for the same reason"
 
 
 # --- iCoseg: Table 1 ---
@@ -480,7 +483,7 @@ def test_table_1_looks_for_parts_inside_the_object_too(tmp_path: Path, colors: N
     tables = table1(colors, tmp_path, groups=["all"], parts=tmp_path / "parts", report=quiet)
 
     # Four parts and the background are more than the four channels have clusters.
-    expected = f"Elephants (021): no row for {INSIDE}: n_components is 5"
+    expected = f"Elephants (021): no row for {INSIDE}: 5 factors were asked for"
     assert any(note.startswith(expected) for note in tables["table1-bottom"].notes)
 
 
