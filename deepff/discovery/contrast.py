@@ -163,11 +163,11 @@ def contrast_object(activations: Sequence[Activations]) -> tuple[Factorization, 
 def least_separation(by_sign: bool) -> float:
     """The separation from which a set's objects can be told from the border of its images.
 
-    The mean of g was 0.125 to 0.32 on twelve groups of iCoseg, the classes of VOC 2007 and the cars
-    of Car Parts; 0.055 to 0.10 on crops inside the boxes of six VOC classes, where objects fill the
-    frame; 0.04 to 0.06 on crops of VOC images without any object. By sign it was 0.16 to 0.27 on
-    these groups and classes, and 0.14 to 0.15 on crops of four classes. All of EfficientNet-Lite0's
-    coarser layer of :func:`contrast_layers`; other networks were not measured.
+    The mean of g was 0.13 to 0.34 on twelve groups of iCoseg, the classes of VOC 2007 and the cars
+    of Car Parts; 0.03 to 0.08 on crops inside the boxes of six VOC classes, where objects fill the
+    frame; 0.04 to 0.05 on crops of VOC images without any object. By sign it was 0.15 to 0.27,
+    0.12 to 0.14 and 0.10 to 0.12 (``benchmarks/objects.py``). All of EfficientNet-Lite0's coarser
+    layer of :func:`contrast_layers`; other networks were not measured.
 
     Parameters
     ----------
