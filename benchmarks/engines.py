@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -61,7 +61,8 @@ def engines(backbone: Backbone, layer: Layer, batch: Tensor, folder: Path) -> di
         "torch.compile": torch.compile(network),
     }
     if find_spec("onnxruntime") and find_spec("onnx"):
-        found["ONNX Runtime"] = onnx_forward(network, batch, folder)
+        with suppress(torch.onnx.errors.UnsupportedOperatorError):
+            found["ONNX Runtime"] = onnx_forward(network, batch, folder)
     return found
 
 
