@@ -83,7 +83,7 @@ def print_differences(photos: Path) -> None:
     worst: list[float] = []
     pixels: list[float] = []
     for k, seed in product(KS, range(3)):
-        found = [deepff.discover(files, k, model=own, seed=seed) for own in backbones]
+        found = [deepff.discover(files, k, model=own, random_state=seed) for own in backbones]
         H, other = (result.coefficients for result in found)
         worst.append(float((H - other).abs().max() / H.max()))
         pairs = zip(*(result.regions() for result in found), strict=True)

@@ -1,8 +1,6 @@
 """Make pictures of docs/label.md anew, of photographs that scikit-image installs.
 
 usage: python scripts/label_pictures.py      (with the environment of scripts/test, and Chromium)
-
-Those of mending and of what is taught come from benchmarks/label_session.py.
 """
 
 import os
@@ -17,6 +15,11 @@ from label_browser import NARROW, PATIENCE, Person, browser_page, server
 from PIL import Image
 
 OUT = ROOT / "docs"
+STROKE = [
+    (0.76, 0.58),
+    (0.74, 0.66),
+    (0.725, 0.76),
+]  # the cup's handle, in shares of the sides
 
 
 def main() -> None:
@@ -40,6 +43,7 @@ def show(person: Person) -> None:
     for key in ("y", "a", "a"):
         person.wait_for(key, lambda key=key: person.press(key))
     shot(person, "images")
+    mend(person)
     person.wait_for("factors", lambda: page.get_by_role("tab", name="Factors").click())
     shot(person, "factors")
     page.get_by_role("tab", name="Export").click()
@@ -53,6 +57,23 @@ def show(person: Person) -> None:
     page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
     page.wait_for_timeout(1000)
     shot(person, "phone")
+
+
+def mend(person: Person) -> None:
+    """Continue the mask of the next image by a stroke, and see what that would change elsewhere."""
+    page = person.page
+    person.wait_for("open", lambda: person.press("m"))
+    page.wait_for_function("() => document.getElementById('mend-mask').naturalWidth > 0")
+    person.press("m")
+    person.wait_for("stroke", lambda: person.draw(STROKE))
+    page.wait_for_timeout(500)
+    shot(person, "mend")
+    person.wait_for("close", lambda: person.press("Escape"))
+    person.press("l")
+    page.wait_for_selector("#lesson-says")
+    page.wait_for_function("() => [...document.images].every(image => image.complete)")
+    shot(person, "lesson")
+    person.wait_for("leave", lambda: person.press("Escape"))
 
 
 def shot(person: Person, name: str) -> None:
