@@ -92,12 +92,11 @@ def print_differences(photos: Path) -> None:
             differ += int((one.masks != two.masks).sum())
             total += one.masks.numel()
         pixels.append(differ / total)
+    print(f"{len(worst)} fits (k = {KS}, 3 seeds) of {len(files)} photographs")
     print(
-        f"{len(worst)} fits (k = {KS}, 3 seeds) of {len(files)} photographs: H differs by at most"
+        f"H: {max(worst):.1e} of its maximum at most, above 1e-3 in {sum(x > 1e-3 for x in worst)}"
     )
-    print(
-        f"{max(worst):.1e} of its maximum, masks in at most {1e6 * max(pixels):.1f} pixels of 10⁶"
-    )
+    print(f"masks: {1e6 * max(pixels):.0f} pixels of a million at most")
 
 
 def main() -> None:

@@ -251,7 +251,6 @@ def open_workspace(
         workspace.open(photos)
         return workspace
     images = find_images(sources)
-    check_readable(images)
     workspace = Workspace(Path("result") if out is None else out)
     if _result_status(workspace.folder) == "complete":
         result = with_histograms(load(workspace.folder), workspace.folder)
@@ -273,6 +272,7 @@ def open_workspace(
         else:
             workspace.open()
         return workspace
+    check_readable(images)
     check_output_folder(workspace.folder)
     workspace.discover(images, range(1, 7) if counts is None else counts, device)
     return workspace

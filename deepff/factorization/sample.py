@@ -109,11 +109,20 @@ class _Measure:
     def drawn(self, n_draws: int, start: float) -> tuple[Tensor, Tensor, Tensor]:
         """Which of this rank's rows are drawn, how often, and their probabilities."""
         found = []
-        for indices, probabilities in self.parts():
-            spread = ((self._first_row + indices).double() * _GOLDEN + start) % 1
-            counts = (n_draws * probabilities + spread).floor()
+        # Written over for each part: what is allocated anew each time stays with the process.
+        held = torch.empty(2, min(_SPLIT, len(self._norms)), dtype=torch.float64, device="cpu")
+        first = self._first_row
+        for part in self._norms.split(_SPLIT):
+            probabilities, counts = held[:, : len(part)]
+            probabilities.copy_(part)
+            filled = probabilities > 0
+            probabilities.square_().div_(self._energy or 1.0).add_(1 / self.n_filled).div_(2)
+            torch.arange(first, first + len(part), out=counts)
+            counts.mul_(_GOLDEN).add_(start).remainder_(1)
+            counts.add_(probabilities, alpha=n_draws).floor_().mul_(filled)
             which = counts.nonzero()[:, 0]
-            found.append((indices[which], counts[which], probabilities[which]))
+            found.append((which + first - self._first_row, counts[which], probabilities[which]))
+            first += len(part)
         indices, counts, probabilities = (torch.cat(c) for c in zip(*found, strict=True))
         return indices, counts, probabilities
 
