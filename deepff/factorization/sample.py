@@ -115,11 +115,11 @@ class _Measure:
         for part in self._norms.split(_SPLIT):
             probabilities, counts = held[:, : len(part)]
             probabilities.copy_(part)
-            filled = probabilities > 0
+            is_empty = probabilities == 0
             probabilities.square_().div_(self._energy or 1.0).add_(1 / self.n_filled).div_(2)
             torch.arange(first, first + len(part), out=counts)
             counts.mul_(_GOLDEN).add_(start).remainder_(1)
-            counts.add_(probabilities, alpha=n_draws).floor_().mul_(filled)
+            counts.add_(probabilities, alpha=n_draws).floor_().masked_fill_(is_empty, 0)
             which = counts.nonzero()[:, 0]
             found.append((which + first - self._first_row, counts[which], probabilities[which]))
             first += len(part)
