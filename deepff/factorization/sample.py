@@ -103,7 +103,7 @@ class _Measure:
         for part in self._norms.split(_SPLIT):
             part = part.cpu().double()
             filled = part.nonzero()[:, 0]
-            yield filled + first, self._probability(1.0, part[filled].square())
+            yield filled + first, self._to_probabilities(part[filled].square())
             first += len(part)
 
     def drawn(self, n_draws: int, start: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,8 +116,8 @@ class _Measure:
             probabilities, counts = held[:, : len(part)]
             probabilities.copy_(part)
             is_empty = probabilities == 0
-            probabilities.square_().div_(self._energy or 1.0).add_(1 / self.n_filled).div_(2)
-            torch.arange(first, first + len(part), out=counts)
+            self._to_probabilities(probabilities.square_())
+            torch.arange(first, first + len(part), out=counts, device="cpu")
             counts.mul_(_GOLDEN).add_(start).remainder_(1)
             counts.add_(probabilities, alpha=n_draws).floor_().masked_fill_(is_empty, 0)
             which = counts.nonzero()[:, 0]
@@ -126,8 +126,9 @@ class _Measure:
         indices, counts, probabilities = (torch.cat(c) for c in zip(*found, strict=True))
         return indices, counts, probabilities
 
-    def _probability(self, n: Tensor | float, energy: Tensor) -> Tensor:
-        return (n / max(self.n_filled, 1) + energy / (self._energy or 1.0)) / 2
+    def _to_probabilities(self, energies: Tensor) -> Tensor:
+        """Of rows with these squared lengths, written over them."""
+        return energies.div_(self._energy or 1.0).add_(1 / self.n_filled).div_(2)
 
 
 def _weighted(rows: Tensor | SparseBlock, weights: Tensor) -> Tensor | SparseBlock:
