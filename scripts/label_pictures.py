@@ -15,11 +15,8 @@ from label_browser import NARROW, PATIENCE, Person, browser_page, server
 from PIL import Image
 
 OUT = ROOT / "docs"
-STROKE = [
-    (0.76, 0.58),
-    (0.74, 0.66),
-    (0.725, 0.76),
-]  # the cup's handle, in shares of the sides
+# Along the cup's handle, in shares of the sides.
+STROKE = [(0.76, 0.58), (0.74, 0.66), (0.725, 0.76)]
 
 
 def main() -> None:

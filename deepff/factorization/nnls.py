@@ -44,22 +44,25 @@ def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
     Columns whose solution is not yet optimal (Karush-Kuhn-Tucker) are swept again; the few
     that many sweeps do not settle, where factors are nearly dependent, go to scipy.
     """
-    X = X.clone()
-    sweep(X[None], G[None], Q.to(X)[None], 4)
-    exact, optimal = _solve_support(X, G, Q)
-    X = torch.where(optimal, exact, X)
+    X, optimal = _swept_and_solved(X.clone(), G, Q, 4)
     open_columns = (~optimal).nonzero()[:, 0]
     for n_sweeps in (6, 10, 20, 40, 80):
         if len(open_columns) == 0:
             break
-        part, rhs = X[:, open_columns].contiguous(), G[:, open_columns]
-        sweep(part[None], rhs[None], Q.to(X)[None], n_sweeps)
-        exact, optimal = _solve_support(part, rhs, Q)
-        X[:, open_columns] = torch.where(optimal, exact, part)
+        part = X[:, open_columns].contiguous()
+        part, optimal = _swept_and_solved(part, G[:, open_columns], Q, n_sweeps)
+        X[:, open_columns] = part
         open_columns = open_columns[~optimal]
     if len(open_columns) > 0:
         X[:, open_columns] = _lawson_hanson(G[:, open_columns], Q).to(X)
     return X
+
+
+def _swept_and_solved(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> tuple[Tensor, Tensor]:
+    """X swept, in place, and where its zeros are the solution's, solved; and where that is so."""
+    sweep(X[None], G[None], Q.to(X)[None], n_sweeps)
+    exact, optimal = _solve_support(X, G, Q)
+    return torch.where(optimal, exact, X), optimal
 
 
 def _solve_support(X: Tensor, G: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor
 
 from deepff.images.decoding import UnreadableImageError, unreadable_reason
-from deepff.images.items import ImageItem
 from deepff.images.reading import Picture, image_size, reading_size, resize
 from deepff.images.sources import Source, read_source, source_picture
 from deepff.runtime.kept import Kept
@@ -78,9 +77,7 @@ def read_reduced(source: Source, side: int, stretch: bool = False) -> ReducedIma
     return _KEPT.get(_state(source, side, stretch), read) if isinstance(source, Path) else read()
 
 
-def read_and_reduce(
-    source: Path | ImageItem | None, size: tuple[int, int], side: int, stretch: bool
-) -> Picture:
+def read_and_reduce(source: Source, size: tuple[int, int], side: int, stretch: bool) -> Picture:
     """As :func:`deepff.images.sources.source_picture`, and keep a file's image reduced.
 
     Only where it is what :func:`read_reduced` would read: a JPEG that is decoded at another scale
