@@ -22,12 +22,17 @@ from threading import Event, Thread
 import torch
 
 import deepff
+from deepff.export.folder import localize, segment
 from deepff.features.backbone import Backbone
 from deepff.features.layers import resolve_layer
 from deepff.features.loading import load_backbone
+from deepff.images import reduced
 from deepff.images.files import ImageFile, find_images
 from deepff.images.reading import image_size, read_image, resize, resized_shape
 from deepff.options import Engine, Recipe
+from deepff.regions import dense_crf
+from deepff.report.load import load
+from deepff.runtime.kept import Kept
 
 SIZE, BATCH_SIZE = 448, 8
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -101,6 +106,12 @@ def forward(backbone: Backbone, inputs: list[torch.Tensor]) -> None:
             backbone.network(batch)
 
 
+def forget() -> None:
+    """Give up what is kept of images for later steps."""
+    for module in (dense_crf, reduced):
+        module._KEPT = Kept(module._MOST_KEPT)
+
+
 def run(
     stages: Stages,
     files: list[ImageFile],
@@ -109,12 +120,19 @@ def run(
     name: str,
     recipe: str,
 ) -> None:
-    """A whole run, from files to a result on the disk."""
-    with tempfile.TemporaryDirectory() as folder, stages.measured(f"{name}: whole run"):
-        with stages.measured(f"{name}: discover"):
-            result = deepff.discover(files, k, model=backbone, recipe=recipe)
-        with stages.measured(f"{name}: writing the result and its report"):
-            result.save(folder)
+    """A whole run, from files to a result on the disk; of the object its masks and boxes too."""
+    with tempfile.TemporaryDirectory() as folder:
+        with stages.measured(f"{name}: whole run"):
+            with stages.measured(f"{name}: discover"):
+                result = deepff.discover(files, k, model=backbone, recipe=recipe)
+            with stages.measured(f"{name}: writing the result and its report"):
+                result.save(folder)
+        if recipe == Recipe.CONTRAST:
+            for make in (segment, localize):
+                # As in a process of its own, which has nothing of the images in memory yet.
+                forget()
+                with stages.measured(f"{name}: {make.__name__}"):
+                    make(load(folder), folder)
     used = result.sources[0].engine
     print(f"{name}: {used}, seconds { ({s: round(t, 1) for s, t in result.seconds.items()}) }")
 
@@ -127,7 +145,9 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--engine", nargs="+", default=[Engine.TORCH], choices=list(Engine))
-    parser.add_argument("--object", action="store_true", help="the recipe contrast, too")
+    parser.add_argument(
+        "--object", action="store_true", help="the recipe contrast too, its masks and its boxes"
+    )
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     options = parser.parse_args()
 

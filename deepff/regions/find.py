@@ -334,6 +334,8 @@ def _without_holes(probabilities: Bands) -> Iterator[Band]:
 
 def _disjoint(probabilities: Bands, foreground: Tensor, k: int) -> Regions:
     """The foreground's most likely factor; of equal ones the first."""
+    if k == 1:
+        return Regions(foreground[None], foreground.to(torch.uint8))
     found = _no_regions(k, foreground.shape, foreground.device)
     values = torch.arange(1, k + 1, device=foreground.device)[:, None, None]
     for rows, band in probabilities():

@@ -76,7 +76,9 @@ def guided_crf(
     size of 160 gave 0.53 to 0.56.
     """
     images = as_image_batch(image, maps)
-    guide, small_maps = at_working_size(images, maps, size)
+    guide = at_working_size(images, size)
+    batch = maps if maps.ndim == 4 else maps[None]
+    small_maps = functional.interpolate(batch.float(), guide.shape[-2:], mode="bilinear")
     unary = unary_probabilities(small_maps, thresholds)
     radius_in_pixels = round(radius * max(guide.shape[-2:]))
     refined = mean_field(guide, unary, weight, radius_in_pixels, eps, n_iter)
@@ -221,14 +223,20 @@ def enclosed(background: Tensor) -> Tensor:
     return found.view(background.shape).to(background.device)
 
 
-def _enclosed(mask: np.ndarray) -> np.ndarray:
+def _enclosed(background: np.ndarray) -> np.ndarray:
     from scipy import ndimage
 
-    components, n = ndimage.label(mask)
+    found = np.zeros_like(background)
+    # All that is enclosed lies between the outermost pixels of the foreground.
+    within = ndimage.find_objects((~background).astype(np.uint8))
+    if not within:
+        return found
+    components, n = ndimage.label(background[within[0]])
     inside = np.arange(n + 1) > 0
     for edge in (components[0], components[-1], components[:, 0], components[:, -1]):
         inside[edge] = False
-    return inside[components]
+    found[within[0]] = inside[components]
+    return found
 
 
 def with_background(factors: Tensor) -> Tensor:
@@ -236,28 +244,15 @@ def with_background(factors: Tensor) -> Tensor:
     return torch.cat([1 - factors.sum(1, keepdim=True), factors], dim=1)
 
 
-def at_working_size(images: Tensor, maps: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Images and their maps at the size that a CRF works at.
+def at_working_size(images: Tensor, size: int) -> Tensor:
+    """Images (B, 3, H, W) at the size that a CRF works at, (B, 3, h, w).
 
-    Parameters
-    ----------
-    images : Tensor, (B, 3, H, W)
-    maps : Tensor, (k, h, w) or (B, k, h, w)
-        At any size; they cover the whole image.
-    size : int
-        The longer side in pixels; smaller images keep theirs.
-
-    Returns
-    -------
-    images : Tensor, (B, 3, h', w')
-    maps : Tensor, (B, k, h', w')
+    Their longer side has at most `size` pixels; smaller images keep theirs.
     """
     shape = reduced_shape(images.shape[-2:], size)
-    batch_maps = maps if maps.ndim == 4 else maps[None]
-    return (
-        functional.interpolate(images, shape, mode="bilinear", antialias=True),
-        functional.interpolate(batch_maps.float(), shape, mode="bilinear"),
-    )
+    if shape == images.shape[-2:]:
+        return images
+    return functional.interpolate(images, shape, mode="bilinear", antialias=True)
 
 
 def as_image_batch(image: Tensor | np.ndarray, maps: Tensor) -> Tensor:

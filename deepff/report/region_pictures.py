@@ -39,10 +39,12 @@ def region_picture(
     n_regions = max([int(small.max()), *(region + 1 for region, _ in boxes)])
     colors = factor_colors(n_regions)
     palette = np.vstack([np.zeros((1, 3), np.uint8), colors])
-    weight = (small > 0)[..., None] * np.float32(OPACITY)
-    painted = photo * (1 - weight) + palette[small] * weight
+    painted = photo.copy()
+    on = small > 0
+    opacity = np.float32(OPACITY)
+    painted[on] = photo[on] * (1 - opacity) + palette[small[on]] * opacity + np.float32(0.5)
     painted[_outlines(small)] = 255
-    picture = Image.fromarray((painted + 0.5).astype(np.uint8))
+    picture = Image.fromarray(painted)
     draw = ImageDraw.Draw(picture)
     scale_y, scale_x = height / labels.shape[0], width / labels.shape[1]
     for region, (x_min, y_min, x_max, y_max) in boxes:

@@ -1,0 +1,178 @@
+"""Gaussian sums over the pixels of an image, by their distance and their colours' difference."""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+_MOST_COLORS = 256  # of a palette by Pillow
+_NODES_PER_SIGMA = 1.5
+_LEAST_STEP = 4  # pixels
+
+
+class BilateralGrid:
+    """Sums over pixels, weighted by exp(−|xᵢ − xⱼ|² / 2σₓ² − |cᵢ − cⱼ|² / 2σ_c²).
+
+    A bilateral grid (Chen, Paris & Durand, *Real-time edge-aware image processing with the
+    bilateral grid*, SIGGRAPH 2007) whose colours are a palette of the image's own. A pixel's value
+    is shared among the four nodes around it, of its colour in the palette; nodes are blurred along
+    rows, columns and colours, by a product of matrices each; and sums are read off the same four.
+    Means over pixels that are near and look alike come out right to 0.03 on photographs, by the
+    steps of the palette, about 4 of 255.
+
+    Parameters
+    ----------
+    images : Tensor, uint8, (B, 3, H, W)
+    position_sigma : float
+        σₓ in pixels.
+    color_sigma : float
+        σ_c in steps of 255.
+    """
+
+    def __init__(self, images: Tensor, position_sigma: float, color_sigma: float) -> None:
+        device = images.device
+        self._nodes = _nodes(images.shape[2], images.shape[3], position_sigma, device)
+        palettes = [_palette(image) for image in images.permute(0, 2, 3, 1).cpu()]
+        n_colors = max(len(palette.colors) for palette in palettes)
+        self._alike = torch.zeros(len(images), n_colors, n_colors, device=device)
+        for alike, palette in zip(self._alike, palettes, strict=True):
+            n = len(palette.colors)
+            # To take the palette's colours for the pixels' blurs, too, by their variance each.
+            narrower = math.sqrt(max(color_sigma**2 - 2 * palette.variance, color_sigma**2 / 2))
+            alike[:n, :n] = _gaussian(_distances(palette.colors), narrower)
+        color = torch.stack([i * n_colors + own.of_pixels for i, own in enumerate(palettes)])
+        self._first = (color.to(device) * self._nodes.n + self._nodes.first).flatten()
+
+    @property
+    def n_bytes(self) -> int:
+        """What it takes in memory, beside what all images of a shape share."""
+        return self._alike.nbytes + self._first.nbytes
+
+    def filter(self, values: Tensor) -> Tensor:
+        """Sum the values of all pixels of an image, weighted by the Gaussian, at each of them.
+
+        Parameters
+        ----------
+        values : Tensor, (B, labels, H, W)
+
+        Returns
+        -------
+        Tensor, (B, labels, H, W)
+            Up to a factor that is the same for all pixels.
+        """
+        rows, columns = self._nodes.rows, self._nodes.columns
+        n_images, n_colors, _ = self._alike.shape
+        by_label = values.transpose(0, 1)
+        on_grid = values.new_zeros(len(by_label), n_images * n_colors * self._nodes.n)
+        first = self._first.long()  # 32 bits are slow here, on a CPU
+        for offset, share in zip(self._nodes.offsets, self._nodes.shares, strict=True):
+            on_grid[:, offset:].index_add_(1, first, (share * by_label).flatten(1))
+        # Products of two matrices are faster than those of many small ones.
+        along_rows = on_grid.view(-1, len(rows), len(columns)) @ columns
+        along_both = (along_rows.mT.contiguous() @ rows).mT.reshape(
+            -1, n_images, n_colors, self._nodes.n
+        )
+        blurred = (self._alike @ along_both).view_as(on_grid)
+        read = torch.zeros_like(by_label)
+        for offset, share in zip(self._nodes.offsets, self._nodes.shares, strict=True):
+            found = blurred[:, offset:].index_select(1, self._first)
+            read.addcmul_(share, found.view_as(by_label))
+        return read.transpose(0, 1)
+
+
+class _Nodes(NamedTuple):
+    """The grid's nodes of one colour.
+
+    Attributes
+    ----------
+    first : Tensor, (H, W), int32
+        Of the four around each pixel the upper left one.
+    offsets : tuple of int
+        How far these four come after the first.
+    shares : Tensor, (4, H, W)
+        What each of them has of the pixel.
+    rows, columns : Tensor, (h, h) and (w, w)
+        The Gaussian of the nodes' distances.
+    """
+
+    first: Tensor
+    offsets: tuple[int, ...]
+    shares: Tensor
+    rows: Tensor
+    columns: Tensor
+
+    @property
+    def n(self) -> int:
+        return len(self.rows) * len(self.columns)
+
+
+@lru_cache(maxsize=16)
+def _nodes(height: int, width: int, sigma: float, device: torch.device) -> _Nodes:
+    step = sigma / _NODES_PER_SIGMA
+    # Sharing and reading between nodes blur too, by a variance of step² / 6 each on the average
+    # over a step's pixels. Where these are few, each pixel is a node.
+    narrower = math.sqrt(sigma**2 - step**2 / 3)
+    if step < _LEAST_STEP:
+        step, narrower = 1.0, sigma
+
+    def along(side: int) -> tuple[Tensor, Tensor, Tensor]:
+        n_nodes = math.ceil((side - 1) / step) + 2
+        place = torch.arange(side, dtype=torch.float64) / step
+        first = place.floor()
+        nodes = torch.arange(n_nodes, dtype=torch.float64) * step
+        beyond = place - first
+        shares = torch.stack([1 - beyond, beyond])
+        return first.int(), shares, _gaussian(nodes[:, None] - nodes, narrower)
+
+    (row, row_shares, rows), (column, column_shares, columns) = along(height), along(width)
+    shares = row_shares[:, None, :, None] * column_shares[:, None]
+    return _Nodes(
+        (row[:, None] * len(columns) + column).to(device),
+        (0, 1, len(columns), len(columns) + 1),
+        shares.flatten(0, 1).float().to(device),
+        rows.float().to(device),
+        columns.float().to(device),
+    )
+
+
+def _gaussian(distances: Tensor, sigma: float) -> Tensor:
+    # Products of what is smaller are denormal, which a CPU works out 30 times as slowly.
+    return (distances / sigma).square().mul(-0.5).clamp_min(-30).exp()
+
+
+class _Palette(NamedTuple):
+    """Colours that stand for those of an image.
+
+    Attributes
+    ----------
+    colors : Tensor, (n, 3)
+        In steps of 255.
+    of_pixels : Tensor, (H, W), int32
+        Each pixel's place among them.
+    variance : float
+        Of the pixels around them, the mean over red, green and blue.
+    """
+
+    colors: Tensor
+    of_pixels: Tensor
+    variance: float
+
+
+def _palette(image: Tensor) -> _Palette:
+    """The palette of an image, uint8 (H, W, 3)."""
+    reduced = Image.fromarray(image.numpy()).quantize(
+        _MOST_COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+    )
+    colors = torch.tensor(reduced.getpalette(), dtype=torch.float32).view(-1, 3)
+    of_pixels = torch.from_numpy(np.asarray(reduced).astype(np.int32))
+    variance = float((image - colors[of_pixels]).square().mean())
+    return _Palette(colors, of_pixels, variance)
+
+
+def _distances(points: Tensor) -> Tensor:
+    # Not torch.cdist, which rounds small ones away.
+    return torch.linalg.vector_norm(points[:, None] - points, dim=2)
