@@ -11,7 +11,7 @@ from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import folder_names, write_label_map, write_label_names, write_masks
 from deepff.images.files import output_names
 from deepff.options import RECIPE_OPTIONS, RegionOptions, region_options
-from deepff.regions.find import available, find_regions, region_names
+from deepff.regions.find import Regions, available, find_regions, region_names, with_regions
 from deepff.report.report import PAGE, RegionGallery, gallery_settings, write_report_page
 from deepff.report.save import OBJECT
 from deepff.results.run import Run
@@ -81,11 +81,14 @@ def segment(
         gallery,
         track("masks", len(files), enabled=progress) as advance,
     ):
-        for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options, memory)):
+
+        def write(index: int, regions: Regions) -> None:
             labels = regions.labels.cpu().numpy()
             write_masks(regions, [temporary / name for name in of_regions], files[index])
             write_label_map(labels, len(names), temporary / _LABELS, files[index])
             gallery.add(result, index, [labels])
+
+        for _ in with_regions(write, result, heatmaps.n_factors, options, memory):
             advance(1)
         write_label_names(names, temporary / _LABELS)
     write_report_page(result, folder)
@@ -181,10 +184,14 @@ def localize(
         gallery,
         track("boxes", len(result.names), enabled=progress) as advance,
     ):
-        for index, regions in enumerate(find_regions(result, heatmaps.n_factors, options, memory)):
+
+        def boxes_of(index: int, regions: Regions) -> list[RegionBox]:
             boxes = region_boxes(regions, result.names[index], names, all_components, min_area)
             drawn = [(names.index(box.region), box.box) for box in boxes]
             gallery.add(result, index, [regions.labels.cpu().numpy()], drawn)
+            return boxes
+
+        for boxes in with_regions(boxes_of, result, heatmaps.n_factors, options, memory):
             found += boxes
             advance(1)
         write_boxes(found, temporary / file, str(options))

@@ -1,7 +1,7 @@
 """Sharper maps: the fully connected CRF with colour edges of Krähenbühl & Koltun, in PyTorch."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -137,7 +137,7 @@ class NormalizedKernel:
 
     def __call__(self, labels: Tensor, weight: float) -> Tensor:
         """What it makes of labels, `weight` times."""
-        return weight * self.root * self.kernel(self.root * labels)
+        return self.kernel(self.root * labels).mul_(self.root).mul_(weight)
 
     def of_ones(self, weight: float) -> Tensor:
         """What it makes of a label that is 1 everywhere, `weight` times."""
@@ -268,18 +268,26 @@ def mean_field(
     Tensor, (B, k, H, W)
     """
 
-    def total(messages: Iterable[Tensor], like: Tensor) -> Tensor:
-        return sum(messages, start=torch.zeros_like(like))
-
-    log_unary = with_background(unary).clamp_min(torch.finfo(unary.dtype).tiny).log()
+    tiny = torch.finfo(unary.dtype).tiny
+    log_unary = with_background(unary).clamp_min(tiny).log()
     # K is linear and the labels sum to 1, so the background's needs no filtering.
-    of_everything = total((kernel.of_ones(w) for w, kernel in kernels), unary[:, :1])
+    of_everything = torch.zeros_like(unary[:, :1])
+    for weight, kernel in kernels:
+        of_everything += kernel.of_ones(weight)
     probabilities = unary
     for _ in range(n_iter):
-        of_factors = total((kernel(probabilities, w) for w, kernel in kernels), unary)
-        of_background = of_everything - of_factors.sum(1, keepdim=True)
-        logits = log_unary + torch.cat([of_background, of_factors], dim=1)
-        probabilities = logits.softmax(1)[:, 1:]
+        logits = log_unary.clone()
+        logits[:, :1] += of_everything
+        for weight, kernel in kernels:
+            of_factors = kernel(probabilities, weight)
+            logits[:, 1:] += of_factors
+            logits[:, :1] -= of_factors.sum(1, keepdim=True)
+        # Of two labels the sigmoid is the same, and faster.
+        probabilities = (
+            (logits[:, 1:] - logits[:, :1]).sigmoid()
+            if unary.shape[1] == 1
+            else logits.softmax(1)[:, 1:]
+        )
     return probabilities
 
 

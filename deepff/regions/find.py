@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.runtime.parallel import in_parallel
+
+T = TypeVar("T")
 
 Bands = Callable[[], Iterator[Band]]
 
@@ -100,9 +103,29 @@ def find_regions(
     InputError
         An option is out of its range, or the CRF cannot read an image any more.
     """
+    return with_regions(lambda _, regions: regions, result, k, options, memory)
+
+
+def with_regions(
+    use: Callable[[int, Regions], T],
+    result: Run,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    memory: int | None = None,
+) -> Iterator[T]:
+    """What `use` makes of each image's regions in turn, in the threads that find them.
+
+    Parameters
+    ----------
+    use : callable
+        Of the image's number and its regions.
+    result, k, options, memory
+        As for :func:`find_regions`.
+    """
     options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
     costs = _costs(result.factorization(k).heatmaps, options)
-    yield from in_parallel(region_finder(result, k, options), costs, memory)
+    finder = region_finder(result, k, options)
+    return in_parallel(lambda index: use(index, finder(index)), costs, memory)
 
 
 def region_finder(
