@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.images.decoding import MAX_PIXELS as MAX_PIXELS
@@ -187,12 +188,9 @@ def resize(
     -------
     Tensor, uint8, shape (3, *shape)
     """
-    from torchvision.transforms import InterpolationMode
-    from torchvision.transforms.v2 import functional
-
-    mode = InterpolationMode(interpolation)
-    channels_first = torch.from_numpy(image).permute(2, 0, 1)
-    return functional.resize(channels_first, list(shape), interpolation=mode, antialias=True)
+    # What torchvision's resize comes to, whose import takes longer than a hundred images.
+    images = torch.from_numpy(image)[None].permute(0, 3, 1, 2)
+    return functional.interpolate(images, shape, mode=interpolation, antialias=True)[0]
 
 
 def content_digest(path: str | Path) -> str:
