@@ -211,12 +211,12 @@ def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]
         shape = (batch.shape[2], batch.shape[3])
         images = batch.permute(0, 2, 3, 1).contiguous().split(1)
         at_work = [idle.pop() if idle else compiled.create_infer_request() for _ in images]
-        with _told(backbone, shape):
+        with _explained(backbone, shape):
             for request, image in zip(at_work, images, strict=True):
                 request.start_async([image.numpy()], share_inputs=True)
 
         def finish() -> list[Tensor]:
-            with _told(backbone, shape):
+            with _explained(backbone, shape):
                 for request in at_work:
                     request.wait()
                 maps = [_map(at_work, index, layer, shape) for index, layer in enumerate(layers)]
@@ -229,7 +229,7 @@ def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]
 
 
 @contextmanager
-def _told(backbone: Backbone, shape: tuple[int, int]) -> Iterator[None]:
+def _explained(backbone: Backbone, shape: tuple[int, int]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
