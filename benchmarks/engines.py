@@ -27,6 +27,7 @@ from deepff.features.backbone import Backbone
 from deepff.features.folding import folded
 from deepff.features.layers import Layer, resolve_layer
 from deepff.features.loading import load_backbone
+from deepff.features.normalising import normalised
 from deepff.features.openvino_engine import openvino_forward
 from deepff.images.files import find_images
 from deepff.runtime.allocator import freed_memory_kept
@@ -50,14 +51,20 @@ def onnx_forward(network: nn.Module, batch: Tensor, folder: Path) -> Run:
     return lambda images: session.run(None, {name: images.contiguous().numpy()})
 
 
-def engines(backbone: Backbone, layer: Layer, batch: Tensor, folder: Path) -> dict[str, Run]:
-    """What is compared, by name; each runs the network up to its end, or to the layer."""
+def engines(
+    backbone: Backbone, layer: Layer, pixels: Tensor, batch: Tensor, folder: Path
+) -> dict[str, Run]:
+    """What is compared, by name; each runs the network up to its end, or to the layer.
+
+    OpenVINO normalises the pixels, too.
+    """
     network = folded(backbone, [layer]).network
+    start = openvino_forward(backbone, [layer], folder)
     found: dict[str, Run] = {
         "PyTorch": backbone.network,
         "folded": network,
         "folded, freed memory kept": network,
-        "OpenVINO": openvino_forward(backbone, [layer], folder),
+        "OpenVINO": lambda _: start(pixels)(),
         "torch.compile": torch.compile(network),
     }
     if find_spec("onnxruntime") and find_spec("onnx"):
@@ -111,14 +118,16 @@ def main() -> None:
     if options.photos is not None:
         print_differences(options.photos)
         return
-    batch = torch.randn(SHAPE).contiguous(memory_format=torch.channels_last)
+    pixels = torch.randint(256, SHAPE, dtype=torch.uint8)
+    pixels = pixels.contiguous(memory_format=torch.channels_last)
     print(f"{options.threads} threads, ms an image, medians of {options.repeats}")
     for model in options.models:
         backbone = load_backbone(model, pretrained=False)
         layer = resolve_layer(backbone, None, SHAPE[-1])
+        batch = normalised(backbone, pixels)
         times: dict[str, list[float]] = defaultdict(list)
         with TemporaryDirectory() as folder, torch.inference_mode():
-            compared = engines(backbone, layer, batch, Path(folder))
+            compared = engines(backbone, layer, pixels, batch, Path(folder))
             for run in compared.values():
                 run(batch)
             for _ in range(options.repeats):

@@ -1,11 +1,10 @@
 """From a set of files to batches of decoded images of one shape."""
 
 import os
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 import torch
@@ -17,8 +16,9 @@ from deepff.features.layers import Layer, forward_to_layers
 from deepff.images.reading import UnreadableImageError, resize, resized_shape
 from deepff.images.reduced import read_and_reduce
 from deepff.images.sources import SetImage, source_size_and_digest
+from deepff.runtime.parallel import ahead
 
-BATCHES_AHEAD = 3
+BATCHES_AHEAD = 2  # of the one that is run
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,9 @@ class Decoded:
 
     pixels: Tensor  # uint8, (3, H, W)
     darkness: str | None
+
+
+Found = Decoded | UnreadableImageError
 
 
 class Store(Protocol):
@@ -141,10 +144,10 @@ def is_held(image: PlannedImage, stores: Sequence[Store]) -> bool:
 
 def decode_ahead(
     batches: Sequence[list[PlannedImage]], interpolation: str
-) -> Iterator[tuple[list[PlannedImage], list[Decoded | UnreadableImageError]]]:
+) -> Generator[tuple[list[PlannedImage], list[Found]], None, None]:
     """Decode batches in threads, a few ahead of the one that is yielded."""
 
-    def decode(image: PlannedImage) -> Decoded | UnreadableImageError:
+    def decode(image: PlannedImage) -> Found:
         record = image.records[0]
         try:
             picture = read_and_reduce(record.source, record.size, max(image.shape), record.stretch)
@@ -155,20 +158,20 @@ def decode_ahead(
         return Decoded(resize(picture.pixels, image.shape, interpolation), darkness)
 
     pool = ThreadPoolExecutor(_n_workers())
-    pending: deque[tuple[list[PlannedImage], list[Future[Decoded | UnreadableImageError]]]] = (
-        deque()
-    )
-    upcoming = iter(batches)
+    begun = ((batch, [pool.submit(decode, image) for image in batch]) for batch in batches)
     try:
-        while True:
-            for batch in islice(upcoming, BATCHES_AHEAD - len(pending)):
-                pending.append((batch, [pool.submit(decode, image) for image in batch]))
-            if not pending:
-                return
-            batch, futures = pending.popleft()
+        for batch, futures in ahead(begun, BATCHES_AHEAD):
             yield batch, [future.result() for future in futures]
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def those_read(
+    batch: Sequence[PlannedImage], decoded: Sequence[Found]
+) -> list[tuple[PlannedImage, Tensor]]:
+    """Those of a batch that could be read, with their pixels."""
+    pairs = zip(batch, decoded, strict=True)
+    return [(image, found.pixels) for image, found in pairs if isinstance(found, Decoded)]
 
 
 def _n_workers() -> int:

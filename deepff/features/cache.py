@@ -56,7 +56,7 @@ class ActivationCache:
     c float32 values without a header, ``index.sqlite``, which says where each image's rows are,
     whether they are written and with which checksum, and ``source.json``. An image's place is
     reserved, on the disk too, before it is written, and marked only afterwards, so a killed run
-    loses the batch it was in and nothing else, and the resumed run lays the rows as an
+    loses the batches it was in and nothing else, and the resumed run lays the rows as an
     uninterrupted one would. Rows that are gone or changed are run again.
 
     Parameters

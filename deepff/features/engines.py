@@ -13,6 +13,7 @@ from deepff.errors import InputWarning
 from deepff.features.backbone import Backbone
 from deepff.features.folding import folded
 from deepff.features.layers import forward_to_layers
+from deepff.features.normalising import normalised
 from deepff.features.openvino_engine import (
     ConversionError,
     Forward,
@@ -29,12 +30,14 @@ AUTO_LEAST_IMAGES = 100
 
 
 def torch_forward(backbone: Backbone, layers: Sequence[Layer]) -> Forward:
-    """What gives the layers' maps of a batch, by PyTorch with batch normalisation folded."""
+    """What runs batches by PyTorch, with batch normalisation folded."""
     ours = folded(backbone, layers)
 
-    def forward(batch: Tensor) -> list[Tensor]:
+    def forward(pixels: Tensor) -> Callable[[], list[Tensor]]:
         # With the channels last convolutions are faster, and rows are copied in one piece.
-        return forward_to_layers(ours, layers, batch.to(memory_format=torch.channels_last))
+        batch = normalised(backbone, pixels).to(memory_format=torch.channels_last)
+        maps = forward_to_layers(ours, layers, batch)
+        return lambda: maps
 
     return forward
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,28 +12,20 @@ from torch import Tensor
 from deepff.errors import InputError, InputWarning
 from deepff.features.activations import Activations, ImageRecord
 from deepff.features.backbone import Backbone
-from deepff.features.batches import (
-    Decoded,
-    PlannedImage,
-    cut_into_batches,
-    decode_ahead,
-    is_held,
-    plan,
-)
+from deepff.features.batches import PlannedImage, cut_into_batches, is_held, plan, those_read
 from deepff.features.cache import ActivationCache
 from deepff.features.engines import chosen_engine, torch_forward
 from deepff.features.layers import Layer, check_named_once
-from deepff.features.openvino_engine import Forward
+from deepff.features.running import RunBatches, run_over
 from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile, UnreadableImageError
 from deepff.images.sources import SetImage, nothing_readable
-from deepff.options import BATCH_SIZE
+from deepff.options import BATCH_SIZE, Engine
 from deepff.runtime.allocator import freed_memory_kept
 from deepff.runtime.distributed import all_reduce_sum
 from deepff.runtime.memory import available_memory
+from deepff.runtime.parallel import one_thread
 from deepff.runtime.progress import track
-
-LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
 def extract(
@@ -194,21 +186,13 @@ def extract_layers(
         for store, records in zip(stores, _records(planned, layers), strict=True):
             store.reserve(records)
         batches = cut_into_batches(planned, batch_size, stores)
-        if batches and forward is None:
-            forward = torch_forward(backbone, layers)
         dark: list[str] = []
         unreadable: dict[str, str] = {}
-        n_images = sum(map(len, batches))
-        with track("network", n_images, enabled=progress) as advance, freed_memory_kept():
-            for batch, decoded in decode_ahead(batches, backbone.interpolation):
-                assert forward is not None
-                _run_batch(stores, backbone, layers, forward, amp, batch, decoded)
-                for image, found in zip(batch, decoded, strict=True):
-                    if isinstance(found, UnreadableImageError):
-                        unreadable[image.content] = str(found)
-                    elif found.darkness is not None:
-                        dark.append(f"in {image.name} is {found.darkness}")
-                advance(len(batch))
+        if batches:
+            forward = forward or torch_forward(backbone, layers)
+            running = run_over(batches, backbone, layers, forward, amp)
+            with nullcontext() if engine == Engine.TORCH else one_thread():
+                dark, unreadable = _fill(stores, running, sum(map(len, batches)), progress)
         # Of files of equal content only one was tried.
         reasons |= {i.name: unreadable[i.content] for i in planned if i.content in unreadable}
         kept = [image for image in planned if is_held(image, stores)]
@@ -262,90 +246,39 @@ def _nearly_black(dark: Sequence[str]) -> str:
     )
 
 
-def _run_batch(
+def _fill(
     stores: "Sequence[_Memory | ActivationCache]",
-    backbone: Backbone,
-    layers: Sequence[Layer],
-    forward: Forward,
-    amp: bool,
-    batch: Sequence[PlannedImage],
-    decoded: Sequence[Decoded | UnreadableImageError],
-) -> None:
-    """Run the network over those of a batch that were read, and store what the stores lack."""
-    read = [
-        (image, found.pixels)
-        for image, found in zip(batch, decoded, strict=True)
-        if isinstance(found, Decoded)
-    ]
-    if not read:
-        return
-    images, pixels = zip(*read, strict=True)
-    features = _forward(backbone, layers, forward, torch.stack(pixels), images, amp)
-    for index, (store, rows) in enumerate(zip(stores, features, strict=True)):
-        records = [image.records[index] for image in images]
-        missing = [i for i, record in enumerate(records) if not store.holds(record)]
-        lacking = rows if len(missing) == len(records) else rows[missing]
-        store.write([records[i] for i in missing], lacking)
+    running: RunBatches,
+    n_images: int,
+    progress: bool,
+) -> tuple[list[str], dict[str, str]]:
+    """Store what the stores lack; which images are nearly black, and why others have no rows."""
+    dark: list[str] = []
+    unreadable: dict[str, str] = {}
+    with (
+        track("network", n_images, enabled=progress) as advance,
+        freed_memory_kept(),
+        closing(running),
+    ):
+        for batch, decoded, features in running:
+            images = [image for image, _ in those_read(batch, decoded)]
+            for index, rows in enumerate(features):
+                store = stores[index]
+                records = [image.records[index] for image in images]
+                missing = [i for i, record in enumerate(records) if not store.holds(record)]
+                lacking = rows if len(missing) == len(records) else rows[missing]
+                store.write([records[i] for i in missing], lacking)
+            for image, found in zip(batch, decoded, strict=True):
+                if isinstance(found, UnreadableImageError):
+                    unreadable[image.content] = str(found)
+                elif found.darkness is not None:
+                    dark.append(f"in {image.name} is {found.darkness}")
+            advance(len(batch))
+    return dark, unreadable
 
 
 def _free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
-
-
-def _forward(
-    backbone: Backbone,
-    layers: Sequence[Layer],
-    forward: Forward,
-    pixels: Tensor,
-    images: Sequence[PlannedImage],
-    amp: bool,
-) -> list[Tensor]:
-    """The rows of each layer for a batch of uint8 images (b, 3, H, W): float32 (b, cells, c)."""
-    batch = normalised(backbone, pixels)
-    device = backbone.device
-    try:
-        with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
-            outputs = forward(batch)
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"a batch of {len(batch)} images does not fit in the memory of {device}; choose a "
-            "smaller batch size"
-        ) from error
-    return [
-        _rows(layer, output.float(), [image.records[index] for image in images])
-        for index, (layer, output) in enumerate(zip(layers, outputs, strict=True))
-    ]
-
-
-def normalised(backbone: Backbone, pixels: Tensor) -> Tensor:
-    """Images of uint8 (b, 3, H, W) as the network takes them: grey where that is what it takes."""
-    batch = pixels.to(backbone.device).float().div_(255)
-    if backbone.channels == 1:
-        batch = (batch * batch.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
-    mean, std = (
-        batch.new_tensor(values).view(-1, 1, 1) for values in (backbone.mean, backbone.std)
-    )
-    return batch.sub_(mean).div_(std).to(backbone.dtype)
-
-
-def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tensor:
-    """A layer's map (b, c, h, w) as rows (b, cells, c), checked."""
-    grid = tuple(features.shape[2:])
-    if grid != images[0].grid:
-        raise InputError(
-            f"layer {layer.name} gave a grid of {grid} cells for {images[0].name}, where its "
-            f"stride of {layer.stride} means {images[0].grid}; choose a layer whose grid follows "
-            "its stride"
-        )
-    rows = features.permute(0, 2, 3, 1).flatten(1, 2)
-    finite = rows.isfinite().flatten(1).all(1)
-    if not finite.all():
-        culprit = images[int((~finite).nonzero()[0])].name
-        raise InputError(
-            f"the activations of layer {layer.name} for {culprit} hold NaN or infinity; check the "
-            "weights of the network and its preprocessing"
-        )
-    return rows
 
 
 class _Memory:

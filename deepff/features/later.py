@@ -13,8 +13,8 @@ from deepff.errors import InputError
 from deepff.features.activations import ImageRecord
 from deepff.features.backbone import Backbone
 from deepff.features.checkpoints import first_line
-from deepff.features.extraction import normalised
 from deepff.features.layers import Layer
+from deepff.features.normalising import normalised
 from deepff.features.source import FeatureSource
 from deepff.images.reading import resize, resized_shape
 from deepff.images.sources import source_picture

@@ -8,8 +8,8 @@ import shutil
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from deepff.features.checkpoints import first_line
 from deepff.features.forward import StopForwardError, run_network
 from deepff.features.layers import forward_to_layers, reading
 from deepff.features.layouts import output_of, tensor_of
+from deepff.features.normalising import normalised
 from deepff.features.probe import Layer, noise
 from deepff.options import BATCH_SIZE
 
@@ -36,7 +37,9 @@ _TRACED, _TRIED = (2, 5, 4), (1, 4, 7)
 _LEAST_CELL = 32  # pixels
 _MODEL, _REASON = "model.xml", "reason.txt"
 
-Forward = Callable[[Tensor], list[Tensor]]
+# Sets the network to work on images of uint8 (b, 3, H, W), and gives what waits for the layers'
+# maps, (b, c, h, w) each: meanwhile the caller may start another batch.
+Forward = Callable[[Tensor], Callable[[], list[Tensor]]]
 
 
 class ConversionError(Exception):
@@ -49,7 +52,7 @@ def openvino_version() -> str | None:
 
 
 def openvino_forward(backbone: Backbone, layers: Sequence[Layer], folder: Path) -> Forward:
-    """What gives the layers' maps of a batch, as `forward_to_layers` does, by OpenVINO on the CPU.
+    """What runs batches, as `forward_to_layers` does once they are normalised, by OpenVINO.
 
     It computes in float32 with as many threads as torch has. Whether it gives what torch gives is
     tried on noise of another shape than the one that the network was traced with.
@@ -64,8 +67,7 @@ def openvino_forward(backbone: Backbone, layers: Sequence[Layer], folder: Path) 
 
     Returns
     -------
-    callable
-        From a batch (b, channels, height, width), normalised, to a map (b, c, h, w) of each layer.
+    Forward
 
     Raises
     ------
@@ -118,6 +120,7 @@ def _key(backbone: Backbone, layers: Sequence[Layer]) -> str:
         backbone.name,
         backbone.weights_digest,
         backbone.structure,
+        (backbone.mean, backbone.std),
         [(layer.path, layer.calls, layer.input_size) for layer in layers],
         [version(package) for package in ("torch", "openvino")],
     )
@@ -125,7 +128,11 @@ def _key(backbone: Backbone, layers: Sequence[Layer]) -> str:
 
 
 class _Reading(nn.Module):
-    """A network that gives what some of its modules give, and ends after the last of them."""
+    """A network that gives what some of its modules give, and ends after the last of them.
+
+    It takes pixels as they are decoded, uint8 with the channels last: threads that run an image
+    each normalise it, too, and it need not be copied.
+    """
 
     def __init__(self, backbone: Backbone, layers: Sequence[Layer]) -> None:
         super().__init__()
@@ -133,7 +140,8 @@ class _Reading(nn.Module):
         self._backbone = backbone
         self._layers = layers
 
-    def forward(self, batch: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        batch = normalised(self._backbone, pixels.permute(0, 3, 1, 2))
         calls: Counter[str] = Counter()
         found: dict[str, Tensor] = {}
 
@@ -165,21 +173,25 @@ def _converted(openvino: Any, backbone: Backbone, layers: Sequence[Layer]) -> An
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the tracer, on what the trial finds out
             return openvino.convert_model(
-                _Reading(backbone, layers), example_input=_image(backbone, layers, _TRACED)
+                _Reading(backbone, layers),
+                example_input=_image(backbone, layers, _TRACED).permute(0, 2, 3, 1),
             )
     except Exception as error:  # tracing runs all of one's own network; the converter has its own
         raise ConversionError(first_line(error)) from error
 
 
 def _image(backbone: Backbone, layers: Sequence[Layer], cells: tuple[int, int, int]) -> Tensor:
-    """Noise of so many images and cells; of the only size that the network takes, if it has one."""
+    """Noise as pixels of so many images and cells; of the only size that the network takes, if it
+    has one.
+    """
     n, rows, columns = cells
     stride = max(layer.stride for layer in layers)
     pixels = stride * -(-_LEAST_CELL // stride)
     fixed = layers[0].input_size
     height, width = (fixed, fixed) if fixed else (rows * pixels, columns * pixels)
-    image = noise(backbone, max(height, width))[..., :height, :width]
-    return torch.cat([image, image.flip(3)])[:n].contiguous()
+    image = noise(backbone, max(height, width))[..., :height, :width].expand(-1, 3, -1, -1)
+    image = (128 + 64 * image).clamp(0, 255).to(torch.uint8)
+    return torch.cat([image, image.flip(3)])[:n]
 
 
 def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]) -> Forward:
@@ -193,50 +205,59 @@ def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]
         "NUM_STREAMS": min(n_threads, BATCH_SIZE),
     }
     compiled = core.compile_model(model, "CPU", options)
-    requests: list[Any] = []
+    idle: list[Any] = []
 
-    def run(batch: Tensor) -> list[Tensor]:
-        while len(requests) < len(batch):
-            requests.append(compiled.create_infer_request())
-        at_work = requests[: len(batch)]
-        for request, image in zip(at_work, batch.contiguous().split(1), strict=True):
-            request.start_async([image.numpy()], share_inputs=True)
-        for request in at_work:
-            request.wait()
-        maps = []
-        for index, layer in enumerate(layers):
-            found = [torch.from_numpy(own.get_output_tensor(index).data) for own in at_work]
-            values = torch.cat(found)
-            values = values.permute(0, 3, 1, 2) if values.ndim == 4 else values
-            shape = (batch.shape[2], batch.shape[3])
-            found_map = layer.layout.to_map(values, shape, layer.stride)
-            if found_map is None:
-                raise RuntimeError(f"{layer.name} gives no map")
-            maps.append(found_map)
-        return maps
+    def start(batch: Tensor) -> Callable[[], list[Tensor]]:
+        shape = (batch.shape[2], batch.shape[3])
+        images = batch.permute(0, 2, 3, 1).contiguous().split(1)
+        at_work = [idle.pop() if idle else compiled.create_infer_request() for _ in images]
+        with _explained(backbone, shape):
+            for request, image in zip(at_work, images, strict=True):
+                request.start_async([image.numpy()], share_inputs=True)
 
-    def forward(batch: Tensor) -> list[Tensor]:
-        try:
-            return run(batch)
-        except RuntimeError as error:
-            height, width = batch.shape[2:]
-            raise InputError(
-                f"OpenVINO cannot run {backbone.name} on images of {height}×{width} pixels "
-                f"({first_line(error)}); choose the engine torch"
-            ) from error
+        def finish() -> list[Tensor]:
+            with _explained(backbone, shape):
+                for request in at_work:
+                    request.wait()
+                maps = [_map(at_work, index, layer, shape) for index, layer in enumerate(layers)]
+            idle.extend(at_work)
+            return maps
 
-    return forward
+        return finish
+
+    return start
+
+
+@contextmanager
+def _explained(backbone: Backbone, shape: tuple[int, int]) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise InputError(
+            f"OpenVINO cannot run {backbone.name} on images of {shape[0]}×{shape[1]} pixels "
+            f"({first_line(error)}); choose the engine torch"
+        ) from error
+
+
+def _map(requests: Sequence[Any], index: int, layer: Layer, shape: tuple[int, int]) -> Tensor:
+    """A layer's map of the images that requests were of."""
+    found = [torch.from_numpy(request.get_output_tensor(index).data) for request in requests]
+    values = torch.cat(found)
+    values = values.permute(0, 3, 1, 2) if values.ndim == 4 else values
+    found_map = layer.layout.to_map(values, shape, layer.stride)
+    if found_map is None:
+        raise RuntimeError(f"{layer.name} gives no map")
+    return found_map
 
 
 def _try(forward: Forward, backbone: Backbone, layers: Sequence[Layer]) -> None:
-    image = _image(backbone, layers, _TRIED)
+    pixels = _image(backbone, layers, _TRIED)
     try:
-        found = forward(image)
+        found = forward(pixels)()
     except InputError as error:
         raise ConversionError(first_line(error)) from error
-    for layer, ours, theirs in zip(
-        layers, forward_to_layers(backbone, layers, image), found, strict=True
-    ):
+    expected = forward_to_layers(backbone, layers, normalised(backbone, pixels))
+    for layer, ours, theirs in zip(layers, expected, found, strict=True):
         same = ours.shape == theirs.shape
         if not same or not (ours - theirs).abs().max() <= TOLERANCE * ours.abs().max():
             raise ConversionError(f"{layer.name} would have other values")

@@ -27,9 +27,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from deepff.errors import InputError
 from deepff.features.backbone import Backbone
 from deepff.features.checkpoints import first_line
-from deepff.features.extraction import normalised
 from deepff.features.layers import Layer, forward_to_layers
 from deepff.features.layouts import declared
+from deepff.features.normalising import normalised
 from deepff.features.places import SHARE, Places
 from deepff.images.samples import photographs
 from deepff.runtime.distributed import from_first_rank, rank

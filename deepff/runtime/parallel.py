@@ -1,9 +1,10 @@
-"""Work on many items at once, one thread each, in bounded memory."""
+"""Work on many items at once, in bounded memory."""
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Barrier, Lock
 from typing import TypeVar
 
@@ -17,6 +18,16 @@ T = TypeVar("T")
 _MOST_MEMORY = 3 * 2**29
 
 _starting = Lock()
+
+
+def ahead(items: Iterable[T], n: int) -> Iterator[T]:
+    """The items, each of them after ``n`` later ones have been taken."""
+    taken: deque[T] = deque()
+    for item in items:
+        taken.append(item)
+        if len(taken) > n:
+            yield taken.popleft()
+    yield from taken
 
 
 def in_parallel(
@@ -51,6 +62,24 @@ def in_parallel(
             yield pending.popleft()[0].result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside, PyTorch's number of threads is one in this thread, and elsewhere as it was.
+
+    For small steps while threads of another library have every core: those of PyTorch would wait
+    for each other by going round in circles, which takes from what they wait for.
+    """
+    with _starting:
+        before = torch.get_num_threads()
+        _alone()
+        with ThreadPoolExecutor(1) as elsewhere:
+            elsewhere.submit(torch.set_num_threads, before).result()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _alone() -> None:
