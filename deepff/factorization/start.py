@@ -16,6 +16,7 @@ from deepff.factorization.sparse import SparseBlock, dense
 SAMPLE_ROWS, SUBSPACE = 6000, 6
 # The race: (rows, runs still in it, iterations). The first round takes all runs.
 _ROUNDS = ((SAMPLE_ROWS // 3, None, 8), (SAMPLE_ROWS, 3, 12), (SAMPLE_ROWS, 1, 10))
+_ALIKE = 1e-4  # losses, as a share of them, which say no more than rounding does
 _SWEEPS = 3
 # Where components may be signed, runs end nearly alike, and the first read mends what they lack:
 # measured on the layers of benchmarks/semi_nmf.py, NMF's race ends at 0.02 to 0.06 % less error.
@@ -66,10 +67,22 @@ def race(
     descend = _semi_hals if signed else _hals
     for n_rows, n_runs, iterations in _SIGNED_ROUNDS if signed else _ROUNDS:
         n_best = min(max(n_runs or n_init, n_kept), n_init)
-        kept = losses.topk(n_best, largest=False).indices
+        best = losses if signed else _alike(losses)
+        kept = best.topk(n_best, largest=False).indices
         part = thinned(projected, sample.mass, max(n_rows, 8 * k))
         W, losses = descend(part, basis, W[kept], iterations)
     return W
+
+
+def _alike(losses: Tensor) -> Tensor:
+    """Losses of which those that differ by no more than a share are told apart by their place.
+
+    Starts that come to the same factors would else be told apart by rounding alone, which other
+    engines and numbers of threads do otherwise.
+    """
+    shares = (losses / losses.min().clamp_min(torch.finfo(losses.dtype).tiny)).clamp_min(1)
+    places = torch.arange(len(losses), device=losses.device)
+    return (shares.log() / _ALIKE).floor() * len(losses) + places
 
 
 def balanced_start(sample: Sample, k: int, n_init: int, generator: torch.Generator) -> Tensor:
