@@ -12,6 +12,23 @@ from PIL import Image
 
 from deepff.evaluation.datasets import load_voc
 
+# The modules that take longest. They start first: at the end they would keep one process at work
+# while the others have nothing left to do.
+LONGEST = (
+    "test_many_processes",
+    "test_notebooks",
+    "test_recipes",
+    "test_app_browser",
+    "test_families",
+    "test_apply",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes
+        places = {module: place for place, module in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepff.cli.options import NumClasses, Size, Weights
+from deepff.features.available import available_models
 from deepff.options import SIZE
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 def models() -> None:
     """List networks, with their default layers and what must be downloaded."""
-    from deepff.features.loading import available_models
-
     rows = [(info.name, info.default_layer, info.download) for info in available_models()]
     _print_table(("model", "default layer", "to download"), rows)
 

@@ -12,7 +12,8 @@ from deepff.export.png import folder_names, write_label_map, write_label_names, 
 from deepff.images.files import output_names
 from deepff.options import RECIPE_OPTIONS, RegionOptions, region_options
 from deepff.regions.find import Regions, available, find_regions, region_names, with_regions
-from deepff.report.report import PAGE, RegionGallery, gallery_settings, write_report_page
+from deepff.report.galleries import RegionGallery, gallery_settings
+from deepff.report.report import PAGE, write_report_page
 from deepff.report.save import OBJECT
 from deepff.results.run import Run
 from deepff.runtime.outputs import Rules, check_outputs, check_unchanged, output_folder

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from zlib import compress, decompress
 
 import numpy as np
+from PIL import Image
 
 from deepff.errors import InputError
 from deepff.export.coco import write_coco
@@ -211,12 +212,13 @@ def planned_files(
     """
     with TemporaryDirectory() as folder:
         photo, out = Path(folder, "photo"), Path(folder, "out")
-        photo.touch()
+        Image.new("RGB", (1, 1)).save(photo, "PNG")
         item = ImageItem([np.zeros((1, 1, 3), np.uint8)], 0, "")
         tiny = []
         for image in images:
             source = item if isinstance(image.source, ImageItem) else photo
-            tiny.append(replace(image, size=(1, 1), source=source))
+            original = image.source if isinstance(image.source, Path) else None
+            tiny.append(replace(image, size=(1, 1), source=source, original=original))
         FORMATS[format](tiny, names, out, settings)
         return [
             path.relative_to(out).as_posix()

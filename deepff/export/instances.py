@@ -76,6 +76,8 @@ class AnnotatedImage:
         The photograph's POSIX path in the folder that annotations are written to, if it is there.
     n_specks : int
         Instances that were left out for being too small.
+    original : Path, optional
+        The photograph whose place `source` takes where only the names of files are asked for.
     """
 
     name: str
@@ -86,6 +88,7 @@ class AnnotatedImage:
     subset: str = "train"
     place: str | None = None
     n_specks: int = 0
+    original: Path | None = None
 
     def located(self, folder: Path) -> "AnnotatedImage":
         """The same with its photograph's place in the folder that annotations are written to."""

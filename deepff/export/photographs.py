@@ -8,6 +8,8 @@ from PIL import Image
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
+from deepff.images.decoding import UnreadableImageError, with_image
+from deepff.images.sources import read_source
 from deepff.options import Photographs
 
 
@@ -23,7 +25,20 @@ def photograph_name(image: AnnotatedImage) -> str:
     return image.name if image.name.endswith(suffix) else image.name + suffix
 
 
-def place_photograph(image: AnnotatedImage, place: str, folder: Path, images: str) -> None:
+def photograph_format(image: AnnotatedImage) -> str | None:
+    """Pillow's name of what a photograph's file holds, whatever its suffix; None without one."""
+    file = image.original or image.source
+    if not isinstance(file, Path):
+        return None
+    try:
+        return with_image(file, lambda opened: opened.format)
+    except UnreadableImageError:
+        return None
+
+
+def place_photograph(
+    image: AnnotatedImage, place: str, folder: Path, images: str, as_png: bool = False
+) -> None:
     """Put a copy of an image's photograph, or a link to it, where a format's readers look for it.
 
     Parameters
@@ -34,11 +49,13 @@ def place_photograph(image: AnnotatedImage, place: str, folder: Path, images: st
         A POSIX path in the folder. Where it is the photograph's own, nothing is done.
     folder : Path
     images : Photographs
+    as_png : bool
+        Write a file, too, as PNG: upright, in RGB.
 
     Raises
     ------
     InputError
-        The photograph is gone, or no links can be made.
+        The photograph is gone or cannot be read any more, or no links can be made.
     """
     if images == Photographs.NONE or place == image.place:
         return
@@ -49,8 +66,12 @@ def place_photograph(image: AnnotatedImage, place: str, folder: Path, images: st
             f"the photograph {image.name} is not at {source} any more: put it back, or export "
             "without photographs (--images none)"
         )
-    if not isinstance(source, Path):
-        Image.fromarray(source.read()).save(target, "PNG")
+    if as_png or not isinstance(source, Path):
+        try:
+            pixels = read_source(source)
+        except UnreadableImageError as error:
+            raise InputError(f"the photograph {image.name} cannot be read: {error}") from error
+        Image.fromarray(pixels).save(target, "PNG")
     elif images == Photographs.COPY:
         shutil.copyfile(source, target)
     else:

@@ -3,6 +3,10 @@
 Ultralytics finds an image's labels by its path, the last ``/images/`` in it being ``/labels/`` and
 the suffix ``.txt``, after links to folders are resolved. A ``path`` in ``data.yaml`` counts from
 the working directory; without one, all in it counts from the file's own folder.
+
+It finds images by their suffixes, and takes none whose content is of a format that is not on the
+same list, ``IMG_FORMATS`` of ``ultralytics/data/utils.py``; of what deepff reads, GIF, HEIC, PPM
+and, in earlier versions, AVIF and JPEG 2000 are not on it.
 """
 
 import os
@@ -15,10 +19,21 @@ import yaml
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
-from deepff.export.photographs import photograph_suffix, place_photograph
+from deepff.export.photographs import photograph_format, photograph_suffix, place_photograph
 from deepff.export.polygons import instance_polygons, joined
 from deepff.options import SUBSETS, ExportOptions
 from deepff.runtime.files import atomic_path
+
+# What Ultralytics takes, by Pillow's names, and a suffix by which it finds such a file.
+_TAKEN = {
+    "BMP": ".bmp",
+    "JPEG": ".jpg",
+    "MPO": ".jpg",
+    "PNG": ".png",
+    "TIFF": ".tif",
+    "WEBP": ".webp",
+}
+_SUFFIXES = {*_TAKEN.values(), ".jpeg", ".mpo", ".tiff"}
 
 
 def write_yolo(
@@ -33,6 +48,9 @@ def write_yolo(
     A line an instance: its class, counted from 0 in the order of the names, then centre, width and
     height of its box, or its polygon, as shares of the image's width and height. An image without
     instances has an empty file.
+
+    A photograph in a format that Ultralytics does not take is written as PNG; one whose suffix
+    it does not take has its format's.
 
     Without photographs, ``labels/`` has no subsets but is as the photographs lie in ``images/``:
     in the folder already, or to be put there. Subsets are then lists, ``train.txt`` and so on.
@@ -58,7 +76,8 @@ def write_yolo(
     places: dict[str, list[str]] = {subset: [] for subset in SUBSETS}
     owners: dict[str, str] = {}
     for image in images:
-        place = _place(image, mode)
+        suffix = None if mode == "none" else _suffix(image)
+        place = _place(image, mode, suffix or ".png")
         label = labels_of(place)
         if label in owners:
             raise InputError(
@@ -68,7 +87,7 @@ def write_yolo(
             )
         owners[label] = image.name
         places[image.subset].append(place)
-        place_photograph(image, place, folder, mode)
+        place_photograph(image, place, folder, mode, as_png=suffix is None)
         with atomic_path(folder / label) as temporary:
             temporary.write_text("".join(_lines(image, polygons, settings.simplify)), "utf-8")
     # Ultralytics asks for images to validate on, be they those of training.
@@ -92,7 +111,13 @@ def labels_of(place: str) -> str:
     return f"{before}/labels/{os.path.splitext(after)[0]}.txt".lstrip("/")
 
 
-def _place(image: AnnotatedImage, mode: str) -> str:
+def _suffix(image: AnnotatedImage) -> str | None:
+    """The suffix by which Ultralytics takes a photograph as it is; None where it does not."""
+    own, suffix = photograph_suffix(image), _TAKEN.get(photograph_format(image) or "")
+    return own if suffix and own.lower() in _SUFFIXES else suffix
+
+
+def _place(image: AnnotatedImage, mode: str, suffix: str) -> str:
     """Where an image is for those who train, from the folder of the export."""
     if mode == "none":
         here = image.place is not None and "/images/" in f"/{image.place}"
@@ -100,7 +125,7 @@ def _place(image: AnnotatedImage, mode: str) -> str:
     # Another folder of that name would have the labels beside it.
     *above, file = image.file.split("/")
     above = ["images_" if part == "images" else part for part in above]
-    return "/".join(["images", image.subset, *above, file + photograph_suffix(image)])
+    return "/".join(["images", image.subset, *above, file + suffix])
 
 
 def _lines(image: AnnotatedImage, polygons: bool, simplify: float) -> Iterable[str]:

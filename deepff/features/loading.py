@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from deepff.errors import InputError, InputWarning
+from deepff.features.available import DEFAULT_LAYERS, LITE
 from deepff.features.backbone import Backbone
-from deepff.features.building import (
-    IMAGENET,
-    LITE,
-    OPTIONAL,
-    Built,
-    build,
-    lite_install,
-    lite_module,
-    optional_install,
-)
+from deepff.features.building import IMAGENET, Built, build
 from deepff.features.checkpoints import read_state_dicts
 from deepff.features.fingerprint import structure_fingerprint
 from deepff.features.fitting import fit_state_dicts
@@ -35,37 +26,6 @@ from deepff.features.probe import paper_names
 from deepff.features.weights import weights_digest
 from deepff.features.words import WordHead, word_head
 from deepff.options import MODEL, Device, Engine, Interpolation, chosen
-
-_DEFAULT_LAYERS = {
-    "efficientnet_lite0": "bn2",
-    "efficientnet_lite1": "bn2",
-    "efficientnet_lite2": "bn2",
-    "vgg16": "conv5_3",
-    "vgg16_bn": "conv5_3",
-    "vgg19": "conv5_4",
-    "vgg19_bn": "conv5_4",
-    "resnet101": "layer4",
-}
-# Written out, so that listing the models does not import torchvision.
-_PAPER_FILES = {
-    "vgg16": "vgg16-397923af.pth",
-    "vgg16_bn": "vgg16_bn-6c64b313.pth",
-    "vgg19": "vgg19-dcbb9e9d.pth",
-    "vgg19_bn": "vgg19_bn-c79401a0.pth",
-    "resnet101": "resnet101-63fe2227.pth",
-}
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What `available_models` says of a network: its name, default layer, and what is missing.
-
-    ``download`` is a file's name, a command to run, or "nothing".
-    """
-
-    name: str
-    default_layer: str
-    download: str
 
 
 def load_backbone(
@@ -216,24 +176,6 @@ def _word_head(
     return word_head(built.whole, name, words)
 
 
-def available_models() -> list[ModelInfo]:
-    """The networks with a name of their own, and how all of torchvision's and timm's are called."""
-    models = []
-    for name in LITE:
-        download = "nothing" if find_spec(lite_module(name)) else lite_install(name)
-        models.append(ModelInfo(name, _DEFAULT_LAYERS[name], download))
-    for name, file in _PAPER_FILES.items():
-        models.append(ModelInfo(name, _DEFAULT_LAYERS[name], file))
-    last = "last non-negative map"
-    models.append(ModelInfo("torchvision/NAME", last, "torchvision's file of weights"))
-    models.append(ModelInfo("timm/NAME", last, "timm's file of weights"))
-    for name, library in (("hf/OWNER/NAME", "hf"), ("open_clip/NAME/TAG", "open_clip")):
-        files = f"{OPTIONAL[library]}'s files of weights"
-        download = files if find_spec(OPTIONAL[library]) else optional_install(library)
-        models.append(ModelInfo(name, "keys of the last attention, or the last map", download))
-    return models
-
-
 def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
     """The device to compute on.
 
@@ -295,7 +237,7 @@ def _check_module(network: nn.Module) -> None:
 
 
 def _default_layer(name: str, network: nn.Module) -> str | None:
-    layer = _DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
+    layer = DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
     paths = {paper: path for path, paper in paper_names(network).items()}
     return paths.get(layer, layer) if layer else None
 

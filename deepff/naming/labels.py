@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from deepff.errors import InputError
+from deepff.features.available import LITE, OPTIONAL
 from deepff.features.backbone import Backbone
-from deepff.features.building import LITE, OPTIONAL
 
 _IMAGENET = 1000
 

@@ -12,10 +12,10 @@ from PIL import Image
 
 from deepff.images.reading import UnreadableImageError
 from deepff.report.figures import photo_shape
+from deepff.report.jpeg import save_jpeg
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.results.sampling import sampled
-from deepff.runtime.files import atomic_path
 from deepff.runtime.parallel import in_parallel
 
 FOLDER = "crops"
@@ -23,7 +23,6 @@ N_STRONGEST = 6
 _LEAST_SIDE = 150  # pixels of the photograph
 _CELLS = 3.0
 _LARGEST_SIDE = 320  # pixels of the picture
-_JPEG_QUALITY = 85
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,7 @@ def write_crops(run: Run, folder: Path, crops: Crops) -> None:
             left, top, right, bottom = crop.box
             picture = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
             picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
-            with atomic_path(folder / crop.file) as path:
-                picture.save(path, "JPEG", quality=_JPEG_QUALITY)
+            save_jpeg(picture, folder / crop.file)
 
     items = sorted(by_image.items())
     sizes = [3 * height * width for height, width in (run.image_sizes[i] for i, _ in items)]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from zlib import compress
 
@@ -23,18 +22,18 @@ from deepff.discovery.choose_k import AGREED, tree
 from deepff.discovery.contrast import separation_warning
 from deepff.images.files import output_names
 from deepff.options import METHODS_IN_WORDS
-from deepff.regions.components import Box
 from deepff.report.captions import captions
 from deepff.report.colors import factor_colors
 from deepff.report.crops import Crops, strongest_crops, write_crops
 from deepff.report.figures import compose, photo_shape, read_photo, spread
+from deepff.report.galleries import galleries
+from deepff.report.jpeg import save_jpeg
 from deepff.report.overlays import overlay
-from deepff.report.region_pictures import region_picture
 from deepff.report.sections import section
 from deepff.report.tree import agreement_svg, colors_over_k, tree_svg
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
-from deepff.runtime.outputs import Rules, output_folder, own_file
+from deepff.runtime.outputs import own_file
 from deepff.runtime.progress import track
 
 if TYPE_CHECKING:
@@ -42,10 +41,8 @@ if TYPE_CHECKING:
     from deepff.results.heatmaps import HeatMaps
 
 PAGE = "report.html"
-GALLERIES = "regions"
 _GREY = "thumbnails/unreadable.json"
 STRIP_GAP = 4
-_JPEG_QUALITY = 85
 # Map values embedded in the page, one byte each before compression; above it grids are coarsened.
 MAX_EMBEDDED_VALUES = 6_000_000
 
@@ -75,11 +72,11 @@ def write_report(
 
     def write_pictures(i: int) -> tuple[np.ndarray | None, str | None]:
         photo, reason = read_photo(result.images[i])
-        _save_jpeg(photo, folder / _thumbnail(i))
+        save_jpeg(Image.fromarray(photo), folder / _thumbnail(i))
         for k, factorization in result.factorizations.items() if overlays else ():
             maps = factorization.heatmaps.normalized(i, photo.shape[:2])
             picture = strip(photo, maps, colors[k])
-            _save_jpeg(picture, folder / "overlays" / f"k{k}" / f"{files[i]}.jpg")
+            save_jpeg(Image.fromarray(picture), folder / "overlays" / f"k{k}" / f"{files[i]}.jpg")
         return photo if i in in_figure else None, reason
 
     photos: list[np.ndarray] = []
@@ -120,7 +117,7 @@ def write_report_page(
     ----------
     result : Run
     folder : path
-        Galleries that :class:`RegionGallery` left there are shown as well.
+        Galleries that :class:`deepff.report.galleries.RegionGallery` left there are shown as well.
     unreadable : mapping of int to str, optional
         Why an image of the set could not be read for display; by default as was said when its
         pictures were written.
@@ -138,95 +135,6 @@ def write_report_page(
     with own_file(Path(folder) / PAGE) as path:
         # The command may hold bytes of a file's name that are not valid Unicode.
         path.write_bytes(page.encode("utf-8", "replace"))
-
-
-class RegionGallery(AbstractContextManager["RegionGallery"]):
-    """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``.
-
-    A context, after which the next report shows the gallery; if it fails, the one before.
-
-    Parameters
-    ----------
-    folder : path
-        The folder of the result.
-    name : str
-        Of the gallery; one of the same name is replaced.
-    description : str
-        How the regions were found, for people.
-    regions : sequence of str
-        The regions' names.
-    n_panels : int
-        Pictures side by side for each image.
-    places : sequence of int, optional
-        Of the regions' colours in the palette; by default in order.
-    """
-
-    def __init__(
-        self,
-        folder: str | Path,
-        name: str,
-        description: str,
-        regions: Sequence[str],
-        n_panels: int = 1,
-        places: Sequence[int] | None = None,
-    ) -> None:
-        self._name = name
-        self._content: dict[str, Any] = {
-            "title": name,
-            "description": description,
-            "regions": list(regions),
-            "n_panels": n_panels,
-            "places": list(range(len(regions)) if places is None else places),
-        }
-        # These pictures are deepff's own, as the report is: nobody is asked to keep others.
-        self._output = output_folder(Path(folder) / GALLERIES, Rules(overwrite=True))
-
-    def __enter__(self) -> Self:
-        self._folder = self._output.__enter__()
-        return self
-
-    def add(
-        self,
-        result: Run,
-        index: int,
-        panels: Sequence[np.ndarray],
-        boxes: Sequence[tuple[int, Box]] = (),
-    ) -> None:
-        """Draw one image's regions, a label map a panel; see `deepff.report.region_pictures`."""
-        photo, _ = read_photo(result.images[index])
-        places = self._content["places"]
-        numbers = np.array([0, *(place + 1 for place in places)], panels[0].dtype)
-        own = [(places[region], box) for region, box in boxes]
-        pictures = [region_picture(photo, numbers[labels], own) for labels in panels]
-        picture = np.concatenate(pictures, axis=1)
-        _save_jpeg(picture, self._folder / self._name / f"{index:05d}.jpg")
-
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
-            with atomic_path(self._folder / f"{self._name}.json") as path:
-                path.write_text(json.dumps(self._content))
-        self._output.__exit__(*error)
-
-
-def gallery_settings(folder: str | Path, name: str) -> tuple[str, str] | None:
-    """How the regions of a gallery were found, and their names, for people; None without one."""
-    for gallery in _galleries(Path(folder)):
-        if gallery["title"] == name:
-            return gallery["description"], f"regions: {', '.join(gallery['regions'])}"
-    return None
-
-
-def _galleries(folder: Path) -> list[dict[str, Any]]:
-    return [
-        {
-            "n_panels": 1,
-            "places": list(range(len(held["regions"]))),
-            **held,
-            "folder": f"{GALLERIES}/{path.stem}",
-        }
-        for path in sorted((folder / GALLERIES).glob("*.json"))
-        for held in [json.loads(path.read_text())]
-    ]
 
 
 def strip(photo: np.ndarray, maps: Tensor, colors: np.ndarray) -> np.ndarray:
@@ -257,11 +165,6 @@ def _thumbnail(i: int) -> str:
     return f"thumbnails/{i:05d}.jpg"
 
 
-def _save_jpeg(image: np.ndarray, path: Path) -> None:
-    with atomic_path(path) as temporary:
-        Image.fromarray(image).save(temporary, "JPEG", quality=_JPEG_QUALITY)
-
-
 def _page(
     result: Run,
     files: list[str],
@@ -276,9 +179,9 @@ def _page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    galleries = _galleries(folder)
+    of_folder = galleries(folder)
     of_regions = factor_colors(
-        1 + max((place for g in galleries for place in g["places"]), default=0)
+        1 + max((place for g in of_folder for place in g["places"]), default=0)
     )
     colors = {k: _hexadecimal(own) for k, own in colors_over_k(result.factorizations).items()}
     images = [
@@ -303,7 +206,7 @@ def _page(
             (result.names[i], f"{reason} (used, but shown grey)")
             for i, reason in unreadable.items()
         ],
-        galleries=galleries,
+        galleries=of_folder,
         drawings=_drawings(result),
         separation_warning=result.separation is not None
         and separation_warning(result.separation, result.sources[-1].by_sign),

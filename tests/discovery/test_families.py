@@ -10,8 +10,8 @@ import pytest
 import timm
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torchvision
+from ranks import run_ranks
 from torch import nn
 from torchvision.models.convnext import CNBlockConfig
 
@@ -158,7 +158,7 @@ def run_rank(rank: int, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, torch.Tensor]]:
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(run_rank, (folder,), nprocs=N_RANKS)
+    run_ranks(run_rank, (folder,), N_RANKS)
     return [torch.load(folder / f"{rank}.pt") for rank in range(N_RANKS)]
 
 

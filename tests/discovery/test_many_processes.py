@@ -1,5 +1,6 @@
 """One run over several processes, started by torchrun as a user would."""
 
+import json
 import os
 import signal
 import subprocess
@@ -38,32 +39,20 @@ def photos(data_root: Path, folder: Path, n: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("n_ranks", "n_images", "options"),
-    [
-        (2, 5, {"n_components": [1, 3]}),
-        (2, 5, {"recipe": "contrast"}),
-        (3, 2, {"recipe": "contrast"}),
-    ],
-)
-def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks, n_images, options):
-    """An odd number of images, or fewer than ranks, and one that is broken."""
-    folder = photos(data_root, tmp_path / "photos", n_images)
-    (folder / "broken.jpg").write_bytes(b"")
-    run = ["-m", "deepff", "discover", str(folder), "--size", "224"]
-    spelled = {"n_components": "-k", "recipe": "--recipe"}
-    for name, value in options.items():
-        run += [spelled[name], value if isinstance(value, str) else ",".join(map(str, value))]
-    out, cache = str(tmp_path / "out"), str(tmp_path / "cache")
+def run(script: list[str], n_ranks: int) -> str:
+    """What the processes print."""
     outcome = subprocess.run(
-        [*TORCHRUN, f"--nproc-per-node={n_ranks}", *run, "--out", out, "--cache", cache],
+        [*TORCHRUN, f"--nproc-per-node={n_ranks}", *script],
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.count("report.html") == 1
-    shared, alone = deepff.load(out), deepff.discover(folder, size=224, **options)
+    return outcome.stdout
+
+
+def same(shared: deepff.Result, alone: deepff.Result) -> None:
+    """What several processes found is what one finds, but for rounding."""
     assert shared.names == alone.names
     assert shared.separation == pytest.approx(alone.separation, abs=1e-4)
     assert [file.name for file in shared.skipped] == ["broken.jpg"]
@@ -79,9 +68,55 @@ def test_several_processes_give_what_one_gives(data_root, tmp_path, n_ranks, n_i
             assert other.classified.grids == found.classified.grids
             difference = other.classified.coefficients - found.classified.coefficients
             assert difference.abs().mean() < 5e-3
-    assert (alone.factorizations[1].classified is not None) == ("recipe" in options)
-    caches = sorted(path.name for path in (tmp_path / "cache").iterdir())
-    assert caches == [f"rank-{rank}-of-{n_ranks}" for rank in range(n_ranks)]
+
+
+def test_more_processes_than_images_give_what_one_gives(data_root, tmp_path):
+    """By the command, with a file that is broken."""
+    folder = photos(data_root, tmp_path / "photos", 2)
+    (folder / "broken.jpg").write_bytes(b"")
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    command = ["-m", "deepff", "discover", str(folder), "--size", "224", "--recipe", "contrast"]
+    printed = run([*command, "--out", str(out), "--cache", str(cache)], 3)
+    assert printed.count("report.html") == 1
+    alone = deepff.discover(folder, size=224, recipe="contrast")
+    assert alone.factorizations[1].classified is not None
+    same(deepff.load(out), alone)
+    caches = sorted(path.name for path in cache.iterdir())
+    assert caches == [f"rank-{rank}-of-3" for rank in range(3)]
+
+
+# As a program of one's own: two runs, one after the other.
+PROGRAM = """
+import json
+import sys
+import deepff
+from deepff.runtime import distributed
+
+folder, out, cache, runs = sys.argv[1:]
+distributed.join()
+for name, options in json.loads(runs).items():
+    result = deepff.discover(folder, size=224, cache=cache, **options)
+    if distributed.rank() == 0:
+        result.save(f"{out}/{name}")
+distributed.leave()
+"""
+
+
+def test_two_processes_give_what_one_gives(data_root, tmp_path):
+    """An odd number of images, and one that is broken."""
+    folder = photos(data_root, tmp_path / "photos", 5)
+    (folder / "broken.jpg").write_bytes(b"")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    runs = {"factors": {"n_components": [1, 3]}, "contrast": {"recipe": "contrast"}}
+    cache = tmp_path / "cache"
+    run([str(program), str(folder), str(tmp_path), str(cache), json.dumps(runs)], 2)
+    for name, options in runs.items():
+        alone = deepff.discover(folder, size=224, **options)
+        assert (alone.factorizations[1].classified is not None) == (name == "contrast")
+        same(deepff.load(tmp_path / name), alone)
+    caches = sorted(path.name for path in cache.iterdir())
+    assert caches == [f"rank-{rank}-of-2" for rank in range(2)]
 
 
 def test_a_process_that_dies_brings_the_run_down(data_root, tmp_path):

@@ -29,10 +29,10 @@ from deepff.results.result import Result
 HALF = RegionOptions("max-fraction", 0.5)
 
 
-def photographed(folder: Path, names: list[str]) -> Result:
+def photographed(folder: Path, names: list[str], write: bool = True) -> Result:
     maps = torch.zeros(len(names), 1, 6, 8)
     maps[:, 0, :3, :4] = 1
-    for name in names:
+    for name in names if write else ():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 6)).save(folder / name)
     return result_of(maps, names, folder)
@@ -80,6 +80,43 @@ def test_yolo_has_each_photograph_in_its_subset_and_no_path(
         assert Image.open(out / place).size == (8, 6)
 
 
+@pytest.mark.parametrize("images", ["copy", "link"])
+def test_yolo_has_photographs_that_ultralytics_takes(tmp_path: Path, images: str) -> None:
+    """By their suffix and by what they hold; `verify_image` of Ultralytics asks for both."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    # The format of each, and the suffix that it has in the export.
+    formats = {
+        "a.JPG": ("JPEG", ".JPG"),
+        "b.jfif": ("JPEG", ".jpg"),
+        "c.png": ("JPEG", ".png"),
+        "d.bmp": ("BMP", ".bmp"),
+        "e.tiff": ("TIFF", ".tiff"),
+        "f.webp": ("WEBP", ".webp"),
+        "g": ("PNG", ".png"),
+        "h.gif": ("GIF", ".png"),
+        "i.jpg": ("GIF", ".png"),
+        "j.ppm": ("PPM", ".png"),
+        "k.jp2": ("JPEG2000", ".png"),
+    }
+    made = Image.new("RGB", (8, 6), (200, 40, 40))
+    for name, (format, _) in formats.items():
+        made.save(photos / name, format)
+    result = photographed(photos, list(formats), write=False)
+    settings = ExportOptions(images=images, split=(100, 0, 0))
+    export(result, "yolo", tmp_path / "out", options=HALF, settings=settings)
+    for name, (format, suffix) in formats.items():
+        stem = name.partition(".")[0]
+        (place,) = (tmp_path / "out" / "images" / "train").glob(f"{stem}.*")
+        assert place.name == stem + suffix
+        assert (tmp_path / "out" / "labels" / "train" / f"{stem}.txt").is_file()
+        taken = format not in ("GIF", "PPM", "JPEG2000")
+        assert place.is_symlink() == (taken and images == "link")
+        with Image.open(place) as shown, Image.open(photos / name) as photo:
+            assert shown.format == (format if taken else "PNG")
+            assert shown.convert("RGB").tobytes() == photo.convert("RGB").tobytes()
+
+
 def test_yolo_without_photographs_fits_those_that_are_there(tmp_path: Path) -> None:
     result = photographed(tmp_path, [f"{i}/images/x.jpg" for i in range(5)])
     export(result, "yolo", tmp_path, options=HALF, settings=ExportOptions(images="none"))
@@ -96,6 +133,9 @@ def test_photographs_that_are_gone_are_named_before_anything_is_written(tmp_path
     result = photographed(tmp_path / "photos", ["a.jpg", "b.jpg"])
     (tmp_path / "photos" / "b.jpg").unlink()
     with pytest.raises(InputError, match=r"photograph b\.jpg is not at .*--images none"):
+        export(result, "yolo", tmp_path / "out", options=HALF)
+    (tmp_path / "photos" / "b.jpg").write_bytes(b"GIF89a")
+    with pytest.raises(InputError, match=r"photograph b\.jpg cannot be read: "):
         export(result, "yolo", tmp_path / "out", options=HALF)
     assert not (tmp_path / "out").exists()
     export(result, "yolo", tmp_path / "out", options=HALF, settings=ExportOptions(images="none"))

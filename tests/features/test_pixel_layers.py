@@ -1,15 +1,17 @@
 """Which layers tell pixels apart, for networks of several kinds."""
 
+from functools import partial
+
 import pytest
 import torch
 import torchvision
+from paper_networks import random_network
 from torch import nn
 
 from deepff.features.layers import map_layers
 from deepff.features.loading import load_backbone
 from deepff.features.pixel_layers import cell_layer, pixel_layers
 
-RESNET = torchvision.models.resnet18
 EXPECTED = {
     "efficientnet_lite0": ["blocks.3.0.bn1", "blocks.5.0.bn1", "blocks.6.0.bn1"],
     "vgg19": ["conv4_4", "conv5_4"],
@@ -19,8 +21,8 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_one_layer_of_each_stride(name: str) -> None:
-    own = {"vgg19": torchvision.models.vgg19, "resnet18": RESNET}.get(name)
-    backbone = load_backbone(name if own is None else own().eval())
+    own = {"vgg19": partial(random_network, "vgg19"), "resnet18": torchvision.models.resnet18}
+    backbone = load_backbone(own[name]() if name in own else name)
     layers = pixel_layers(map_layers(backbone, 224))
     assert [layer.name for layer in layers] == EXPECTED[name]
     assert layers[cell_layer(layers)].stride == 8

