@@ -465,3 +465,10 @@ def test_transformed_rows_give_what_the_transformed_matrix_gives(method: str) ->
     assert torch.equal(
         estimator.transform(blocks), reference.transform(A * weights * kept[:, None])
     )
+
+
+def test_starts_that_end_alike_are_told_apart_by_their_place() -> None:
+    """Rounding, which another engine does otherwise, would make another of them the best."""
+    least = start_module._alike(torch.tensor([3.0, 1.0000003, 1.0, 1.00002, 1.01])).argsort()
+    assert least.tolist() == [1, 2, 3, 4, 0]
+    assert start_module._alike(torch.tensor([0.0, 0.0, 1e-9])).argsort().tolist() == [0, 1, 2]
