@@ -92,8 +92,7 @@ def dense_crf(
     -----
     K₁ is exact. K₂ is filtered on a grid of places and colours
     (:class:`deepff.regions.bilateral_grid.BilateralGrid`), where the paper's own code and
-    pydensecrf have a permutohedral lattice, which takes three times as long. What either makes of
-    iCoseg differs by 0.002 IoU (``deepff benchmark table1``).
+    pydensecrf have a permutohedral lattice: to sort its vertices takes longer than the mean field.
     """
     images = as_image_batch(image, probabilities)
     kernels = crf_kernels(
