@@ -21,6 +21,9 @@ from deepff.runtime.progress import track
 
 _LABELS = "labels"
 
+# A pixel of the photograph decoded for the gallery, and of copies of its label map.
+_WRITING_BYTES = 10
+
 
 def segment(
     result: Run,
@@ -89,7 +92,8 @@ def segment(
             write_label_map(labels, len(names), temporary / _LABELS, files[index])
             gallery.add(result, index, [labels])
 
-        for _ in with_regions(write, result, heatmaps.n_factors, options, memory):
+        k = heatmaps.n_factors
+        for _ in with_regions(write, result, k, options, memory, _WRITING_BYTES):
             advance(1)
         write_label_names(names, temporary / _LABELS)
     write_report_page(result, folder)
@@ -192,7 +196,8 @@ def localize(
             gallery.add(result, index, [regions.labels.cpu().numpy()], drawn)
             return boxes
 
-        for boxes in with_regions(boxes_of, result, heatmaps.n_factors, options, memory):
+        k = heatmaps.n_factors
+        for boxes in with_regions(boxes_of, result, k, options, memory, _WRITING_BYTES):
             found += boxes
             advance(1)
         write_boxes(found, temporary / file, str(options))

@@ -189,9 +189,10 @@ def extract_layers(
         dark: list[str] = []
         unreadable: dict[str, str] = {}
         if batches:
+            by_torch = forward is None or engine == Engine.TORCH
             forward = forward or torch_forward(backbone, layers)
             running = run_over(batches, backbone, layers, forward, amp)
-            with nullcontext() if engine == Engine.TORCH else one_thread():
+            with nullcontext() if by_torch else one_thread():
                 dark, unreadable = _fill(stores, running, sum(map(len, batches)), progress)
         # Of files of equal content only one was tried.
         reasons |= {i.name: unreadable[i.content] for i in planned if i.content in unreadable}

@@ -55,6 +55,7 @@ def run_over(
         started = ((batch, found, start(batch, found)) for batch, found in all_decoded)
         for batch, found, rows in ahead(started, BATCHES_STARTED):
             yield batch, found, rows()
+            del rows  # before the next batch but one is started
 
 
 def _start(

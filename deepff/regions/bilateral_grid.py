@@ -12,6 +12,7 @@ from torch import Tensor
 _MOST_COLORS = 256  # of a palette by Pillow
 _NODES_PER_SIGMA = 1.5
 _LEAST_STEP = 4  # pixels
+_MOST_NODES = 2**23  # that are filtered at once
 
 
 class BilateralGrid:
@@ -44,8 +45,11 @@ class BilateralGrid:
             # To take the palette's colours for the pixels' blurs, too, by their variance each.
             narrower = math.sqrt(max(color_sigma**2 - 2 * palette.variance, color_sigma**2 / 2))
             alike[:n, :n] = _gaussian(_distances(palette.colors), narrower)
+        self._n_nodes = len(images) * n_colors * self._nodes.n
+        small = self._n_nodes <= torch.iinfo(torch.int32).max  # half the memory
         color = torch.stack([i * n_colors + own.of_pixels for i, own in enumerate(palettes)])
-        self._first = (color.to(device) * self._nodes.n + self._nodes.first).flatten()
+        color = color.to(device, torch.int32 if small else torch.int64)
+        self._first = (color * self._nodes.n + self._nodes.first).flatten()
 
     @property
     def n_bytes(self) -> int:
@@ -64,10 +68,14 @@ class BilateralGrid:
         Tensor, (B, labels, H, W)
             Up to a factor that is the same for all pixels.
         """
+        at_once = max(1, _MOST_NODES // self._n_nodes)
+        return torch.cat([self._filter(some) for some in values.split(at_once, dim=1)], dim=1)
+
+    def _filter(self, values: Tensor) -> Tensor:
         rows, columns = self._nodes.rows, self._nodes.columns
         n_images, n_colors, _ = self._alike.shape
         by_label = values.transpose(0, 1)
-        on_grid = values.new_zeros(len(by_label), n_images * n_colors * self._nodes.n)
+        on_grid = values.new_zeros(len(by_label), self._n_nodes)
         first = self._first.long()  # 32 bits are slow here, on a CPU
         for offset, share in zip(self._nodes.offsets, self._nodes.shares, strict=True):
             on_grid[:, offset:].index_add_(1, first, (share * by_label).flatten(1))

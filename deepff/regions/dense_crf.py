@@ -18,7 +18,7 @@ from deepff.runtime.kept import Kept
 
 DENSE_CRF_SIZE = REDUCED_SIDE  # pixels
 
-# Bytes of kernels that are kept: of 100 images at the full size.
+# Bytes of kernels that are kept: of some 400 images at the full size.
 _MOST_KEPT = 3 * 2**27
 
 # What is too small to change a sum of probabilities in single precision.
@@ -182,7 +182,7 @@ def crf_kernels(
 ) -> CrfKernels:
     """The kernels of images (B, 3, H, W) in [0, 1]; parameters and errors as :func:`dense_crf`.
 
-    Those of the last hundred images are kept, as several steps ask for the same.
+    Those of some hundred images are kept, as several steps ask for the same.
     """
     if not all(sigma > 0 for sigma in (smoothness_sigma, position_sigma, color_sigma)):
         raise InputError("each standard deviation of a dense CRF must be above 0")

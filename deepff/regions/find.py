@@ -103,7 +103,7 @@ def find_regions(
     InputError
         An option is out of its range, or the CRF cannot read an image any more.
     """
-    return with_regions(lambda _, regions: regions, result, k, options, memory)
+    yield from with_regions(lambda _, regions: regions, result, k, options, memory)
 
 
 def with_regions(
@@ -112,6 +112,7 @@ def with_regions(
     k: int | None = None,
     options: RegionOptions | None = None,
     memory: int | None = None,
+    pixel_bytes: int = 0,
 ) -> Iterator[T]:
     """What `use` makes of each image's regions in turn, in the threads that find them.
 
@@ -121,11 +122,18 @@ def with_regions(
         Of the image's number and its regions.
     result, k, options, memory
         As for :func:`find_regions`.
+    pixel_bytes : int
+        What `use` takes of memory at its peak, for each pixel of an image.
     """
+    heatmaps = result.factorization(k).heatmaps
     options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
-    costs = _costs(result.factorization(k).heatmaps, options)
+    areas = map(math.prod, heatmaps.image_sizes)
+    costs = [
+        cost + pixel_bytes * area
+        for cost, area in zip(_costs(heatmaps, options), areas, strict=True)
+    ]
     finder = region_finder(result, k, options)
-    return in_parallel(lambda index: use(index, finder(index)), costs, memory)
+    yield from in_parallel(lambda index: use(index, finder(index)), costs, memory)
 
 
 def region_finder(

@@ -71,12 +71,12 @@ def one_thread() -> Iterator[None]:
     For small steps while threads of another library have every core: those of PyTorch would wait
     for each other by going round in circles, which takes from what they wait for.
     """
-    with _starting:
-        before = torch.get_num_threads()
-        _alone()
-        with ThreadPoolExecutor(1) as elsewhere:
-            elsewhere.submit(torch.set_num_threads, before).result()
+    before = torch.get_num_threads()
     try:
+        with _starting:
+            _alone()
+            with ThreadPoolExecutor(1) as elsewhere:
+                elsewhere.submit(torch.set_num_threads, before).result()
         yield
     finally:
         torch.set_num_threads(before)

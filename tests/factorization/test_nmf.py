@@ -467,8 +467,23 @@ def test_transformed_rows_give_what_the_transformed_matrix_gives(method: str) ->
     )
 
 
-def test_starts_that_end_alike_are_told_apart_by_their_place() -> None:
+def test_of_runs_the_best_wins_and_of_those_that_end_alike_the_first() -> None:
     """Rounding, which another engine does otherwise, would make another of them the best."""
-    least = start_module._alike(torch.tensor([3.0, 1.0000003, 1.0, 1.00002, 1.01])).argsort()
-    assert least.tolist() == [1, 2, 3, 4, 0]
-    assert start_module._alike(torch.tensor([0.0, 0.0, 1e-9])).argsort().tolist() == [0, 1, 2]
+    energy = torch.tensor(100.0)
+    losses = torch.tensor([5.0, 2.0001, 2.0, 2.1, 2.00015]) - energy
+    assert start_module._order(losses, energy).argsort().tolist() == [1, 2, 4, 3, 0]
+    exact = torch.tensor([1.0, 3e-5, 0.0]) - energy  # rounding is all that is left
+    assert start_module._order(exact, energy).argsort().tolist() == [1, 2, 0]
+
+
+def test_the_losses_of_a_race_are_what_runs_are_ordered_by() -> None:
+    """‖B − HW‖² less ‖B‖², and so never above 0."""
+    generator = torch.Generator().manual_seed(0)
+    A = torch.rand(300, 20, generator=generator)
+    basis = start_module._leading_subspace(A, 4, generator)
+    B = start_module._projected(A, basis)
+    W, losses = start_module._hals(B, basis, A[:12].view(3, 4, 20).clone(), 20)
+    for found, loss in zip(W, losses, strict=True):
+        H = solve(torch.zeros(4, 300), found @ A.T, found @ found.T).T
+        expected = (A - H @ found).square().sum() - A.square().sum()
+        assert float(loss) == pytest.approx(float(expected), rel=0.01)
