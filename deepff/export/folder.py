@@ -92,8 +92,7 @@ def segment(
             write_label_map(labels, len(names), temporary / _LABELS, files[index])
             gallery.add(result, index, [labels])
 
-        k = heatmaps.n_factors
-        for _ in with_regions(write, result, k, options, memory, _WRITING_BYTES):
+        for _ in with_regions(write, result, heatmaps.n_factors, options, memory, _WRITING_BYTES):
             advance(1)
         write_label_names(names, temporary / _LABELS)
     write_report_page(result, folder)
@@ -196,8 +195,9 @@ def localize(
             gallery.add(result, index, [regions.labels.cpu().numpy()], drawn)
             return boxes
 
-        k = heatmaps.n_factors
-        for boxes in with_regions(boxes_of, result, k, options, memory, _WRITING_BYTES):
+        for boxes in with_regions(
+            boxes_of, result, heatmaps.n_factors, options, memory, _WRITING_BYTES
+        ):
             found += boxes
             advance(1)
         write_boxes(found, temporary / file, str(options))

@@ -71,9 +71,8 @@ def race(
         n_best = min(max(n_runs or n_init, n_kept), n_init)
         kept = order.topk(n_best, largest=False).indices
         part = thinned(projected, sample.mass, max(n_rows, 8 * k))
-        W, order = descend(part, basis, W[kept], iterations)
-        if not signed:
-            order = _order(order, part.square().sum())
+        W, losses = descend(part, basis, W[kept], iterations)
+        order = losses if signed else _order(losses, part.square().sum())
     return W
 
 

@@ -127,11 +127,7 @@ def with_regions(
     """
     heatmaps = result.factorization(k).heatmaps
     options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
-    areas = map(math.prod, heatmaps.image_sizes)
-    costs = [
-        cost + pixel_bytes * area
-        for cost, area in zip(_costs(heatmaps, options), areas, strict=True)
-    ]
+    costs = _costs(heatmaps, options, pixel_bytes)
     finder = region_finder(result, k, options)
     yield from in_parallel(lambda index: use(index, finder(index)), costs, memory)
 
@@ -208,10 +204,11 @@ def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor
     return in_parallel(whole, _costs(factor.heatmaps, options))
 
 
-def _costs(heatmaps: HeatMaps, options: RegionOptions) -> list[int]:
-    """The bytes that work on each image takes."""
+def _costs(heatmaps: HeatMaps, options: RegionOptions, pixel_bytes: int = 0) -> list[int]:
+    """The bytes that work on each image takes; `pixel_bytes` a pixel are beside finding regions."""
     k = heatmaps.n_factors
     per_pixel = k + (_LABEL_BYTES if options.refine == Refinement.NONE else _CRF_BYTES)
+    per_pixel += pixel_bytes
     areas = [math.prod(size) for size in heatmaps.image_sizes]
     return [per_pixel * area + _N_BANDS * min(4 * k * area, BAND_BYTES) for area in areas]
 
