@@ -16,7 +16,7 @@ from PIL import Image
 from skimage.draw import polygon as filled
 
 import deepff
-from deepff.evaluation.datasets.icoseg import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.export.instances import Instance, find_instances
 from deepff.export.polygons import instance_polygons
 from deepff.options import LEAST_SHARE, SIMPLIFY, Recipe

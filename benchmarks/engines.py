@@ -23,14 +23,13 @@ import torch
 from torch import Tensor, nn
 
 import deepff
-from deepff.features.backbone import Backbone
-from deepff.features.folding import folded
-from deepff.features.layers import Layer, resolve_layer
-from deepff.features.loading import load_backbone
-from deepff.features.normalising import normalised
-from deepff.features.openvino_engine import openvino_forward
-from deepff.images.files import find_images
-from deepff.runtime.allocator import freed_memory_kept
+from deepff.activations.folding import folded
+from deepff.activations.openvino_engine import openvino_forward
+from deepff.images.image_files import find_images
+from deepff.layers.layer_map import Layer, resolve_layer
+from deepff.networks.backbone import Backbone, normalised
+from deepff.networks.loading import load_backbone
+from deepff.runtime.memory import freed_memory_kept
 
 SHAPE = (8, 3, 320, 448)
 N_BATCHES = 2

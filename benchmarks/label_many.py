@@ -16,13 +16,13 @@ from label_browser import Person, browser_page, server
 from PIL import Image
 from playwright.sync_api import Page
 
-from deepff.features.activations import ImageRecord
-from deepff.features.source import FeatureSource
+from deepff.activations.activations import ImageRecord
+from deepff.activations.feature_source import FeatureSource
 from deepff.options import Recipe
+from deepff.result import Result
+from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.pixel_classifier import PixelClassifier
-from deepff.results.result import Result
 
 K, SIZE, GRID, CELLS = 6, (600, 800), (14, 19), (42, 56)
 N_FILES = 50  # of which the others are links

@@ -30,7 +30,7 @@ from deepff.app.lessons import write_lesson
 from deepff.app.masks import Masks, NamedMask, main_class
 from deepff.app.mending import Stroke, painted, spread
 from deepff.app.workspace import Workspace
-from deepff.discovery.teach import teach_object
+from deepff.discovery.teaching import teach_object
 
 SETS = (
     ["bear=19", "elephant=15"],

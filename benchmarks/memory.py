@@ -17,8 +17,8 @@ from pathlib import Path
 from pipeline import resident
 
 import deepff
-from deepff.features.loading import load_backbone
-from deepff.images.files import ImageFile, find_images
+from deepff.images.image_files import ImageFile, find_images
+from deepff.networks.loading import load_backbone
 
 
 def peak(work: Callable[[], object]) -> float:

@@ -28,12 +28,12 @@ from pathlib import Path
 
 import deepff
 from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
-from deepff.evaluation.datasets.icoseg import load_icoseg
-from deepff.features.backbone import Backbone
-from deepff.images.files import ImageFile
-from deepff.naming.classes import factor_classes
-from deepff.regions.named_pieces import named_pieces
-from deepff.results.result import Result
+from deepff.evaluation.datasets.mask_folders import load_icoseg
+from deepff.images.image_files import ImageFile
+from deepff.meaning.class_names import factor_classes
+from deepff.networks.backbone import Backbone
+from deepff.regions.components import named_pieces
+from deepff.result import Result
 
 JUDGED = json.loads(Path(__file__).with_name("names_judged.json").read_text("utf-8"))
 LAYERS = {"bn2": [2, 4, 6], "blocks.6.0.bn1": [4]}

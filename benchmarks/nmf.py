@@ -56,11 +56,11 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from deepff.activations.extraction import extract  # noqa: E402
 from deepff.factorization import NMF  # noqa: E402
-from deepff.features.extraction import extract  # noqa: E402
-from deepff.features.layers import resolve_layer  # noqa: E402
-from deepff.features.loading import load_backbone  # noqa: E402
-from deepff.images.files import find_images  # noqa: E402
+from deepff.images.image_files import find_images  # noqa: E402
+from deepff.layers.layer_map import resolve_layer  # noqa: E402
+from deepff.networks.loading import load_backbone  # noqa: E402
 
 Factors = tuple[Tensor, Tensor]
 # (A, k, seed, most iterations) to H and W

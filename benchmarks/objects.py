@@ -23,17 +23,17 @@ import numpy as np
 from signed_objects import thinned
 
 import deepff
+from deepff.activations.extraction import extract_layers
 from deepff.discovery.contrast import border_contrast
 from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
 from deepff.evaluation.datasets.ground_truth import GroundTruthImage
-from deepff.evaluation.datasets.icoseg import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
-from deepff.features.backbone import Backbone
-from deepff.features.extraction import extract_layers
-from deepff.features.layers import map_layers
-from deepff.features.loading import load_backbone
 from deepff.images.items import ImageItem
 from deepff.images.reading import read_image
+from deepff.layers.layer_map import map_layers
+from deepff.networks.backbone import Backbone
+from deepff.networks.loading import load_backbone
 
 COARSER = ("blocks.6.0.bn1", "blocks.6.0:signs")
 FILLED = ("cat", "dog", "car", "person", "horse", "bus")

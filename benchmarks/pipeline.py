@@ -23,16 +23,16 @@ import torch
 
 import deepff
 from deepff.export.folder import localize, segment
-from deepff.features.backbone import Backbone
-from deepff.features.layers import resolve_layer
-from deepff.features.loading import load_backbone
 from deepff.images import reduced
-from deepff.images.files import ImageFile, find_images
+from deepff.images.image_files import ImageFile, find_images
 from deepff.images.reading import image_size, read_image, resize, resized_shape
+from deepff.layers.layer_map import resolve_layer
+from deepff.networks.backbone import Backbone
+from deepff.networks.loading import load_backbone
 from deepff.options import Engine, Recipe
 from deepff.regions import dense_crf
 from deepff.report.load import load
-from deepff.runtime.kept import Kept
+from deepff.runtime.memory import Kept
 
 SIZE, BATCH_SIZE = 448, 8
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}

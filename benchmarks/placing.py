@@ -13,7 +13,7 @@ from pathlib import Path
 
 import deepff
 from deepff.evaluation.baselines import factorize
-from deepff.evaluation.datasets.icoseg import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import iou
 from deepff.evaluation.predictions import (
     DFF,
@@ -24,7 +24,7 @@ from deepff.evaluation.predictions import (
     count_by_variant,
     image_masks,
 )
-from deepff.features.layers import map_layers
+from deepff.layers.layer_map import map_layers
 
 
 def over_pixels(features: Features) -> Features:

@@ -76,10 +76,10 @@ def fit(path: str, n_images: int, k: int, memory: int) -> tuple[float, int, floa
 
 def write_photos(path: Path, photos: Path) -> int:
     """The head's activations of photographs; how many whole images of rows they make."""
-    from deepff.features.extraction import extract
-    from deepff.features.layers import resolve_layer
-    from deepff.features.loading import load_backbone
-    from deepff.images.files import find_images
+    from deepff.activations.extraction import extract
+    from deepff.images.image_files import find_images
+    from deepff.layers.layer_map import resolve_layer
+    from deepff.networks.loading import load_backbone
 
     backbone = load_backbone()
     layer = resolve_layer(backbone, "bn2")

@@ -60,6 +60,7 @@ from scipy.optimize import linear_sum_assignment  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn.functional import normalize  # noqa: E402
 
+from deepff.activations.extraction import extract_layers  # noqa: E402
 from deepff.evaluation.baselines import factorize  # noqa: E402
 from deepff.evaluation.datasets import CAR_PARTS, load_coco  # noqa: E402
 from deepff.evaluation.metrics import factor_quality  # noqa: E402
@@ -72,11 +73,10 @@ from deepff.evaluation.predictions import (  # noqa: E402
 )
 from deepff.factorization import NMF, KMeans, SemiNMF  # noqa: E402
 from deepff.factorization.nnls import solve, solve_free, sweep  # noqa: E402
-from deepff.features.extraction import extract_layers  # noqa: E402
-from deepff.features.layers import map_layers  # noqa: E402
-from deepff.features.loading import load_backbone  # noqa: E402
-from deepff.features.placing import place  # noqa: E402
-from deepff.images.files import find_images  # noqa: E402
+from deepff.images.image_files import find_images  # noqa: E402
+from deepff.layers.centers import with_centers  # noqa: E402
+from deepff.layers.layer_map import map_layers  # noqa: E402
+from deepff.networks.loading import load_backbone  # noqa: E402
 
 Fit = Callable[[Tensor, int, int], tuple[Tensor, Tensor]]
 
@@ -198,7 +198,7 @@ def print_parts(root: Path) -> None:
     print("\n| layer | factors by | factor quality, mean over k |\n|---|---|--:|")
     for path, method in PARTS:
         files = [image.image for image in truth.images]
-        layers = place(backbone, [layer_map.resolve(path)], OPTIONS.cache)
+        layers = with_centers(backbone, [layer_map.resolve(path)], OPTIONS.cache)
         (found,), _ = extract_layers(files, backbone, layers)
         features = Features(truth.name, found, tuple(truth.images), truth.part_names, None)
         fits = {Variant(DFF, k, 0): factorize(found, method, k, 0) for k in OPTIONS.k}

@@ -17,19 +17,19 @@ from pathlib import Path
 import torch
 
 import deepff
-from deepff.discovery.classify import Cells, classify_object
+from deepff.activations.extraction import extract_layers
+from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.contrast import contrast_object, weighable
+from deepff.discovery.teaching import Cells, classify_object
 from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
-from deepff.evaluation.datasets.icoseg import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import corloc, count_overlaps, factor_quality, iou
 from deepff.evaluation.predictions import Features, contrast_masks, count_by_variant
-from deepff.features.extraction import extract_layers
-from deepff.features.layers import LayerMap, map_layers
-from deepff.features.loading import load_backbone
-from deepff.features.source import FeatureSource
+from deepff.layers.layer_map import LayerMap, map_layers
+from deepff.networks.loading import load_backbone
 from deepff.regions.components import component_boxes
-from deepff.regions.find import find_regions
+from deepff.regions.regions import find_regions
 
 # The layers whose maps are fused, and those of the pixel classifier.
 PAIRS = {

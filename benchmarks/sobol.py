@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from deepff.naming.importance import sobol_indices, sobol_masks
+from deepff.meaning.importance import sobol_indices, sobol_masks
 
 FACTORS = (2, 4, 8)
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from deepff.discovery.find_object import find_object
     from deepff.errors import InputError
     from deepff.factorization import NMF, PCA, KMeans, SemiNMF
-    from deepff.features.layers import list_layers
-    from deepff.features.loading import load_backbone
+    from deepff.layers.layer_map import list_layers
+    from deepff.networks.loading import load_backbone
     from deepff.report.load import load
-    from deepff.results.concepts import ConceptBank, load_concepts
+    from deepff.result import Result
+    from deepff.results.concept_bank import ConceptBank, load_concepts
     from deepff.results.heatmaps import HeatMaps
-    from deepff.results.result import Result
 
 __version__ = "0.1.0"
 
@@ -27,18 +27,18 @@ _MODULES = {
     "PCA": "deepff.factorization",
     "KMeans": "deepff.factorization",
     "SemiNMF": "deepff.factorization",
-    "ConceptBank": "deepff.results.concepts",
+    "ConceptBank": "deepff.results.concept_bank",
     "HeatMaps": "deepff.results.heatmaps",
     "InputError": "deepff.errors",
-    "Result": "deepff.results.result",
+    "Result": "deepff.result",
     "apply": "deepff.discovery.apply",
     "discover": "deepff.discovery.discover",
     "discover_parts": "deepff.discovery.discover_parts",
     "find_object": "deepff.discovery.find_object",
-    "list_layers": "deepff.features.layers",
+    "list_layers": "deepff.layers.layer_map",
     "load": "deepff.report.load",
-    "load_backbone": "deepff.features.loading",
-    "load_concepts": "deepff.results.concepts",
+    "load_backbone": "deepff.networks.loading",
+    "load_concepts": "deepff.results.concept_bank",
 }
 
 __all__ = [

@@ -22,3 +22,10 @@ class InputWarning(UserWarning):
 
     The command line prints it as one line.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """An error's first line, without full stops, to be put inside a sentence."""
+    # urllib wraps the reason in brackets.
+    lines = str(getattr(error, "reason", error)).strip().splitlines()
+    return lines[0].rstrip(".:").replace(". ", "; ") if lines else type(error).__name__

@@ -304,7 +304,7 @@ class ExportOptions:
     anew : bool
         Remove what an earlier export left in the folder and this one does not write.
     memory : int, optional
-        See :func:`deepff.regions.find.find_regions`.
+        See :func:`deepff.regions.regions.find_regions`.
 
     Raises
     ------

@@ -17,8 +17,8 @@ from PIL import Image
 
 import deepff
 from deepff.images.samples import Framing, photographs
-from deepff.report.region_pictures import region_picture
-from deepff.results.result import Result
+from deepff.pictures.region_pictures import region_picture
+from deepff.result import Result
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))

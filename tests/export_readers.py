@@ -15,11 +15,11 @@ from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from scipy import ndimage
 
-from deepff.evaluation.datasets.labels import read_part_names
-from deepff.evaluation.datasets.voc import read_boxes
+from deepff.evaluation.datasets.mask_folders import read_part_names
+from deepff.evaluation.datasets.pascal_voc import read_boxes
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, find_instances
-from deepff.images.files import output_names
+from deepff.images.image_files import output_names
 from deepff.options import ExportOptions
 
 NAMES = ["Köpfe & <Beine>", "足", "x"]

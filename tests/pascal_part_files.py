@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.io
 
-from deepff.evaluation.datasets.voc import VOC_CLASSES
+from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES
 
 
 def struct_array(items: Sequence[dict[str, Any]]) -> np.ndarray:

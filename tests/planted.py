@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from deepff.features.activations import ImageRecord
-from deepff.features.source import FeatureSource
+from deepff.activations.activations import ImageRecord
+from deepff.activations.feature_source import FeatureSource
+from deepff.result import Result
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.result import Result
 
 NAMES = ["a.png", "ä b/<script>.png", "c.png"]
 

@@ -18,10 +18,9 @@ from deepff.app.edits import (
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Labels
 from deepff.app.lesson_page import lesson
-from deepff.app.listing import listed
 from deepff.app.masks import keep
-from deepff.app.mend_actions import mended, without_class_of
-from deepff.app.view import GRIDS, View
+from deepff.app.mending import mended, without_class_of
+from deepff.app.view import GRIDS, View, listed
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 

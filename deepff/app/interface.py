@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
-from deepff.app import actions, export_actions, lesson_page, page
+from deepff.app import actions, lesson_page, page
+from deepff.app import exports as export_actions
 from deepff.app.actions import Shown
-from deepff.app.export_actions import Asked, which_choices
+from deepff.app.exports import Asked, which_choices
 from deepff.app.labels import FACTORS, OBJECT, Settings
 from deepff.app.masks import refinements
 from deepff.app.view import View

@@ -21,7 +21,7 @@ from deepff.app.labels import (
 from deepff.app.mask_files import FOLDER, LESSON, MAX_CLASSES, is_name, is_there
 from deepff.errors import InputError
 from deepff.options import Refinement, Threshold, chosen
-from deepff.results.result import Result
+from deepff.result import Result
 
 FORMAT = 2
 # Before images had masks of their own.

@@ -16,7 +16,7 @@ from deepff.app.masks import labelled_maps
 from deepff.errors import InputError
 from deepff.export.formats import ExportSummary, export_maps
 from deepff.options import RECIPE_OPTIONS, ExportOptions
-from deepff.results.result import Result
+from deepff.result import Result
 from deepff.runtime.files import atomic_path
 
 FILE = "labels.json"

@@ -47,7 +47,7 @@ class Settings:
 
     @property
     def region_options(self) -> RegionOptions:
-        """The settings as :func:`deepff.regions.find.find_regions` takes them, without names."""
+        """The settings as :func:`deepff.regions.regions.find_regions` takes them, without names."""
         value = self.value if self.threshold in THRESHOLD_VALUES else None
         return RegionOptions(self.threshold, value, self.refine)
 
@@ -243,7 +243,7 @@ class Labels:
 
     @property
     def region_options(self) -> RegionOptions:
-        """The settings and names as :func:`deepff.regions.find.find_regions` takes them."""
+        """The settings and names as :func:`deepff.regions.regions.find_regions` takes them."""
         return replace(self.settings.region_options, parts=self.parts)
 
     def settings_of(self, image: str) -> Settings:

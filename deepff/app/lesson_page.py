@@ -11,7 +11,7 @@ from deepff.app.labels import Labels
 from deepff.app.lessons import agreements
 from deepff.app.page import render
 from deepff.app.pictures import data_uris
-from deepff.app.teaching import can_be_taught, pupils, teachers
+from deepff.app.teachers import can_be_taught, pupils, teachers
 from deepff.app.workspace import Workspace
 
 # IoU from which an image counts as unchanged, and how many that change are shown.

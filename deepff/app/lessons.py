@@ -53,7 +53,7 @@ def taught(run: Run, settings: Settings, folder: Path | None) -> Run:
         return run
     maps = _read(folder / FOLDER / settings.lesson)
     found = run.object.factorization(1)
-    before = found.classified
+    before = found.probabilities
     assert before is not None
     rows = []
     for index, name in enumerate(run.object.names):
@@ -62,7 +62,7 @@ def taught(run: Run, settings: Settings, folder: Path | None) -> Run:
         rows.append((own if cells is None or cells.shape != own.shape else cells.to(own)).flatten())
     coefficients = torch.cat(rows)[:, None]
     now = HeatMaps(coefficients, before.grids, before.image_sizes, before.scale, before.extents)
-    whole = replace(run.object, factorizations={1: replace(found, classified=now)})
+    whole = replace(run.object, factorizations={1: replace(found, probabilities=now)})
     return replace(run, object=whole)
 
 
@@ -97,7 +97,7 @@ def _marked(run: Run, settings: Settings, folder: Path) -> dict[str, np.ndarray]
     """The cells of the object's images that are likely enough, by name."""
     whole = taught(run, settings, folder).object
     assert whole is not None
-    maps = whole.factorization(1).classified
+    maps = whole.factorization(1).probabilities
     assert maps is not None
     return {
         name: (maps.grid(index)[0] >= settings.cut).cpu().numpy()

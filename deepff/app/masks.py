@@ -24,8 +24,8 @@ from deepff.options import (
     Which,
     chosen,
 )
-from deepff.regions.find import region_finder
-from deepff.regions.named_pieces import named_pieces
+from deepff.regions.components import named_pieces
+from deepff.regions.regions import region_finder
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.runtime.parallel import in_parallel
@@ -74,7 +74,7 @@ def factor_finder(
     factors : collection of int
         Those that are kept.
     crf_size : int, optional
-        See :func:`deepff.regions.find.region_finder`.
+        See :func:`deepff.regions.regions.region_finder`.
     refined : bool
         False: without the photographs, which may be gone.
     """
@@ -107,7 +107,7 @@ def factor_finder(
 def refinements(run: Run, k: int) -> list[Refinement]:
     """Those that the masks of k factors can have, as the run has what they need."""
     lacking = set()
-    if run.factorization(k).classified is None:
+    if run.factorization(k).probabilities is None:
         lacking.add(Refinement.CLASSIFIER)
     if run.parts_of is not None:  # which are refined together
         lacking.add(Refinement.GUIDED_CRF)
@@ -117,13 +117,13 @@ def refinements(run: Run, k: int) -> list[Refinement]:
 def _at_cut(whole: Run, cut: float) -> Run:
     """The object, 1/2 likely where it was likely by `cut`: p(1 − c) : (1 − p)c."""
     found = whole.factorization(1)
-    maps = found.classified
+    maps = found.probabilities
     if cut == 0.5 or maps is None:
         return whole
     likely = maps.coefficients * (1 - cut)
     moved = likely / (likely + (1 - maps.coefficients) * cut)
     classified = HeatMaps(moved, maps.grids, maps.image_sizes, maps.scale)
-    return replace(whole, factorizations={1: replace(found, classified=classified)})
+    return replace(whole, factorizations={1: replace(found, probabilities=classified)})
 
 
 def class_mask(labels: Labels, image: str, factors: np.ndarray) -> NamedMask:

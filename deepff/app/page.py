@@ -29,8 +29,8 @@ from deepff.app.view import (
     View,
 )
 from deepff.errors import InputError
+from deepff.images.painting import factor_colors
 from deepff.options import Threshold
-from deepff.report.colors import factor_colors
 
 _ENVIRONMENT = Environment(
     loader=PackageLoader("deepff.app"),

@@ -15,19 +15,17 @@ from PIL import Image
 from deepff.app.labels import OBJECT, Labels, Settings
 from deepff.app.lessons import taught
 from deepff.app.masks import Finder, NamedMask, class_mask, factor_finder, kept_mask
-from deepff.app.overview import Overview, overview
-from deepff.app.reduced import reduced
-from deepff.discovery.choose_k import places_over_k
+from deepff.app.overview import Overview, overview, reduced
 from deepff.errors import InputError
 from deepff.export.instances import Instance
-from deepff.images.reading import UnreadableImageError
-from deepff.report.colors import factor_colors
-from deepff.report.figures import photo_shape
-from deepff.report.overlays import overlay
-from deepff.report.region_pictures import region_picture
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.painting import factor_colors, overlay
+from deepff.pictures.figures import photo_shape
+from deepff.pictures.region_pictures import region_picture
+from deepff.result import Result
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.result import Result
 from deepff.results.run import Run
+from deepff.results.tree import color_slots
 
 IN_VIEW = 5
 SIDE = 384
@@ -62,7 +60,7 @@ class Pictures:
         self.result, self._folder = result, folder
         self.names = result.names
         self.photo = lru_cache(256)(self._photo)
-        self._places = places_over_k(result.factorizations)
+        self._places = color_slots(result.factorizations)
         self._large = lru_cache(4)(partial(self._photo, side=MEND_SIDE))
         self.factor_labels = lru_cache(1024)(self._factor_labels)
         self.strengths = lru_cache(self._strengths)

@@ -1,10 +1,14 @@
 """What one page shows of a result, apart from the labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepff.app.labels import ACCEPTED, SKIPPED
+import numpy as np
+
+from deepff.app.labels import ACCEPTED, SKIPPED, Labels
+from deepff.app.pictures import Pictures
+from deepff.images.image_files import natural_key
 
 LOOKS = ("masks", "heat maps", "photos")
 GRIDS = (5, 10, 20, 40)
@@ -103,3 +107,43 @@ class View:
         self.look = self.look if self.look in LOOKS else LOOKS[0]
         self.order = self.order if self.order in ORDERS else COVERING
         self.in_view = self.in_view if self.in_view in GRIDS else GRIDS[0]
+
+
+def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
+    """The places in the set of the images that a view is of, in its order."""
+    names = pictures.names
+    if view.order == COVERING:
+        order = pictures.order(labels.settings.k)
+    elif view.order == DOUBT:
+        doubt = pictures.overview(labels).doubt
+        order = sorted(range(len(names)), key=lambda index: -doubt[index])
+    else:
+        # Images that were added later come last in the set.
+        order = sorted(range(len(names)), key=lambda index: natural_key(names[index]))
+    wanted = view.search.casefold()
+    found = {index for index in order if wanted in names[index].casefold()}
+    if view.filter in STATUS_FILTERS:
+        status = STATUS_FILTERS[view.filter]
+        found = {index for index in found if labels.image(names[index]).status == status}
+    elif view.filter == CHANGED:
+        found = {index for index in found if labels.differs(names[index])}
+    elif view.filter == EMPTY or view.filter.startswith(OF_CLASS):
+        name = view.filter.removeprefix(OF_CLASS)
+        present = pictures.overview(labels).present
+        parts = labels.parts
+        classes = {index: _classes(labels, names[index], parts, present[index]) for index in found}
+        found = {
+            index
+            for index, held in classes.items()
+            if (not held if view.filter == EMPTY else name in held)
+        }
+    return [index for index in order if index in found]
+
+
+def _classes(labels: Labels, name: str, parts: Mapping[int, str], present: np.ndarray) -> set[str]:
+    """The classes of an image: of what it keeps, else those of factors that are likely there."""
+    label = labels.image(name)
+    if label.mask is not None:
+        return {*label.mask.names}
+    dropped = labels.dropped(name)
+    return {part for factor, part in parts.items() if present[factor] and factor not in dropped}

@@ -12,21 +12,20 @@ import numpy as np
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Labels
 from deepff.app.lessons import write_lesson
-from deepff.app.listing import listed
 from deepff.app.masks import Masks
 from deepff.app.pictures import Pictures
-from deepff.app.teaching import Teaching, teacher_masks
-from deepff.app.view import View
+from deepff.app.teachers import Teaching, teacher_masks
+from deepff.app.view import View, listed
 from deepff.errors import InputError
-from deepff.images.files import ImageFile, find_images
+from deepff.images.image_files import ImageFile, find_images
 from deepff.images.sources import Images, check_readable
 from deepff.options import Device
 from deepff.report.load import load
 from deepff.report.manifest import read_manifest
 from deepff.report.save import OBJECT, check_output_folder
-from deepff.results.concepts import FILE as BANK
-from deepff.results.concepts import load_concepts
-from deepff.results.result import Result
+from deepff.result import Result
+from deepff.results.concept_bank import FILE as BANK
+from deepff.results.concept_bank import load_concepts
 from deepff.runtime.progress import listening
 
 
@@ -122,7 +121,7 @@ class Workspace:
         Thread(target=self._teach, args=(teaching, masks), daemon=True).start()
 
     def _teach(self, teaching: Teaching, masks: dict[str, np.ndarray]) -> None:
-        from deepff.discovery.teach import teach_object
+        from deepff.discovery.teaching import teach_object
 
         def tell(stage: str, done: int, total: int) -> None:
             if stage == "network":
@@ -145,7 +144,7 @@ class Workspace:
         Thread(target=self._extend, args=(result, images, device), daemon=True).start()
 
     def _extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
-        from deepff.discovery.extend import extend
+        from deepff.discovery.apply import extend
 
         with _errors_told(self, "run"):
             upgrade(self.folder, result)
@@ -159,7 +158,7 @@ class Workspace:
     def _discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         from deepff.discovery.discover import discover
         from deepff.discovery.find_object import find_object
-        from deepff.features.loading import load_backbone
+        from deepff.networks.loading import load_backbone
 
         with _errors_told(self, "run"):
             backbone = load_backbone(device=device)

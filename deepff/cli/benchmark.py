@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepff.cli.options import (
+from deepff.cli.parameters import (
     Cache,
     DeviceChoice,
     Model,
@@ -283,9 +283,9 @@ def _network(
 ) -> "Network":
     from deepff.discovery.contrast import contrast_layers
     from deepff.evaluation.predictions import Network
-    from deepff.features.layers import map_layers
-    from deepff.features.loading import load_backbone
-    from deepff.features.pixel_layers import pixel_layers
+    from deepff.layers.layer_map import map_layers
+    from deepff.layers.pixel_layers import pixel_layers
+    from deepff.networks.loading import load_backbone
 
     backbone = load_backbone(model, weights=weights, num_classes=num_classes, device=device)
     layer_map = map_layers(backbone, size)
@@ -301,7 +301,7 @@ def _network(
 
 def _layer_names(load: "Callable[..., Network]") -> list[str]:
     """The last layer of each of the four largest strides that is never negative."""
-    from deepff.features.layers import list_layers
+    from deepff.layers.layer_map import list_layers
 
     network = load(layer=None)
     by_stride = {

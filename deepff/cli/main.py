@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 
 from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
-from deepff.cli.explain import explain
 from deepff.cli.messages import (
     report_replaced,
     report_skipped,
@@ -19,8 +18,8 @@ from deepff.cli.messages import (
     user_warnings_as_lines,
     warn,
 )
-from deepff.cli.networks import layers, models
-from deepff.cli.options import (
+from deepff.cli.network_commands import explain, layers, models
+from deepff.cli.parameters import (
     FACTORIZATION,
     IMAGES,
     OUTPUT,
@@ -47,7 +46,7 @@ from deepff.cli.options import (
     factor_counts,
     three_numbers,
 )
-from deepff.cli.regions import export, localize, segment
+from deepff.cli.region_commands import export, localize, segment
 from deepff.errors import InputError
 from deepff.options import (
     BATCH_SIZE,
@@ -249,10 +248,10 @@ def discover(
     from deepff.discovery.discover import discover
     from deepff.discovery.discover_parts import discover_parts
     from deepff.factorization import NMF
-    from deepff.features.loading import load_backbone
-    from deepff.images.files import find_images, natural_key
+    from deepff.images.image_files import find_images, natural_key
     from deepff.images.samples import sample_images
-    from deepff.naming.labels import read_labels
+    from deepff.networks.class_labels import read_labels
+    from deepff.networks.loading import load_backbone
     from deepff.report.save import check_output_folder
     from deepff.runtime import distributed
 
@@ -331,7 +330,7 @@ def apply(
     from deepff.discovery.apply import apply
     from deepff.report.load import load
     from deepff.report.save import check_output_folder
-    from deepff.results.concepts import load_concepts
+    from deepff.results.concept_bank import load_concepts
 
     concepts = load_concepts(bank)
     check_output_folder(out)

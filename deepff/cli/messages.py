@@ -12,9 +12,9 @@ from deepff.options import METHODS_IN_WORDS
 
 if TYPE_CHECKING:
     from deepff.images.reading import SkippedFile
+    from deepff.meaning.importance import Importance
+    from deepff.result import Result
     from deepff.results.factorization import Factorization
-    from deepff.results.importance import Importance
-    from deepff.results.result import Result
 
 
 def warn(message: str) -> None:

@@ -1,29 +1,32 @@
 """A concept bank applied to new images: W fixed, H found."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from deepff.activations.activations import Activations
+from deepff.activations.extraction import extract_as
 from deepff.discovery.arguments import shown_call
 from deepff.discovery.contrast import fuse
 from deepff.errors import InputError
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
-from deepff.features.activations import Activations
-from deepff.features.backbone import Backbone
-from deepff.features.extraction import extract_as
-from deepff.features.later import OpenLayer
-from deepff.features.layers import map_layers
-from deepff.images.sources import Images, given_images
+from deepff.images.sources import Images, SetImage, given_images
+from deepff.layers.later import OpenLayer
+from deepff.layers.layer_map import map_layers
+from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Device
-from deepff.results.concepts import ConceptBank, load_concepts
+from deepff.result import Result
+from deepff.results.concept_bank import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.result import Result
-from deepff.runtime.stopwatch import Stopwatch
+from deepff.results.run import Run
+from deepff.runtime.progress import Stopwatch
 
 
 def apply(
@@ -114,7 +117,7 @@ def apply(
         found = factorizations.get(k) or Factorization(
             bank.components[k], _rescaled(maps, bank.histograms[k].high), math.nan, 0
         )
-        factorizations[k] = replace(found, classifier=classifier, classified=maps)
+        factorizations[k] = replace(found, classifier=classifier, probabilities=maps)
     factorizations = {
         k: replace(found, classes=bank.classes.get(k)) for k, found in factorizations.items()
     }
@@ -178,3 +181,79 @@ def _relative_error(rows: RowBlocks, H: Tensor, W: Tensor) -> float:
         residual += float((block - H[place] @ W).square().sum())
         total += float(block.square().sum())
     return math.sqrt(residual / total) if total > 0 else 0.0
+
+
+def extend(
+    result: Result,
+    images: Sequence[SetImage],
+    *,
+    model: nn.Module | Backbone | None = None,
+    batch_size: int = BATCH_SIZE,
+    device: str = Device.AUTO,
+) -> Result:
+    """Take images into a result as :func:`deepff.discovery.apply.apply` finds its factors in them.
+
+    Parameters
+    ----------
+    result : Result
+    images : sequence of ImageFile or ImageItem
+        None of which the result has.
+    model, batch_size, device
+        As for :func:`deepff.discovery.apply.apply`.
+
+    Returns
+    -------
+    Result
+        The result's images, and after them the others. W and the maps of the former are as they
+        were, and so are thresholds, which stay those of the set that W was found in. The relative
+        error over all is not known.
+
+    Raises
+    ------
+    InputError
+        See :func:`deepff.discovery.apply.apply`.
+    """
+    network = model or result.sources[0].backbone(device=device)
+    new = apply(result.bank, images, model=network, batch_size=batch_size, device=device)
+    whole = result.object
+    if whole is not None:
+        more = apply(whole.bank, images, model=network, batch_size=batch_size, device=device)
+        whole = _joined(whole, more)
+    return replace(_joined(result, new), object=whole)
+
+
+def _joined(result: Result, new: Run) -> Result:
+    bank = result.bank
+    return replace(
+        result,
+        images=[*result.images, *new.images],
+        skipped=[*result.skipped, *new.skipped],
+        factorizations={
+            k: _joined_factorization(found, new.factorization(k))
+            for k, found in result.factorizations.items()
+        },
+        applied=bank,
+        activations=None,
+    )
+
+
+def _joined_factorization(found: Factorization, new: Factorization) -> Factorization:
+    classified = None
+    if found.probabilities is not None and new.probabilities is not None:
+        classified = _joined_maps(found.probabilities, new.probabilities)
+    return replace(
+        found,
+        heatmaps=_joined_maps(found.heatmaps, new.heatmaps),
+        relative_error=math.nan,
+        probabilities=classified,
+    )
+
+
+def _joined_maps(maps: HeatMaps, new: HeatMaps) -> HeatMaps:
+    """Those of both, at the scale of the latter, which is that of the bank."""
+    return HeatMaps(
+        torch.cat([maps.coefficients, new.coefficients.to(maps.coefficients)]),
+        [*maps.grids, *new.grids],
+        [*maps.image_sizes, *new.image_sizes],
+        new.scale,
+    )

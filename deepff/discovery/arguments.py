@@ -11,9 +11,9 @@ from torch import nn
 
 from deepff.errors import InputError
 from deepff.factorization.estimator import checked_seed
-from deepff.features.backbone import Backbone
-from deepff.features.layers import Layer, LayerMap
-from deepff.features.loading import load_backbone
+from deepff.layers.layer_map import Layer, LayerMap
+from deepff.networks.backbone import Backbone
+from deepff.networks.loading import load_backbone
 from deepff.options import MIN_MEMORY
 from deepff.runtime import distributed
 

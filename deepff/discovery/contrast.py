@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deepff.activations.activations import Activations
 from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
-from deepff.features.activations import Activations
-from deepff.features.layers import Layer, LayerMap
-from deepff.features.pixel_layers import stride_layers
-from deepff.features.probe import by_sign
+from deepff.layers.layer_map import Layer, LayerMap
+from deepff.layers.pixel_layers import stride_layers
+from deepff.layers.probe import by_sign
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.sampling import sampled
@@ -325,9 +325,9 @@ def contrast_layers(layer_map: LayerMap) -> list[Layer]:
     """The two layers, finer and coarser, whose weighted maps are worth fusing.
 
     The coarser has the stride of the network's default layer, the finer the next smaller stride
-    (:func:`deepff.features.pixel_layers.stride_layers`). A head in place of the coarser finds
+    (:func:`deepff.layers.pixel_layers.stride_layers`). A head in place of the coarser finds
     iCoseg's objects less well. Signed layers are taken by sign
-    (:func:`deepff.features.probe.by_sign`).
+    (:func:`deepff.layers.probe.by_sign`).
 
     ==================  ========================  ========================
     network             finer                     coarser

@@ -9,6 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from deepff.activations.activations import Activations
+from deepff.activations.extraction import extract_layers, own_share
+from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.arguments import (
     FactorCounts,
     Model,
@@ -23,7 +26,6 @@ from deepff.discovery.arguments import (
     whole_number,
 )
 from deepff.discovery.choose_k import select_k
-from deepff.discovery.classify import Cells, classify_object
 from deepff.discovery.contrast import (
     BorderWeights,
     border_weights,
@@ -31,18 +33,15 @@ from deepff.discovery.contrast import (
     fused_object,
     weighable,
 )
+from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.blocks import RowBlocks
-from deepff.features.activations import Activations
-from deepff.features.extraction import extract_layers
-from deepff.features.later import OpenLayer
-from deepff.features.layers import Layer, LayerMap, check_named_once, map_layers
-from deepff.features.pixel_layers import pixel_layers
-from deepff.features.placing import place
-from deepff.features.shares import own_share
-from deepff.features.source import FeatureSource
 from deepff.images.sources import Images, given_images
+from deepff.layers.centers import with_centers
+from deepff.layers.later import OpenLayer
+from deepff.layers.layer_map import Layer, LayerMap, check_named_once, map_layers
+from deepff.layers.pixel_layers import pixel_layers
 from deepff.options import (
     BATCH_SIZE,
     MODEL,
@@ -54,13 +53,12 @@ from deepff.options import (
     Recipe,
     chosen,
 )
+from deepff.result import Result
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.result import Result
 from deepff.runtime import distributed
 from deepff.runtime.distributed import gather_rows
-from deepff.runtime.progress import track
-from deepff.runtime.stopwatch import Stopwatch
+from deepff.runtime.progress import Stopwatch, track
 
 
 def discover(
@@ -183,7 +181,7 @@ def discover(
     every = list({x.path: x for x in (*layers, *classified)}.values())
     coarsest_stride = max(x.stride for x in every)
     watch.lap("loading the network")
-    every = place(backbone, every, own_cache(cache))
+    every = with_centers(backbone, every, own_cache(cache))
     placed = {x.path: x for x in every}
     layers, classified = ([placed[x.path] for x in given] for given in (layers, classified))
     watch.lap("placing cells")

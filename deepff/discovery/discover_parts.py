@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deepff.activations.activations import Activations
+from deepff.activations.extraction import extract_layers
+from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.arguments import (
     FactorCounts,
     Model,
@@ -20,7 +23,6 @@ from deepff.discovery.arguments import (
     whole_number,
 )
 from deepff.discovery.choose_k import Selection, select_k
-from deepff.discovery.classify import Cells, classify_object, classify_parts
 from deepff.discovery.contrast import (
     BorderWeights,
     contrast_layers,
@@ -33,16 +35,14 @@ from deepff.discovery.object_parts import (
     fills_frame,
     part_layer,
 )
+from deepff.discovery.teaching import Cells, classify_object, classify_parts
 from deepff.errors import InputError
 from deepff.factorization import KMeans
-from deepff.features.activations import Activations
-from deepff.features.extraction import extract_layers
-from deepff.features.later import OpenLayer
-from deepff.features.layers import Layer, map_layers
-from deepff.features.pixel_layers import pixel_layers
-from deepff.features.placing import place
-from deepff.features.source import FeatureSource
 from deepff.images.sources import Images, given_images
+from deepff.layers.centers import with_centers
+from deepff.layers.later import OpenLayer
+from deepff.layers.layer_map import Layer, map_layers
+from deepff.layers.pixel_layers import pixel_layers
 from deepff.options import (
     BATCH_SIZE,
     MODEL,
@@ -55,13 +55,12 @@ from deepff.options import (
     RegionOptions,
     Threshold,
 )
-from deepff.regions.find import object_probabilities
-from deepff.regions.parts import object_shares
+from deepff.regions.refine import object_shares
+from deepff.regions.regions import object_probabilities
+from deepff.result import Result
 from deepff.results.factorization import Factorization
-from deepff.results.result import Result
 from deepff.runtime import distributed
-from deepff.runtime.progress import track
-from deepff.runtime.stopwatch import Stopwatch
+from deepff.runtime.progress import Stopwatch, track
 
 # Which cells are clustered: on Car Parts (every other image, k = 2, 4) the classifier's object
 # gives a factor quality that is 0.01 lower.
@@ -140,7 +139,7 @@ def discover_parts(
     classified = pixel_layers(layer_map)
     every = {layer.path: layer for layer in (own_layer, *object_layers, *classified)}
     watch.lap("loading the network")
-    layers = place(backbone, list(every.values()), cache)
+    layers = with_centers(backbone, list(every.values()), cache)
     watch.lap("placing cells")
     extracted, skipped = extract_layers(
         files,

@@ -3,10 +3,10 @@
 from torch import nn
 
 from deepff.discovery.discover import discover
-from deepff.features.backbone import Backbone
-from deepff.images.reading import UnreadableImageError
+from deepff.images.decoding import UnreadableImageError
+from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Device, Engine, Recipe
-from deepff.results.result import Result
+from deepff.result import Result
 from deepff.results.run import Run
 
 

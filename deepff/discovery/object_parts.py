@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from deepff.activations.activations import Activations
 from deepff.discovery.contrast import border_cells, contrast_layers, least_separation
 from deepff.errors import InputError
 from deepff.factorization import KMeans
 from deepff.factorization.blocks import RowBlocks, check_non_negative
-from deepff.features.activations import Activations
-from deepff.features.layers import Layer, LayerMap
+from deepff.layers.layer_map import Layer, LayerMap
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 

@@ -7,9 +7,9 @@ at the image's size, the 75th percentile over the set, masks.
 import torch
 from torch import Tensor
 
+from deepff.activations.activations import Activations
 from deepff.evaluation.predictions import DFF, Variant
 from deepff.factorization import METHODS
-from deepff.features.activations import Activations
 
 FACTORIZATIONS = {DFF: "nmf", "PCA": "pca", "k-means": "kmeans"}
 CATEGORY_CONSISTENT_CLUSTERS = 5

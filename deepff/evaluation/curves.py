@@ -26,8 +26,7 @@ from deepff.evaluation.predictions import (
     require_success,
     to_stderr,
 )
-from deepff.evaluation.published import NOT_IN_PAPER, published_rows
-from deepff.evaluation.tables import Row, Table
+from deepff.evaluation.tables import NOT_IN_PAPER, Row, Table, published_rows
 from deepff.runtime.files import atomic_path
 
 COLUMNS = ("k", "quality", "spread over seeds", "images")

@@ -22,7 +22,7 @@ from deepff.evaluation.datasets import (
     load_pascal_part,
 )
 from deepff.evaluation.datasets.ground_truth import BACKGROUND, IGNORED, UNNAMED
-from deepff.evaluation.datasets.voc import check_classes
+from deepff.evaluation.datasets.pascal_voc import check_classes
 from deepff.evaluation.factor_labels import LabelledFactor, label_factors
 from deepff.evaluation.metrics import Overlaps, count_overlaps, factor_quality
 from deepff.evaluation.predictions import (
@@ -40,12 +40,18 @@ from deepff.evaluation.predictions import (
     require_success,
     to_stderr,
 )
-from deepff.evaluation.published import NOT_IN_PAPER, published_factors, published_rows
-from deepff.evaluation.tables import Row, Table, mean_of_known
+from deepff.evaluation.tables import (
+    NOT_IN_PAPER,
+    Row,
+    Table,
+    mean_of_known,
+    published_factors,
+    published_rows,
+)
 from deepff.options import RECIPE_OPTIONS
-from deepff.regions.find import region_finder
+from deepff.regions.regions import region_finder
 from deepff.regions.thresholds import label_map
-from deepff.results.result import Result
+from deepff.result import Result
 
 INSIDE = "inside object"
 QUALITY_METHODS = (DFF, DFF_CRF, INSIDE)

@@ -21,7 +21,7 @@ from deepff.evaluation.predictions import (
     to_stderr,
 )
 from deepff.evaluation.tables import Table
-from deepff.images.files import natural_key
+from deepff.images.image_files import natural_key
 
 PAPER_SETS = {
     "021": "Elephants",

@@ -26,8 +26,7 @@ from deepff.evaluation.predictions import (
     require_success,
     to_stderr,
 )
-from deepff.evaluation.published import published_rows
-from deepff.evaluation.tables import Row, Table, mean_of_known
+from deepff.evaluation.tables import Row, Table, mean_of_known, published_rows
 from deepff.regions.part_names import read_parts
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path
@@ -154,8 +153,7 @@ def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> li
     """Pictures of five images spread over the set: the photo, then each factor painted over it."""
     from PIL import Image, ImageDraw
 
-    from deepff.report.colors import factor_colors
-    from deepff.report.overlays import overlay
+    from deepff.images.painting import factor_colors, overlay
 
     images = features.activations.images
     maps = HeatMaps.of_images(coefficients, images)

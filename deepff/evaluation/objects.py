@@ -1,5 +1,7 @@
 """Whole objects with one factor: co-segmentation (Table 1, top) and co-localization (Table 2)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from deepff.activations.activations import ImageRecord
 from deepff.evaluation.baselines import object_coefficients
 from deepff.evaluation.datasets import VOC_CLASSES, load_voc
-from deepff.evaluation.datasets.voc import check_classes
+from deepff.evaluation.datasets.pascal_voc import check_classes
 from deepff.evaluation.metrics import BoxCoordinates, box_iou, corloc, iou, jaccard
-from deepff.evaluation.poorest import Poorest
 from deepff.evaluation.predictions import (
     CONTRAST,
     CONTRAST_CLASSIFIER,
@@ -33,9 +35,10 @@ from deepff.evaluation.predictions import (
     require_success,
     to_stderr,
 )
-from deepff.evaluation.published import published_rows
-from deepff.evaluation.tables import Row, Table, mean_of_known
+from deepff.evaluation.tables import Row, Table, mean_of_known, published_rows
 from deepff.options import VocFilter
+from deepff.pictures.figures import read_photo
+from deepff.pictures.region_pictures import region_picture
 from deepff.regions.components import Box, component_boxes
 
 BASELINE_NOTE = (
@@ -240,3 +243,48 @@ def _count_row(scores: Mapping[str, Scores | None], filter: str) -> Row:
 def _method_row(scores: Mapping[str, Scores | None], method: str) -> Row:
     values = read_each(scores, lambda score: float(np.mean(score.by_method[method])))
     return Row(method, [*values, mean_of_known(values)])
+
+
+N_SHOWN = 3
+_COLUMNS = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST_CLASSIFIER, CONTRAST)
+
+
+class Poorest:
+    """The images of a set with the lowest scores of its last column's method.
+
+    The columns are the paper's and the recipe contrast's of the methods that there are.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[float, ImageRecord, dict[str, Tensor]]] = []
+
+    def add(
+        self, image: ImageRecord, masks: Mapping[str, Tensor], scores: Mapping[str, float]
+    ) -> None:
+        """Look at one image: by method its mask (1, H, W) and its score."""
+        shown = {method: masks[method] for method in _COLUMNS if method in masks}
+        entry = (scores[list(shown)[-1]], image, shown)
+        self._kept = sorted([*self._kept, entry], key=lambda kept: kept[0])[:N_SHOWN]
+
+    def caption(self, name: str) -> str:
+        """What the picture shows."""
+        columns = list(self._kept[0][2])
+        scores = ", ".join(f"{score:.2f}" for score, _, _ in self._kept)
+        return (
+            f"{name}, the images with the lowest IoU ({columns[-1]}: {scores}), from left to "
+            f"right: {'; '.join(columns)}"
+        )
+
+    def picture(self) -> np.ndarray:
+        """One row an image, one column a method: uint8 (H, W, 3)."""
+        rows = []
+        for _, image, masks in self._kept:
+            photo, _ = read_photo(image)
+            panels = [region_picture(photo, mask[0].int().cpu().numpy()) for mask in masks.values()]
+            rows.append(np.concatenate(panels, axis=1))
+        width = max(row.shape[1] for row in rows)
+        padded = [
+            np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255)
+            for row in rows
+        ]
+        return np.concatenate(padded)

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.discovery.classify import Cells, classify_object
+from deepff.activations.activations import Activations
+from deepff.activations.extraction import extract_layers
+from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.contrast import contrast_object
+from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthImage, GroundTruthSet
 from deepff.evaluation.metrics import Overlaps, count_overlaps
-from deepff.features.activations import Activations
-from deepff.features.backbone import Backbone
-from deepff.features.extraction import extract_layers
-from deepff.features.layers import Layer
-from deepff.features.placing import place
-from deepff.features.source import FeatureSource
+from deepff.layers.centers import with_centers
+from deepff.layers.layer_map import Layer
+from deepff.networks.backbone import Backbone
 from deepff.options import Threshold
 from deepff.regions.guided_crf import guided_crf, refined_masks, without_holes
 from deepff.regions.pixel_classifier import classes_by_kernels
@@ -129,7 +129,9 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     if not truth.images:
         raise InputError(f"{truth.name} has no images")
     every = (network.layer, *network.object_layers, *network.cell_layers)
-    layers = place(network.backbone, list({one.path: one for one in every}.values()), network.cache)
+    layers = with_centers(
+        network.backbone, list({one.path: one for one in every}.values()), network.cache
+    )
     extracted, skipped = extract_layers(
         [item.image for item in truth.images],
         network.backbone,
@@ -241,7 +243,7 @@ def contrast_masks(
     images = features.activations.images
     if features.object is None:
         return iter([{} for _ in images])
-    maps, classified = features.object.heatmaps, features.object.classified
+    maps, classified = features.object.heatmaps, features.object.probabilities
     limits = thresholds(maps, Threshold.OTSU_IMAGE)
     by_default = for_boxes or classified is None
     by_crf = Variant(CONTRAST if by_default else CONTRAST_CRF, 1)

@@ -13,7 +13,7 @@ from deepff.regions.components import (
     largest_component,
     least_area,
 )
-from deepff.regions.find import Regions
+from deepff.regions.regions import Regions
 from deepff.runtime.files import atomic_path
 
 CONVENTION = (

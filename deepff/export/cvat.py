@@ -10,8 +10,8 @@ from pathlib import Path
 from deepff.export.instances import AnnotatedImage, run_lengths
 from deepff.export.photographs import photograph_suffix, place_photograph
 from deepff.export.voc import xml_text
+from deepff.images.painting import factor_colors
 from deepff.options import ExportOptions
-from deepff.report.colors import factor_colors
 from deepff.runtime.files import atomic_path
 
 

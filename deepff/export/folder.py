@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from deepff.discovery.choose_k import places_over_k
 from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import folder_names, write_label_map, write_label_names, write_masks
-from deepff.images.files import output_names
+from deepff.images.image_files import output_names
 from deepff.options import RECIPE_OPTIONS, RegionOptions, region_options
-from deepff.regions.find import Regions, available, find_regions, region_names, with_regions
+from deepff.regions.regions import Regions, available, find_regions, region_names, with_regions
 from deepff.report.galleries import RegionGallery, gallery_settings
 from deepff.report.report import PAGE, write_report_page
 from deepff.report.save import OBJECT
-from deepff.results.run import Run
+from deepff.result import Result
+from deepff.results.tree import color_slots
 from deepff.runtime.outputs import Rules, check_outputs, check_unchanged, output_folder
 from deepff.runtime.progress import track
 
@@ -26,7 +26,7 @@ _WRITING_BYTES = 10
 
 
 def segment(
-    result: Run,
+    result: Result,
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
@@ -38,7 +38,7 @@ def segment(
 
     Parameters
     ----------
-    result : Run
+    result : Result
     folder : path
         The folder of the saved result.
     k : int, optional
@@ -47,7 +47,7 @@ def segment(
     overwrite : bool
         Replace files of these names that deepff did not write, or that were changed since.
     memory : int, optional
-        See :func:`deepff.regions.find.find_regions`.
+        See :func:`deepff.regions.regions.find_regions`.
     progress : bool
         Show progress on standard error.
 
@@ -61,7 +61,7 @@ def segment(
     Raises
     ------
     InputError
-        See :func:`deepff.regions.find.find_regions` and
+        See :func:`deepff.regions.regions.find_regions` and
         :func:`deepff.runtime.outputs.check_outputs`.
     """
     found = result.factorization(k)
@@ -99,12 +99,12 @@ def segment(
     return out
 
 
-def compare_recipes(result: Run, folder: str | Path, progress: bool = False) -> None:
+def compare_recipes(result: Result, folder: str | Path, progress: bool = False) -> None:
     """Show the object's masks by both recipes side by side in the report of a saved result.
 
     Parameters
     ----------
-    result : Run
+    result : Result
         With k = 1, the paper's map of the object, and an ``object``, whose masks :func:`segment`
         has written. An image that the object's result lacks is shown without a mask.
     folder : path
@@ -137,7 +137,7 @@ def compare_recipes(result: Run, folder: str | Path, progress: bool = False) -> 
 
 
 def localize(
-    result: Run,
+    result: Result,
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
@@ -164,7 +164,7 @@ def localize(
     Raises
     ------
     InputError
-        See :func:`deepff.regions.find.find_regions`.
+        See :func:`deepff.regions.regions.find_regions`.
     """
     factorization = result.factorization(k)
     options = available(options or region_options(result.recipe, for_boxes=True), factorization)
@@ -230,9 +230,9 @@ def _title(kind: str, k: int) -> str:
     return f"{kind}-k{k}"
 
 
-def _places(result: Run, k: int, options: RegionOptions) -> list[int]:
+def _places(result: Result, k: int, options: RegionOptions) -> list[int]:
     """Each region's place in the palette, of its first factor: its heat map's colour."""
-    places = places_over_k(result.factorizations)[k]
+    places = color_slots(result.factorizations)[k]
     if options.parts is None:
         return places
     first = {name: factor for factor, name in sorted(options.parts.items(), reverse=True)}

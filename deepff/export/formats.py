@@ -116,12 +116,12 @@ def export(
     result, formats, folder, settings, progress
         See :func:`export_maps`.
     k, options
-        See :func:`deepff.regions.find.find_regions`.
+        See :func:`deepff.regions.regions.find_regions`.
 
     Raises
     ------
     InputError
-        As :func:`export_maps` and :func:`deepff.regions.find.find_regions`.
+        As :func:`export_maps` and :func:`deepff.regions.regions.find_regions`.
     """
     settings = settings or ExportOptions()
     maps = found_maps(result, k, options, settings.memory)

@@ -5,6 +5,7 @@ the masks, which may share pixels, and which formats of one label a pixel cannot
 """
 
 import os
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,11 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from deepff.export.subsets import subsets
-from deepff.images.files import output_names
+from deepff.images.image_files import output_names
 from deepff.images.sources import Source
-from deepff.options import RECIPE_OPTIONS, ExportOptions, Instances, RegionOptions, chosen
+from deepff.options import RECIPE_OPTIONS, SUBSETS, ExportOptions, Instances, RegionOptions, chosen
 from deepff.regions.components import Box, least_area
-from deepff.regions.find import find_regions, region_names
+from deepff.regions.regions import find_regions, region_names
 from deepff.results.run import Run
 from deepff.runtime.progress import track
 
@@ -65,7 +65,7 @@ class AnnotatedImage:
         The image's POSIX path relative to the set's root.
     file : str
         The relative path of a file about this image, without suffix, unique in the set (see
-        :func:`deepff.images.files.output_names`).
+        :func:`deepff.images.image_files.output_names`).
     size : (H, W)
         In pixels, of the image as it is seen upright.
     instances : list of Instance
@@ -129,7 +129,7 @@ def found_maps(
     options: RegionOptions | None = None,
     memory: int | None = None,
 ) -> LabelMaps:
-    """The label maps of all images; see :func:`deepff.regions.find.find_regions`."""
+    """The label maps of all images; see :func:`deepff.regions.regions.find_regions`."""
     options = options or RECIPE_OPTIONS[result.recipe]
     regions = find_regions(result, k, options, memory)
     maps = (found.labels for found in regions)
@@ -171,7 +171,7 @@ def annotated_images(
     Raises
     ------
     InputError
-        See :func:`deepff.regions.find.find_regions` and :func:`find_instances`.
+        See :func:`deepff.regions.regions.find_regions` and :func:`find_instances`.
     """
     settings = settings or ExportOptions()
     images = plain_images(result, settings, maps.images)
@@ -245,3 +245,32 @@ def run_lengths(mask: np.ndarray) -> list[int]:
     ends = [*(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), values.size]
     lengths = np.diff(ends, prepend=0).tolist()
     return [0, *lengths] if values[0] else lengths
+
+
+def subsets(names: Sequence[str], split: Sequence[float], seed: int = 0) -> dict[str, str]:
+    """Draw the subset of every image: "train", "val" or "test".
+
+    The shares are rounded so that they add up, but a subset that has a share has an image where
+    there are enough.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The images' names; their order does not matter.
+    split : sequence of 3 float
+        The subsets' shares, in any unit.
+    seed : int
+    """
+    drawn = sorted(names)
+    random.Random(seed).shuffle(drawn)
+    n = len(drawn)
+    wanted = [n * share / sum(split) for share in split]
+    counts = [round(share) for share in wanted]
+    for i, share in enumerate(split[1:], 1):
+        if share > 0 and counts[i] == 0 and n > sum(other > 0 for other in split[:i]):
+            counts[i] = 1
+    while sum(counts[1:]) >= max(n, 1):  # one to train on at the least
+        counts[counts.index(max(counts[1:]), 1)] -= 1
+    counts[0] = n - sum(counts[1:])
+    order = [subset for subset, count in zip(SUBSETS, counts, strict=True) for _ in range(count)]
+    return dict(zip(drawn, order, strict=True))

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import numpy as np
 
 from deepff.export.instances import AnnotatedImage, Instance, run_lengths
+from deepff.images.painting import factor_colors
 from deepff.options import ExportOptions
-from deepff.report.colors import factor_colors
 from deepff.runtime.files import atomic_path
 
 _CHANNELS = 4

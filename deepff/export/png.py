@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.images.files import shortened
-from deepff.regions.find import Regions
-from deepff.report.colors import factor_colors
+from deepff.images.image_files import shortened
+from deepff.images.painting import factor_colors
+from deepff.regions.regions import Regions
 from deepff.runtime.files import atomic_path
 
 

@@ -14,8 +14,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.factorization.blocks import RowBlocks, as_row_blocks
-from deepff.factorization.inputs import Matrix, are_tensors
+from deepff.factorization.blocks import Matrix, RowBlocks, are_tensors, as_row_blocks
 from deepff.runtime.distributed import rows_before
 
 # A tensor where A is given as tensors or `RowBlocks`, on the device where it was computed;

@@ -15,12 +15,13 @@ from deepff.factorization.blocks import RowBlocks
 from deepff.factorization.estimator import Factorization, checked_seed
 from deepff.factorization.nnls import sweep
 from deepff.factorization.refinement import refine_best, revive
-from deepff.factorization.sample import Sample, draw
 from deepff.factorization.sparse import dense
 from deepff.factorization.start import (
     SAMPLE_ROWS,
+    Sample,
     balanced_start,
     distant_starts,
+    draw,
     nndsvda_start,
     normalize,
     race,

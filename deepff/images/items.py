@@ -10,8 +10,7 @@ import torch
 from PIL import Image, ImageOps
 
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.reading import read_image
-from deepff.images.rgb import to_rgb
+from deepff.images.reading import read_image, to_rgb
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from deepff.images.decoding import UnreadableImageError, unreadable_reason
 from deepff.images.reading import Picture, image_size, reading_size, resize
 from deepff.images.sources import Source, read_source, source_picture
-from deepff.runtime.kept import Kept
+from deepff.runtime.memory import Kept
 
 # Pixels of the longer side: of the report's pictures, and what the dense CRF works at.
 REDUCED_SIDE = 256

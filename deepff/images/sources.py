@@ -11,7 +11,7 @@ from PIL import Image
 
 from deepff.errors import InputError, InputWarning
 from deepff.images.decoding import UnreadableImageError, unreadable_reason
-from deepff.images.files import ImageFile, find_images
+from deepff.images.image_files import ImageFile, find_images
 from deepff.images.items import ImageItem, pixels_digest
 from deepff.images.reading import (
     Picture,

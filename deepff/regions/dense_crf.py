@@ -14,7 +14,7 @@ from deepff.errors import InputError
 from deepff.images.reduced import REDUCED_SIDE
 from deepff.regions.bilateral_grid import BilateralGrid
 from deepff.regions.guided_crf import as_image_batch, at_working_size, with_background
-from deepff.runtime.kept import Kept
+from deepff.runtime.memory import Kept
 
 DENSE_CRF_SIZE = REDUCED_SIDE  # pixels
 

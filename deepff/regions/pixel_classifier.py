@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.features.activations import Activations
-from deepff.features.pixel_layers import cell_layer
-from deepff.features.source import FeatureSource
+from deepff.activations.activations import Activations
+from deepff.activations.feature_source import FeatureSource
+from deepff.layers.pixel_layers import cell_layer
 from deepff.regions.dense_crf import (
     DENSE_CRF_SIZE,
     CrfKernels,
@@ -25,7 +25,7 @@ from deepff.regions.dense_crf import (
     refined_by_kernels,
 )
 from deepff.regions.guided_crf import as_image_batch
-from deepff.results.pixel_classifier import PixelClassifier, image_records, interpolated, unit_rows
+from deepff.results.classifier import PixelClassifier, image_records, interpolated, unit_rows
 from deepff.results.sampling import cell_means, covering, sampled
 from deepff.runtime.distributed import from_first_rank, gather_rows, rows_before
 from deepff.runtime.parallel import in_parallel
@@ -46,7 +46,7 @@ class CellSample:
 
     Attributes
     ----------
-    places : dict of int to Tensor
+    cell_indices : dict of int to Tensor
         By the image's index on this rank, which of its cells.
     features : Tensor, (cells of all ranks, d)
         Principal components of the layers, side by side.
@@ -56,7 +56,7 @@ class CellSample:
         The layers.
     """
 
-    places: dict[int, Tensor]
+    cell_indices: dict[int, Tensor]
     features: Tensor
     means: list[Tensor]
     bases: list[Tensor]
@@ -87,7 +87,7 @@ def fit_pixel_classifier(
     Parameters
     ----------
     activations : sequence of Activations
-        Of the layers of :func:`deepff.features.pixel_layers.pixel_layers`, for the same images;
+        Of the layers of :func:`deepff.layers.pixel_layers.pixel_layers`, for the same images;
         over several ranks, this rank's.
     sample : CellSample
         Of these layers, by :func:`sample_cells`.
@@ -111,7 +111,7 @@ def fit_pixel_classifier(
     cells = cell_layer(sample.sources)
     layers = [layer.image_rows for layer in activations]
     records = image_records(activations)
-    indices = list(sample.places)
+    indices = list(sample.cell_indices)
     images = activations[cells].images
     costs = [_CRF_BYTES + _PHOTO_BYTES * math.prod(images[index].size) for index in indices]
     classifier: PixelClassifier | None = None
@@ -131,7 +131,7 @@ def fit_pixel_classifier(
             doubt = sampled(doubts(index)[None], image.grid, onto=image.extent)[0].clamp(0, 1)
             confidence = torch.where(shares.sum(0) < 0.5, confidence * (1 - doubt) ** 4, confidence)
         both = torch.cat([shares, confidence[None]]).flatten(1).T
-        return both[sample.places[index].to(both.device)]
+        return both[sample.cell_indices[index].to(both.device)]
 
     for _ in range(rounds):
         # A rank may have no image of the sample.

@@ -10,22 +10,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from deepff.activations.activations import Activations, ImageRecord
+from deepff.activations.cache import ActivationCache
+from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
-from deepff.features.activations import Activations, ImageRecord
-from deepff.features.cache import ActivationCache
-from deepff.features.places import extent_from
-from deepff.features.source import FeatureSource
-from deepff.images.reading import SkippedFile, UnreadableImageError
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.reading import SkippedFile
 from deepff.images.samples import sample_image
 from deepff.images.sources import Images, SetImage, given_images, source_digest, source_size
+from deepff.layers.extents import extent_from
+from deepff.meaning.importance import Importance
 from deepff.report.manifest import complete_manifest, read_manifest
 from deepff.report.save import OBJECT
-from deepff.results.concepts import FILE as BANK
-from deepff.results.concepts import load_concepts
+from deepff.result import Result
+from deepff.results.concept_bank import FILE as BANK
+from deepff.results.concept_bank import load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.importance import Importance
-from deepff.results.result import Result
 
 
 def load(folder: str | Path, images: Images | None = None) -> Result:
@@ -86,7 +87,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
             heatmaps,
             **facts,
             classifier=bank.classifiers.get(k),
-            classified=classified,
+            probabilities=classified,
             classes=bank.classes.get(k),
         )
     return Result(

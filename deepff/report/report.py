@@ -18,20 +18,17 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.discovery.choose_k import AGREED, tree
+from deepff.discovery.choose_k import AGREED
 from deepff.discovery.contrast import separation_warning
-from deepff.images.files import output_names
+from deepff.images.image_files import output_names
+from deepff.images.painting import factor_colors, overlay
 from deepff.options import METHODS_IN_WORDS
-from deepff.report.captions import captions
-from deepff.report.colors import factor_colors
-from deepff.report.crops import Crops, strongest_crops, write_crops
-from deepff.report.figures import compose, photo_shape, read_photo, spread
-from deepff.report.galleries import galleries
-from deepff.report.jpeg import save_jpeg
-from deepff.report.overlays import overlay
-from deepff.report.sections import section
-from deepff.report.tree import agreement_svg, colors_over_k, tree_svg
-from deepff.results.run import Run
+from deepff.pictures.crops import Crops, save_jpeg, strongest_crops, write_crops
+from deepff.pictures.figures import captions, compose, photo_shape, read_photo, spread
+from deepff.pictures.tree_drawing import agreement_svg, colors_over_k, tree_svg
+from deepff.report.galleries import galleries, section
+from deepff.result import Result
+from deepff.results.tree import tree
 from deepff.runtime.files import atomic_path
 from deepff.runtime.outputs import own_file
 from deepff.runtime.progress import track
@@ -48,7 +45,7 @@ MAX_EMBEDDED_VALUES = 6_000_000
 
 
 def write_report(
-    result: Run, folder: str | Path, *, progress: bool = False, overlays: bool = False
+    result: Result, folder: str | Path, *, progress: bool = False, overlays: bool = False
 ) -> None:
     """Write ``report.html``, ``figure.png``, ``thumbnails/`` and ``crops/`` into a folder.
 
@@ -57,7 +54,7 @@ def write_report(
 
     Parameters
     ----------
-    result : Run
+    result : Result
     folder : path
         Created where missing; files of an earlier report are replaced.
     progress : bool
@@ -106,7 +103,7 @@ def write_report(
 
 
 def write_report_page(
-    result: Run,
+    result: Result,
     folder: str | Path,
     unreadable: Mapping[int, str] | None = None,
     crops: Crops | None = None,
@@ -115,14 +112,14 @@ def write_report_page(
 
     Parameters
     ----------
-    result : Run
+    result : Result
     folder : path
         Galleries that :class:`deepff.report.galleries.RegionGallery` left there are shown as well.
     unreadable : mapping of int to str, optional
         Why an image of the set could not be read for display; by default as was said when its
         pictures were written.
     crops : mapping, optional
-        As :func:`deepff.report.crops.strongest_crops` finds them, by default here.
+        As :func:`deepff.pictures.crops.strongest_crops` finds them, by default here.
     """
     notes = Path(folder) / _GREY
     if unreadable is not None:
@@ -166,7 +163,7 @@ def _thumbnail(i: int) -> str:
 
 
 def _page(
-    result: Run,
+    result: Result,
     files: list[str],
     unreadable: Mapping[int, str],
     crops: Crops,
@@ -217,7 +214,7 @@ def _page(
     )
 
 
-def _drawings(result: Run) -> dict[str, str | None]:
+def _drawings(result: Result) -> dict[str, str | None]:
     """The pictures of what is known over several k."""
     ks = list(result.factorizations)
     return {
@@ -235,7 +232,7 @@ def _hexadecimal(colors: np.ndarray) -> list[str]:
 
 
 def _embedded(
-    result: Run, files: list[str], colors: Mapping[int, list[str]], folder: Path
+    result: Result, files: list[str], colors: Mapping[int, list[str]], folder: Path
 ) -> dict[str, Any]:
     """The data that the page's script paints from."""
     shapes = [result.heatmaps.covering(i).shape[1:] for i in range(len(result.images))]

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from deepff import __version__
+from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
-from deepff.features.activations import ImageRecord
-from deepff.features.places import Extent
-from deepff.naming.classes import name_factors
+from deepff.layers.extents import Extent
+from deepff.meaning.class_names import name_factors
 from deepff.report.manifest import MANIFEST, read_manifest
 from deepff.report.report import write_report, write_report_page
-from deepff.results.concepts import FILE as BANK
-from deepff.results.run import Run
+from deepff.result import Result
+from deepff.results.concept_bank import FILE as BANK
 from deepff.runtime.files import atomic_path, check_writable, save_tensors
 from deepff.runtime.outputs import RECORD, Rules, changed_files, output_folder
 
@@ -40,7 +40,7 @@ OUTPUTS = (
 )
 
 
-def save(run: Run, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
+def save(run: Result, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
     """Write the run's files, its pictures and its report.
 
     A result that the folder held before stays until all is written, and is then replaced, with what
@@ -49,7 +49,7 @@ def save(run: Run, folder: str | Path, progress: bool = False, overlays: bool = 
 
     Parameters
     ----------
-    run : Run
+    run : Result
     folder : path
     progress : bool
         Show progress on standard error.
@@ -69,14 +69,16 @@ def save(run: Run, folder: str | Path, progress: bool = False, overlays: bool = 
         _write(run, new, progress, overlays)
 
 
-def rewrite(run: Run, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
+def rewrite(
+    run: Result, folder: str | Path, progress: bool = False, overlays: bool = False
+) -> None:
     """Write what is now known of a saved run's factors: its bank, manifest, pictures and report.
 
     Its heat maps and what was made of it stay.
 
     Parameters
     ----------
-    run : Run
+    run : Result
         The one that the folder holds.
     folder, progress, overlays
         As for `save`.
@@ -94,7 +96,7 @@ def rewrite(run: Run, folder: str | Path, progress: bool = False, overlays: bool
     write_report_page(run, folder)  # which shows the galleries that the folder has
 
 
-def _write(run: Run, folder: Path, progress: bool, overlays: bool) -> None:
+def _write(run: Result, folder: Path, progress: bool, overlays: bool) -> None:
     name_factors(run, progress)
     if run.object is not None:
         _write(run.object, folder / OBJECT, progress, overlays)
@@ -104,19 +106,19 @@ def _write(run: Run, folder: Path, progress: bool, overlays: bool) -> None:
     _write_json(folder / MANIFEST, _manifest(run))
 
 
-def _save_heatmaps(run: Run, folder: Path) -> None:
+def _save_heatmaps(run: Result, folder: Path) -> None:
     for number, images in enumerate(_shards(run)):
         coefficients = {}
         for k, found in run.factorizations.items():
             coefficients[f"k{k}"] = found.heatmaps.rows(images).cpu().contiguous()
-            if found.classified is not None:
+            if found.probabilities is not None:
                 # A copy: where H is the classifier's it is the same tensor.
-                own = found.classified.rows(images).cpu().clone().contiguous()
+                own = found.probabilities.rows(images).cpu().clone().contiguous()
                 coefficients[f"k{k}.classified"] = own
         save_tensors(coefficients, folder / f"{number:05d}.safetensors")
 
 
-def _shards(run: Run) -> Iterator[slice]:
+def _shards(run: Result) -> Iterator[slice]:
     """The images of each shard: about SHARD_BYTES of coefficients."""
     cells = _cells(run)
     held = 0
@@ -131,23 +133,23 @@ def _shards(run: Run) -> Iterator[slice]:
     yield slice(first, len(run.images))
 
 
-def _cells(run: Run) -> list[tuple[int, int]] | None:
+def _cells(run: Result) -> list[tuple[int, int]] | None:
     """Each image's grid of classified cells; None where there is no classifier."""
     for found in run.factorizations.values():
-        if found.classified is not None:
-            return found.classified.grids
+        if found.probabilities is not None:
+            return found.probabilities.grids
     return None
 
 
-def _cell_extents(run: Run) -> list[Extent | None] | None:
+def _cell_extents(run: Result) -> list[Extent | None] | None:
     """What each image's grid of classified cells lies on."""
     for found in run.factorizations.values():
-        if found.classified is not None:
-            return found.classified.extents
+        if found.probabilities is not None:
+            return found.probabilities.extents
     return None
 
 
-def _manifest(run: Run) -> dict[str, Any]:
+def _manifest(run: Result) -> dict[str, Any]:
     packages = ("torch", "torchvision", "timm")
     return {
         "deepff": __version__,
@@ -183,7 +185,7 @@ def _manifest(run: Run) -> dict[str, Any]:
     }
 
 
-def _names(run: Run) -> dict[int, tuple[str | None, ...]]:
+def _names(run: Result) -> dict[int, tuple[str | None, ...]]:
     return {
         k: found.classes.names
         for k, found in run.factorizations.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from deepff.errors import InputError
 from deepff.options import RegionOptions
 from deepff.regions.components import bounding_box, largest_component
-from deepff.regions.find import find_regions
+from deepff.regions.regions import find_regions
 from deepff.results.run import Run
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def table(run: Run, k: int | None, options: RegionOptions) -> pandas.DataFrame:
-    """One row an image and region; see :meth:`deepff.results.result.Result.to_dataframe`.
+    """One row an image and region; see :meth:`deepff.result.Result.to_dataframe`.
 
     Raises
     ------
     InputError
-        As :func:`deepff.regions.find.find_regions`, or pandas is not installed.
+        As :func:`deepff.regions.regions.find_regions`, or pandas is not installed.
     """
     try:
         import pandas

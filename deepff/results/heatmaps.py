@@ -7,11 +7,10 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
-from deepff.features.activations import ImageRecord
-from deepff.features.places import Extent
-from deepff.results.bands import Band, bands
-from deepff.results.sampling import covering, sampled
+from deepff.layers.extents import Extent
+from deepff.results.sampling import Band, bands, covering, sampled
 
 
 class HeatMaps(Sequence[Tensor]):
@@ -28,8 +27,8 @@ class HeatMaps(Sequence[Tensor]):
     scale : Tensor, shape (k,), optional
         What counts as full strength, where another set than this one says it.
     extents : sequence of Extent or None, optional
-        What each grid lies on, as of :class:`deepff.features.activations.ImageRecord`; by default
-        its image.
+        What each grid covers, as in :class:`deepff.activations.activations.ImageRecord`; by
+        default its image.
 
     Attributes
     ----------
@@ -78,7 +77,7 @@ class HeatMaps(Sequence[Tensor]):
         return f"<HeatMaps of {len(self)} images, {k} factors, {n_rows} cells>"
 
     def _repr_html_(self) -> str:
-        from deepff.report.map_pictures import maps_html
+        from deepff.images.painting import maps_html
 
         shown = range(min(len(self), 8))
         return maps_html([self.normalized(index) for index in shown])
@@ -137,7 +136,7 @@ class HeatMaps(Sequence[Tensor]):
         return covering(self.grid(index), self.extents[index])
 
     def bands(self, index: int) -> Iterator[Band]:
-        """Image ``index``'s maps at its own size, some rows at a time: `deepff.results.bands`."""
+        """Image ``index``'s maps at its own size, some rows at a time."""
         return bands(self.grid(index), self.image_sizes[index], self.extents[index])
 
     def alone(self, index: int) -> "HeatMaps":

@@ -8,16 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
+from deepff.activations.activations import Activations, ImageRecord
+from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
-from deepff.features.activations import Activations, ImageRecord
-from deepff.features.later import OpenLayer
-from deepff.features.source import FeatureSource
 from deepff.images.reading import SkippedFile
-from deepff.results.concepts import ConceptBank
+from deepff.layers.later import OpenLayer
+from deepff.results.concept_bank import ConceptBank
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.histogram import Histogram
-from deepff.results.importance import Importance
 
 
 @dataclass(repr=False)
@@ -69,8 +68,6 @@ class Run:
         it.
     opened : tuple of OpenLayer
         The network with the layers of ``sources``, where it is open: it is not saved.
-    importances : dict of int to Importance
-        By k, what the factors matter for, where that was measured.
     unnamed : str or None
         Why the factors have no names, where that was looked into.
     """
@@ -93,7 +90,6 @@ class Run:
     applied: ConceptBank | None = field(default=None, repr=False)
     activations: Activations | None = field(default=None, repr=False)
     opened: tuple[OpenLayer, ...] = field(default=(), repr=False)
-    importances: dict[int, Importance] = field(default_factory=dict, repr=False)
     unnamed: str | None = None
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 

@@ -1,12 +1,14 @@
 """Maps sampled at places of an image, whatever part of it their grids lie on."""
 
 import math
+from bisect import bisect_right
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.features.places import Extent
+from deepff.layers.extents import Extent
 
 WHOLE: Extent = ((0.0, 1.0), (0.0, 1.0))
 
@@ -76,3 +78,52 @@ def cell_means(maps: Tensor, grid: tuple[int, int], extent: Extent | None = None
         )
         maps = sampled(maps, (height, width), None, extent)
     return functional.adaptive_avg_pool2d(maps[None], grid)[0]
+
+
+Band = tuple[slice, Tensor]
+
+BAND_BYTES = 2**23
+
+
+def bands(maps: Tensor, shape: tuple[int, int], extent: Extent | None = None) -> Iterator[Band]:
+    """Upsample maps bilinearly, as :func:`deepff.results.sampling.sampled` does.
+
+    Parameters
+    ----------
+    maps : Tensor, (k, h, w), float32
+    shape : (H, W)
+        In pixels.
+    extent : Extent, optional
+        What the maps' grid lies on; by default the image.
+
+    Yields
+    ------
+    rows : slice
+        From top to bottom.
+    maps : Tensor, (k, rows, W)
+        Those rows of the upsampled maps.
+    """
+    height, width = shape
+    n_rows = max(1, BAND_BYTES // (4 * len(maps) * width))
+    if n_rows >= height:
+        yield slice(0, height), sampled(maps, shape, extent)
+        return
+    across = None if extent is None else (WHOLE[0], extent[1])
+    wide = sampled(maps, (maps.shape[1], width), across)
+    # Across first, then down, as torch does it.
+    last = maps.shape[1] - 1
+    place = (
+        ((torch.arange(height) + 0.5) * (maps.shape[1] / height) - 0.5).clamp(0, last)
+        if extent is None
+        else positions(height, maps.shape[1], extent[0])
+    )
+    weight = place.frac().to(maps.device)[:, None]
+    above = place.long().tolist()
+    first = 0
+    while first < height:
+        # Rows between the same two of the wide maps: no copies of these are made.
+        stop = bisect_right(above, above[first], hi=min(first + n_rows, height))
+        upper, lower = (wide[:, i : i + 1] for i in (above[first], min(above[first] + 1, last)))
+        rows = slice(first, stop)
+        yield rows, torch.lerp(upper, lower, weight[rows])
+        first = stop

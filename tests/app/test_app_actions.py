@@ -10,7 +10,7 @@ from planted import NAMES, planted
 from workspaces import opened_workspace
 
 from deepff.app.actions import STALE, act, choose, opened, select
-from deepff.app.export_actions import Asked, measure, write
+from deepff.app.exports import Asked, measure, write
 from deepff.app.label_file import FILE, export_labelled
 from deepff.app.view import View
 from deepff.app.workspace import Workspace, open_workspace

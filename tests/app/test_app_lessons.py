@@ -13,15 +13,15 @@ from workspaces import opened_workspace
 from deepff.app.actions import act, opened
 from deepff.app.label_file import FILE, LabelStore, load_labels
 from deepff.app.lessons import agreements, write_lesson
-from deepff.app.teaching import Teaching, pupils, teacher_masks, teachers
+from deepff.app.teachers import Teaching, pupils, teacher_masks, teachers
 from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.options import Recipe
+from deepff.result import Result
+from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.pixel_classifier import PixelClassifier
-from deepff.results.result import Result
 
 NAMES = ["a.png", "b.png", "c.png"]
 SIZE, GRID = (60, 80), (6, 8)

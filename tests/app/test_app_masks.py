@@ -178,7 +178,7 @@ def test_only_refinements_that_a_run_has_are_offered(
     result = planted(tmp_path)
     if made.endswith("classifier"):
         found = result.factorization()
-        result.factorizations[3] = replace(found, classified=found.heatmaps)
+        result.factorizations[3] = replace(found, probabilities=found.heatmaps)
     if made.startswith("parts"):
         result.parts_of = "object"
     assert refinements(result, 3) == offered

@@ -18,11 +18,11 @@ from deepff.app.pictures import SIDE, Pictures, covering, data_uris
 from deepff.discovery.discover import discover
 from deepff.discovery.discover_parts import discover_parts
 from deepff.export.folder import segment
+from deepff.images.painting import factor_colors
 from deepff.options import RegionOptions
-from deepff.regions.find import find_regions
-from deepff.report.colors import factor_colors
+from deepff.regions.regions import find_regions
+from deepff.result import Result
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.result import Result
 
 GROUP = "036 Gymnastics-1"
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from deepff.app.label_file import FILE
 from deepff.cli.main import app
-from deepff.images.files import find_images
+from deepff.images.image_files import find_images
 
 pytest.importorskip("gradio")
 testing = pytest.importorskip("starlette.testclient")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from deepff.app.workspace import Workspace
-from deepff.results.result import Result
+from deepff.result import Result
 
 
 def opened_workspace(result: Result, folder: Path) -> Workspace:

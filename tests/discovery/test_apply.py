@@ -20,9 +20,9 @@ from deepff.errors import InputError
 from deepff.evaluation.datasets import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.options import RegionOptions
-from deepff.regions.find import find_regions
+from deepff.regions.regions import find_regions
 from deepff.regions.thresholds import thresholds
-from deepff.results.result import Result
+from deepff.result import Result
 
 
 @pytest.fixture(scope="module")

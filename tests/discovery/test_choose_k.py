@@ -12,21 +12,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import deepff
+from deepff.activations.activations import Activations, ImageRecord
 from deepff.discovery import choose_k
-from deepff.discovery.choose_k import (
-    Link,
-    Selection,
-    cell_labels,
-    matched_iou,
-    select_k,
-    tree,
-)
+from deepff.discovery.choose_k import Selection, matched_iou, select_k
 from deepff.errors import InputError
 from deepff.factorization import PCA, KMeans
-from deepff.features.activations import Activations, ImageRecord
-from deepff.report.tree import agreement_svg, tree_svg
+from deepff.pictures.tree_drawing import agreement_svg, tree_svg
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.tree import Link, cell_labels, tree
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -288,7 +282,7 @@ def test_the_drawn_tree_shows_shares_as_numbers_and_as_thickness():
         # children of one parent stand together, so that no links cross
         *("k = 3, factor 0", "k = 3, factor 2", "k = 3, factor 1"),
     ]
-    colors = ["#" + bytes(color).hex() for color in deepff.report.colors.factor_colors(3)]
+    colors = ["#" + bytes(color).hex() for color in deepff.images.painting.factor_colors(3)]
     assert [node.get("fill") for node in nodes] == [colors[j] for j in (0, 1, 0, 2, 1)]
 
 

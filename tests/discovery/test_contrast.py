@@ -10,6 +10,8 @@ import torch
 from paper_networks import random_network
 from torch import Tensor, nn
 
+from deepff.activations.activations import Activations, ImageRecord
+from deepff.activations.extraction import extract, extract_layers
 from deepff.discovery.contrast import (
     BorderContrast,
     border_cells,
@@ -24,11 +26,9 @@ from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthSet, load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.factorization import NMF
-from deepff.features.activations import Activations, ImageRecord
-from deepff.features.extraction import extract, extract_layers
-from deepff.features.layers import map_layers, resolve_layer
-from deepff.features.loading import load_backbone
-from deepff.images.files import find_images
+from deepff.images.image_files import find_images
+from deepff.layers.layer_map import map_layers, resolve_layer
+from deepff.networks.loading import load_backbone
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.heatmaps import HeatMaps
 

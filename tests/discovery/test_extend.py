@@ -7,12 +7,11 @@ import torch
 
 from deepff.app.edits import name_factor, set_status
 from deepff.app.label_file import LabelStore, load_labels, upgrade
-from deepff.discovery.apply import apply
+from deepff.discovery.apply import apply, extend
 from deepff.discovery.discover import discover
-from deepff.discovery.extend import extend
-from deepff.images.files import find_images
+from deepff.images.image_files import find_images
 from deepff.options import RegionOptions
-from deepff.regions.find import find_regions
+from deepff.regions.regions import find_regions
 from deepff.report.load import load
 
 GROUP = "021 Elephants-safari June 2008-timd2000"
@@ -36,10 +35,12 @@ def test_added_images_leave_the_others_as_they_were(data_root: Path, tmp_path: P
     torch.testing.assert_close(grown.coefficients[n_rows:], new.coefficients)
     assert grown.object is not None and saved.object is not None
     before, after = saved.object.factorization(1), grown.object.factorization(1)
-    assert before.classified is not None and after.classified is not None
-    n_cells = len(before.classified.coefficients)
-    assert torch.equal(after.classified.coefficients[:n_cells], before.classified.coefficients)
-    assert len(after.classified) == 6
+    assert before.probabilities is not None and after.probabilities is not None
+    n_cells = len(before.probabilities.coefficients)
+    assert torch.equal(
+        after.probabilities.coefficients[:n_cells], before.probabilities.coefficients
+    )
+    assert len(after.probabilities) == 6
 
     # Thresholds over the set are those of the images that the factors were found in.
     options = RegionOptions("percentile", 75)

@@ -16,7 +16,7 @@ from torch import nn
 from torchvision.models.convnext import CNBlockConfig
 
 import deepff
-from deepff.features.loading import load_backbone
+from deepff.networks.loading import load_backbone
 
 SIZE, CELL, N_RANKS = 96, 16, 2
 SMALL = {

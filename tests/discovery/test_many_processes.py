@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deepff
-from deepff.features.shares import owners
+from deepff.activations.extraction import owners
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
@@ -63,10 +63,10 @@ def same(shared: deepff.Result, alone: deepff.Result) -> None:
         # Sums in another order, over the iterations of a fit.
         assert ((other.coefficients - found.coefficients).abs() / scale).max() < 5e-4
         torch.testing.assert_close(other.components, found.components, atol=1e-4, rtol=0)
-        if found.classified is not None:
+        if found.probabilities is not None:
             # What it was taught by differs by rounding.
-            assert other.classified.grids == found.classified.grids
-            difference = other.classified.coefficients - found.classified.coefficients
+            assert other.probabilities.grids == found.probabilities.grids
+            difference = other.probabilities.coefficients - found.probabilities.coefficients
             assert difference.abs().mean() < 5e-3
 
 
@@ -79,7 +79,7 @@ def test_more_processes_than_images_give_what_one_gives(data_root, tmp_path):
     printed = run([*command, "--out", str(out), "--cache", str(cache)], 3)
     assert printed.count("report.html") == 1
     alone = deepff.discover(folder, size=224, recipe="contrast")
-    assert alone.factorizations[1].classified is not None
+    assert alone.factorizations[1].probabilities is not None
     same(deepff.load(out), alone)
     caches = sorted(path.name for path in cache.iterdir())
     assert caches == [f"rank-{rank}-of-3" for rank in range(3)]
@@ -113,7 +113,7 @@ def test_two_processes_give_what_one_gives(data_root, tmp_path):
     run([str(program), str(folder), str(tmp_path), str(cache), json.dumps(runs)], 2)
     for name, options in runs.items():
         alone = deepff.discover(folder, size=224, **options)
-        assert (alone.factorizations[1].classified is not None) == (name == "contrast")
+        assert (alone.factorizations[1].probabilities is not None) == (name == "contrast")
         same(deepff.load(tmp_path / name), alone)
     caches = sorted(path.name for path in cache.iterdir())
     assert caches == [f"rank-{rank}-of-2" for rank in range(2)]

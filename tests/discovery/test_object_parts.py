@@ -8,6 +8,8 @@ import torch
 from paper_networks import random_network
 from torch import Tensor
 
+from deepff.activations.activations import Activations, ImageRecord
+from deepff.activations.extraction import extract_layers
 from deepff.discovery.contrast import border_contrast, contrast_layers, fused_object
 from deepff.discovery.object_parts import (
     factorize_filled,
@@ -19,15 +21,12 @@ from deepff.errors import InputError
 from deepff.evaluation.datasets import CAR_PARTS, GroundTruthImage, GroundTruthSet, load_coco
 from deepff.evaluation.metrics import count_overlaps, factor_quality
 from deepff.factorization import NMF
-from deepff.features.activations import Activations, ImageRecord
-from deepff.features.extraction import extract_layers
-from deepff.features.layers import map_layers, resolve_layer
-from deepff.features.loading import load_backbone
 from deepff.images.reading import read_image
+from deepff.layers.layer_map import map_layers, resolve_layer
+from deepff.networks.loading import load_backbone
 from deepff.regions.dense_crf import crf_kernels
 from deepff.regions.guided_crf import refined_labels, refined_masks
-from deepff.regions.parts import object_shares, part_probabilities, refined_parts
-from deepff.regions.refine import refined
+from deepff.regions.refine import object_shares, part_probabilities, refined, refined_parts
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.heatmaps import HeatMaps
 

@@ -11,20 +11,20 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import deepff
+from deepff.activations.extraction import extract
 from deepff.cli.main import app
-from deepff.cli.options import byte_count
+from deepff.cli.parameters import byte_count
 from deepff.discovery.contrast import border_contrast
 from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthSet, load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.factorization import NMF
-from deepff.features.backbone import Backbone
-from deepff.features.extraction import extract
-from deepff.features.layers import resolve_layer
-from deepff.features.loading import load_backbone
+from deepff.layers.layer_map import resolve_layer
+from deepff.networks.backbone import Backbone
+from deepff.networks.loading import load_backbone
 from deepff.options import RegionOptions, region_options
-from deepff.regions.find import find_regions
-from deepff.results.result import Result
+from deepff.regions.regions import find_regions
+from deepff.result import Result
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_classifier_makes_better_masks_of_what_the_map_half_covers(data_root
     by_map = quality(result, truth, RegionOptions("otsu-image", refine="dense-crf"))
     # 0.858 and 0.926 when measured
     assert quality(result, truth) > by_map + 0.04
-    assert result.factorization(1).classified.coefficients.amax() <= 1
+    assert result.factorization(1).probabilities.coefficients.amax() <= 1
 
 
 def test_signed_layers_find_the_object_too(elephants, backbone, tmp_path):
@@ -87,8 +87,8 @@ def test_a_saved_object_keeps_its_classifier(contrast, tmp_path):
     contrast.save(tmp_path / "out")
     loaded = deepff.load(tmp_path / "out")
     found, again = contrast.factorization(1), loaded.factorization(1)
-    assert torch.equal(found.classified.coefficients, again.classified.coefficients)
-    assert found.classified.grids == again.classified.grids
+    assert torch.equal(found.probabilities.coefficients, again.probabilities.coefficients)
+    assert found.probabilities.grids == again.probabilities.grids
     assert again.classifier.sources == found.classifier.sources
     assert torch.equal(again.classifier.weights, found.classifier.weights)
     first, second = next(find_regions(contrast)), next(find_regions(loaded))

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from deepff.discovery.discover import discover
-from deepff.discovery.teach import teach_object
+from deepff.discovery.teaching import teach_object
 from deepff.errors import InputError
-from deepff.images.files import find_images
-from deepff.results.result import Result
+from deepff.images.image_files import find_images
+from deepff.result import Result
 from deepff.results.sampling import cell_means
 
 GROUP = "021 Elephants-safari June 2008-timd2000"
@@ -39,7 +39,7 @@ def likelihood(cells: torch.Tensor, truth: np.ndarray) -> float:
 
 
 def test_a_mask_teaches_its_image_and_the_others_the_same(whole: Result, truth: np.ndarray) -> None:
-    before = whole.factorization(1).classified
+    before = whole.factorization(1).probabilities
     assert before is not None
     found = teach_object(whole, {whole.names[0]: truth})
     assert list(found) == whole.names

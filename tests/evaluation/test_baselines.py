@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from deepff.activations.activations import Activations, ImageRecord
 from deepff.evaluation.baselines import (
     category_consistent,
     factor_coefficients,
@@ -14,7 +15,6 @@ from deepff.evaluation.baselines import (
     object_coefficients,
 )
 from deepff.evaluation.predictions import Variant
-from deepff.features.activations import Activations, ImageRecord
 
 
 def activations(*blocks: Tensor, cells: list[int]) -> Activations:

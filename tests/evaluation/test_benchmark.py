@@ -15,6 +15,7 @@ from pascal_part_files import write_parts
 from PIL import Image
 from torch import nn
 
+from deepff.activations.activations import ImageRecord
 from deepff.discovery.contrast import contrast_layers
 from deepff.discovery.discover import discover
 from deepff.errors import InputError
@@ -29,15 +30,13 @@ from deepff.evaluation.discovered_parts import (
 from deepff.evaluation.icoseg_table import column_names, table1
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.evaluation.named_parts import LABEL_HEIGHT, part_masks, table3
-from deepff.evaluation.objects import table2
-from deepff.evaluation.poorest import Poorest
+from deepff.evaluation.objects import Poorest, table2
 from deepff.evaluation.predictions import Network
 from deepff.evaluation.tables import Table, write_tables
-from deepff.features.activations import ImageRecord
-from deepff.features.layers import map_layers, resolve_layer
-from deepff.features.loading import load_backbone
-from deepff.features.pixel_layers import pixel_layers
-from deepff.regions.find import find_regions
+from deepff.layers.layer_map import map_layers, resolve_layer
+from deepff.layers.pixel_layers import pixel_layers
+from deepff.networks.loading import load_backbone
+from deepff.regions.regions import find_regions
 
 SIDE = 16
 RED, GREEN, BLUE = (

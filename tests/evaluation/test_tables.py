@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from deepff.evaluation.datasets import TABLE3_PARTS, VOC_CLASSES
-from deepff.evaluation.published import SETTING, published, published_factors, published_rows
-from deepff.evaluation.tables import MAX_COLUMNS, Row, Table, mean_of_known, write_tables
+from deepff.evaluation.tables import (
+    MAX_COLUMNS,
+    SETTING,
+    Row,
+    Table,
+    mean_of_known,
+    published,
+    published_factors,
+    published_rows,
+    write_tables,
+)
 
 TABLE = Table(
     "Made up",

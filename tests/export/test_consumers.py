@@ -19,7 +19,7 @@ from planted import result_of
 from deepff.export.formats import export
 from deepff.export.instances import AnnotatedImage
 from deepff.options import ExportOptions, RegionOptions
-from deepff.results.result import Result
+from deepff.result import Result
 
 SIZE = (48, 64)
 HALF = RegionOptions("max-fraction", 0.5, parts={0: "cat", 1: "dog"})

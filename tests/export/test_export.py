@@ -27,7 +27,7 @@ from deepff.export.instances import annotated_images, find_instances, found_maps
 from deepff.export.polygons import instance_polygons, joined
 from deepff.options import ExportOptions, RegionOptions
 from deepff.regions.components import component_boxes
-from deepff.regions.find import Regions
+from deepff.regions.regions import Regions
 from deepff.report.load import load
 from deepff.report.report import write_report_page
 from deepff.runtime.outputs import RECORD

@@ -20,12 +20,12 @@ from deepff.errors import InputError
 from deepff.export.folder import localize, segment
 from deepff.export.formats import FORMATS, export
 from deepff.options import ExportOptions, RegionOptions
-from deepff.regions.find import find_regions
+from deepff.regions.regions import find_regions
 from deepff.regions.thresholds import label_map, masks, thresholds
 from deepff.report.load import load
 from deepff.report.save import earlier_outputs
-from deepff.results.bands import BAND_BYTES, bands
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.sampling import BAND_BYTES, bands
 from deepff.runtime.parallel import in_parallel
 
 HALF = RegionOptions("max-fraction", 0.5)

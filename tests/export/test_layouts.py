@@ -18,13 +18,12 @@ from planted import result_of
 
 from deepff.errors import InputError
 from deepff.export.formats import export
-from deepff.export.instances import find_instances
+from deepff.export.instances import find_instances, subsets
 from deepff.export.polygons import enclosed_area, instance_polygons
-from deepff.export.subsets import subsets
 from deepff.export.yolo import labels_of
 from deepff.images.items import ImageItem
 from deepff.options import ExportFormat, ExportOptions, RegionOptions, parsed_split
-from deepff.results.result import Result
+from deepff.result import Result
 
 HALF = RegionOptions("max-fraction", 0.5)
 

@@ -13,7 +13,8 @@ import pytest
 import tifffile
 from PIL import Image, PngImagePlugin
 
-from deepff.images.reading import UnreadableImageError, image_size, read_image, read_picture
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.reading import image_size, read_image, read_picture
 
 HEIGHT, WIDTH = 48, 64
 
@@ -483,7 +484,7 @@ def test_names_of_any_encoding_are_read_and_written(tmp_path: Path, encoding: st
         Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(stream.getvalue())
     code = (
         "import json, sys; from pathlib import Path\n"
-        "from deepff.images.files import find_images, output_names\n"
+        "from deepff.images.image_files import find_images, output_names\n"
         "from deepff.images.reading import read_image\n"
         "assert sys.getfilesystemencoding() == sys.argv[3], sys.getfilesystemencoding()\n"
         "images = find_images(sys.argv[1])\n"

@@ -24,16 +24,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.images.files import find_images, natural_key, output_names
-from deepff.images.reading import (
-    MAX_PIXELS,
-    UnreadableImageError,
-    content_digest,
-    image_size,
-    read_image,
-    resize,
-    resized_shape,
-)
+from deepff.images.decoding import MAX_PIXELS, UnreadableImageError
+from deepff.images.image_files import find_images, natural_key, output_names
+from deepff.images.reading import content_digest, image_size, read_image, resize, resized_shape
 
 RED, GREEN, BLUE, YELLOW = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0)
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
@@ -482,7 +475,7 @@ def test_no_warning_reaches_the_screen(tmp_path: Path) -> None:
     exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\xff\xff\xff\0\xff\xff\xff\0"
     save(photograph(), tmp_path / "exif.jpg", exif=exif)
     code = (
-        "import sys; from deepff.images.files import find_images\n"
+        "import sys; from deepff.images.image_files import find_images\n"
         "from deepff.images.reading import image_size\n"
         "for image in find_images(sys.argv[1]): print(image_size(image.path))"
     )

@@ -14,6 +14,8 @@ from planted import result_of
 from typer.testing import CliRunner
 
 import deepff
+from deepff.activations.activations import ImageRecord
+from deepff.activations.feature_source import FeatureSource
 from deepff.app.edits import name_factor
 from deepff.app.label_file import LabelStore
 from deepff.cli.main import app
@@ -25,17 +27,15 @@ from deepff.export.boxes import region_boxes
 from deepff.export.folder import localize, segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.png import folder_names
-from deepff.features.activations import ImageRecord
-from deepff.features.source import FeatureSource
-from deepff.images.files import find_images
+from deepff.images.image_files import find_images
 from deepff.options import RegionOptions
 from deepff.regions.components import bounding_box, largest_component
-from deepff.regions.find import Regions, find_regions
 from deepff.regions.part_names import factor_names
+from deepff.regions.regions import Regions, find_regions
 from deepff.report.load import load
+from deepff.result import Result
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.result import Result
 from deepff.runtime.outputs import RECORD
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from deepff.regions.named_pieces import named_pieces
+from deepff.regions.components import named_pieces
 
 
 def test_each_piece_is_called_after_the_factor_that_is_strongest_on_it() -> None:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.features.activations import Activations, ImageRecord
-from deepff.features.source import FeatureSource
+from deepff.activations.activations import Activations, ImageRecord
+from deepff.activations.feature_source import FeatureSource
 from deepff.regions.pixel_classifier import (
     fit_logistic,
     fit_pixel_classifier,
@@ -14,7 +14,7 @@ from deepff.regions.pixel_classifier import (
     principal_components,
     sample_cells,
 )
-from deepff.results.pixel_classifier import PixelClassifier
+from deepff.results.classifier import PixelClassifier
 
 FINE, COARSE = (12, 16), (6, 8)
 

@@ -10,16 +10,15 @@ import torch
 from PIL import Image
 from planted import planted, result_of
 
-from deepff.features.activations import ImageRecord
-from deepff.report.colors import factor_colors
-from deepff.report.crops import strongest_crops, write_crops
+from deepff.activations.activations import ImageRecord
+from deepff.images.painting import factor_colors
+from deepff.meaning.importance import Importance
+from deepff.pictures.crops import strongest_crops, write_crops
+from deepff.pictures.tree_drawing import colors_over_k
 from deepff.report.report import write_report
-from deepff.report.tree import colors_over_k
-from deepff.results.classes import FactorClasses
-from deepff.results.factorization import Factorization
+from deepff.result import Result
+from deepff.results.factorization import FactorClasses, Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.importance import Importance
-from deepff.results.result import Result
 
 
 def test_crops_lie_around_peaks_at_the_photographs_resolution(tmp_path: Path) -> None:

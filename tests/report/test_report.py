@@ -15,15 +15,15 @@ import pytest
 import torch
 from PIL import Image
 
-from deepff.features.activations import ImageRecord
-from deepff.features.source import FeatureSource
+from deepff.activations.activations import ImageRecord
+from deepff.activations.feature_source import FeatureSource
+from deepff.images.painting import factor_colors
 from deepff.images.reading import SkippedFile
 from deepff.report import report
-from deepff.report.colors import factor_colors
 from deepff.report.report import STRIP_GAP, write_report
+from deepff.result import Result
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.result import Result
 
 HOSTILE_NAMES = [
     "<script>alert(1)</script>.jpg",

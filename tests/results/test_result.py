@@ -15,9 +15,10 @@ from torch.utils.data import Dataset
 
 import deepff
 from deepff.errors import InputError, InputWarning
-from deepff.features.backbone import Backbone
+from deepff.images.decoding import UnreadableImageError
 from deepff.images.items import as_pixels
-from deepff.images.reading import UnreadableImageError, read_image
+from deepff.images.reading import read_image
+from deepff.networks.backbone import Backbone
 
 SIZE = 96
 

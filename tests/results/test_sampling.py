@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from deepff.results.bands import bands
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.sampling import cell_means, covering, sampled
+from deepff.results.sampling import bands, cell_means, covering, sampled
 
 # Four cells of 8 pixels on an image of 32, which look 4 pixels above and 2 right of themselves.
 EXTENT = ((-4 / 32, 28 / 32), (2 / 32, 34 / 32))

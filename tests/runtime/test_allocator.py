@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepff.runtime.allocator import freed_memory_kept
+from deepff.runtime.memory import freed_memory_kept
 
 with_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back at once"

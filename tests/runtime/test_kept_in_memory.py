@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepff.runtime.kept import Kept
+from deepff.runtime.memory import Kept
 
 
 @dataclass(frozen=True)

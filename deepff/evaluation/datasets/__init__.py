@@ -1,6 +1,6 @@
 """Ground truth of public data sets, all in one form: :mod:`.ground_truth`."""
 
-from deepff.evaluation.datasets.coco import CAR_PARTS, LEFT_RIGHT, load_coco
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, LEFT_RIGHT, load_coco
 from deepff.evaluation.datasets.ground_truth import (
     BACKGROUND,
     IGNORED,
@@ -10,10 +10,9 @@ from deepff.evaluation.datasets.ground_truth import (
     GroundTruthSet,
     object_labels,
 )
-from deepff.evaluation.datasets.icoseg import load_icoseg
-from deepff.evaluation.datasets.labels import load_label_folder, read_part_names
+from deepff.evaluation.datasets.mask_folders import load_icoseg, load_label_folder, read_part_names
 from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
-from deepff.evaluation.datasets.voc import VOC_CLASSES, load_voc
+from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
 
 __all__ = [
     "BACKGROUND",

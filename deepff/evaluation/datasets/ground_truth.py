@@ -28,8 +28,9 @@ import numpy as np
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.images.files import ImageFile
-from deepff.images.reading import UnreadableImageError, image_size
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.image_files import ImageFile
+from deepff.images.reading import image_size
 
 BACKGROUND = 0
 UNNAMED = 254

@@ -10,7 +10,7 @@ import numpy as np
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets.ground_truth import UNNAMED, GroundTruthImage, GroundTruthSet
-from deepff.evaluation.datasets.voc import (
+from deepff.evaluation.datasets.pascal_voc import (
     check_classes,
     find_voc,
     image_file,

@@ -14,7 +14,7 @@ from deepff.evaluation.datasets import (
     load_label_folder,
     object_labels,
 )
-from deepff.images.files import ImageFile, find_images
+from deepff.images.image_files import ImageFile, find_images
 
 
 def write_image(path: Path, width: int = 6, height: int = 4) -> Path:

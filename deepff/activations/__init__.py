@@ -1,0 +1,1 @@
+"""A network run over an image set, and the cache of what it gives."""

@@ -1,0 +1,245 @@
+"""Activations on disk, keyed by image content, that an interrupted run resumes."""
+
+import hashlib
+import json
+import math
+import os
+import re
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepff.activations.activations import ImageRecord
+from deepff.activations.feature_source import FeatureSource
+from deepff.errors import InputError
+from deepff.runtime.files import reserve_space
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS images (
+    digest TEXT PRIMARY KEY,
+    first_row INTEGER NOT NULL,
+    n_cells INTEGER NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0,
+    checksum INTEGER
+)
+"""
+ADD_CHECKSUM = "ALTER TABLE images ADD COLUMN checksum INTEGER"  # which older caches lack
+ENTRIES = "SELECT digest, first_row, n_cells, done, checksum FROM images"
+
+# What is read when a result is opened, to tell whether its cache is still whole.
+SAMPLED_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where the rows of an image are; the CRC-32 of their bytes once they are written."""
+
+    first_row: int
+    n_cells: int
+    is_done: bool
+    checksum: int | None
+
+
+class ActivationCache:
+    """Rows of one network, layer and size in one memory-mapped file, each image's found by content.
+
+    ``<folder>/<model>-<layer>-<size>-<digest of the source>/`` holds ``activations.f32``, rows of
+    c float32 values without a header, ``index.sqlite``, which says where each image's rows are,
+    whether they are written and with which checksum, and ``source.json``. An image's place is
+    reserved, on the disk too, before it is written, and marked only afterwards, so a killed run
+    loses the batches it was in and nothing else, and the resumed run lays the rows as an
+    uninterrupted one would. Rows that are gone or changed are run again.
+
+    Parameters
+    ----------
+    folder : path
+        Where caches of all sources are kept. Nothing is written before `reserve`.
+    source : FeatureSource
+        What the activations are of.
+    """
+
+    def __init__(self, folder: str | Path, source: FeatureSource) -> None:
+        self._description = json.dumps(_key_fields(source), sort_keys=True)
+        digest = hashlib.sha256(self._description.encode()).hexdigest()[:16]
+        readable = re.sub(r"[^\w.]+", "_", f"{source.model}-{source.layer}-{source.size}")
+        self.folder = Path(folder) / f"{readable}-{digest}"
+        self._channels = source.channels
+        self._row_bytes = 4 * source.channels
+        self._data = self.folder / "activations.f32"
+        self._entries: dict[str, _Entry] = {}
+        self._held: set[str] = set()
+
+    def reserve(self, images: Sequence[ImageRecord]) -> None:
+        """Give each image that has none a place for its rows, in order; check those written.
+
+        Raises
+        ------
+        InputError
+            The cache cannot be written, or the disk has no room for the rows.
+        """
+        with self._disk_errors():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "source.json").write_text(self._description)
+            self._data.touch()
+            self._index = _opened_index(self.folder / "index.sqlite")
+            with self._index:
+                self._index.execute("BEGIN IMMEDIATE")
+                self._entries = _entries(self._index)
+                self._held = self._sound(images)
+                self._lay_out(images)
+                end = max((e.first_row + e.n_cells for e in self._entries.values()), default=0)
+                with open(self._data, "r+b") as file:
+                    reserve_space(file, end * self._row_bytes)
+
+    def _lay_out(self, images: Sequence[ImageRecord]) -> None:
+        next_row = max((e.first_row + e.n_cells for e in self._entries.values()), default=0)
+        for image in images:
+            entry = self._entries.get(_key(image))
+            if entry is None or entry.n_cells != image.n_cells:
+                entry = _Entry(next_row, image.n_cells, False, None)
+                next_row += image.n_cells
+            elif not entry.is_done or _key(image) in self._held:
+                continue
+            self._entries[_key(image)] = entry
+            self._index.execute(
+                "INSERT OR REPLACE INTO images (digest, first_row, n_cells) VALUES (?, ?, ?)",
+                (_key(image), entry.first_row, entry.n_cells),
+            )
+
+    def find(self, images: Sequence[ImageRecord]) -> list[Tensor] | None:
+        """As `blocks`, of a cache that is only read; None where it does not hold all of them.
+
+        Lengths are checked, and the checksums of about 256 MiB of the rows, spread over the set.
+        """
+        index = self.folder / "index.sqlite"
+        try:
+            address = f"{index.resolve().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True, timeout=60)) as connection:
+                self._entries = _entries(connection)
+            n_bytes = self._row_bytes * sum(image.n_cells for image in images)
+            sampled = images[:: max(1, math.ceil(n_bytes / SAMPLED_BYTES))]
+            whole = all(self._is_inside(image) for image in images)
+            if not whole or len(self._sound(sampled)) < len({_key(image) for image in sampled}):
+                return None
+            return self.blocks(images)
+        except (OSError, sqlite3.Error):
+            return None
+
+    def holds(self, image: ImageRecord) -> bool:
+        """Whether the image's rows are written."""
+        return _key(image) in self._held
+
+    def write(self, images: Sequence[ImageRecord], rows: Tensor) -> None:
+        """Write the rows of images, (images, cells, c), and mark them written."""
+        checksums = {}
+        with self._disk_errors():
+            with open(self._data, "r+b") as file:
+                for image, values in zip(images, rows.float().cpu().numpy(), strict=True):
+                    data = np.ascontiguousarray(values).data.cast("B")
+                    file.seek(self._entries[_key(image)].first_row * self._row_bytes)
+                    file.write(data)
+                    checksums[_key(image)] = zlib.crc32(data)
+            with self._index:
+                mark = "UPDATE images SET done = 1, checksum = ? WHERE digest = ?"
+                self._index.executemany(mark, [(c, digest) for digest, c in checksums.items()])
+        self._held.update(checksums)
+
+    def blocks(self, images: Sequence[ImageRecord]) -> list[Tensor]:
+        """The rows of images in their order, as few memory-mapped blocks as their places allow."""
+        if not images:
+            return [torch.empty(0, self._channels)]
+        rows = torch.from_numpy(self._mapped())
+        spans: list[list[int]] = []
+        for image in images:
+            first = self._entries[_key(image)].first_row
+            if spans and spans[-1][1] == first:
+                spans[-1][1] += image.n_cells
+            else:
+                spans.append([first, first + image.n_cells])
+        return [rows[first:last] for first, last in spans]
+
+    def _mapped(self) -> np.memmap:
+        n_rows = os.path.getsize(self._data) // self._row_bytes
+        # mode "c": copy-on-write, so that nothing done to the tensor reaches the file
+        return np.memmap(self._data, np.float32, mode="c", shape=(n_rows, self._channels))
+
+    def _is_inside(self, image: ImageRecord) -> bool:
+        """Whether the rows are marked written, and within the file as long as it is now."""
+        entry = self._entries.get(_key(image))
+        if entry is None or not entry.is_done or entry.n_cells != image.n_cells:
+            return False
+        end = (entry.first_row + entry.n_cells) * self._row_bytes
+        return end <= os.path.getsize(self._data)
+
+    def _sound(self, images: Sequence[ImageRecord]) -> set[str]:
+        """The keys of those whose rows are in the file as they were written."""
+        keys = list({_key(image): None for image in images if self._is_inside(image)})
+        if not keys:
+            return set()
+        mapped = self._mapped()
+
+        def is_sound(key: str) -> bool:
+            entry = self._entries[key]
+            rows = mapped[entry.first_row : entry.first_row + entry.n_cells]
+            if entry.checksum is None:  # by an older version: at least not a hole in the file
+                return bool(rows.any())
+            return zlib.crc32(rows.data.cast("B")) == entry.checksum
+
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            return {k for k, sound in zip(keys, pool.map(is_sound, keys), strict=True) if sound}
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise InputError(
+                f"the activation cache {self.folder} cannot be written ({reason}); what it holds "
+                "is kept, so a rerun resumes once that is mended, or choose another folder"
+            ) from error
+
+
+def _opened_index(path: Path) -> sqlite3.Connection:
+    """The index, made if it is not there, and made anew if it is no database any more."""
+    index = sqlite3.connect(path, timeout=60)
+    try:
+        with index:
+            index.execute(SCHEMA)
+            columns = {row[1] for row in index.execute("PRAGMA table_info(images)")}
+            if "checksum" not in columns:
+                index.execute(ADD_CHECKSUM)
+            index.execute(f"{ENTRIES} LIMIT 1")
+    except sqlite3.OperationalError:  # locked, read-only or full: nothing is wrong with it
+        raise
+    except sqlite3.DatabaseError:
+        index.close()
+        path.unlink()
+        return _opened_index(path)
+    return index
+
+
+def _entries(index: sqlite3.Connection) -> dict[str, _Entry]:
+    has_checksums = "checksum" in {row[1] for row in index.execute("PRAGMA table_info(images)")}
+    query = ENTRIES if has_checksums else ENTRIES.replace("checksum", "NULL")
+    return {key: _Entry(first, n, bool(done), c) for key, first, n, done, c in index.execute(query)}
+
+
+def _key_fields(source: FeatureSource) -> dict[str, Any]:
+    """All fields that values depend on, without those at their default, which older caches lack."""
+    values = asdict(replace(source, centers=None))
+    return {f.name: values[f.name] for f in fields(source) if values[f.name] != f.default}
+
+
+def _key(image: ImageRecord) -> str:
+    """What the image is found by: its content, or in a cache of one set alone its name."""
+    return image.digest or image.name

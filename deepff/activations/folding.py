@@ -1,0 +1,268 @@
+"""Batch normalisation folded into the convolutions before it, which then take its time alone."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from deepff.errors import InputError
+from deepff.layers.layer_map import forward_to_layers
+from deepff.layers.probe import Layer, noise
+from deepff.networks.backbone import Backbone
+
+PROBE_SIDE = 128  # pixels
+# Of the largest value. Rounding makes about 1e-6, or 1e-3 where a GPU multiplies in TF32; a fault
+# in what was taken for adjacent makes about 1.
+TOLERANCE = 1e-2
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
+def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
+    """The network with batch normalisation in evaluation mode folded into convolutions.
+
+    y = γ (w ∗ x + b − μ) / √(σ² + ε) + β is a convolution with weights w γ / √(σ² + ε). That is
+    done where a convolution's output goes to one batch normalisation and nowhere else, as one pass
+    over noise shows, unless the layers are read between the two. The network that was given
+    stays as it is; its copy shares hooks and all other parameters, and is made for these layers.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    layers : sequence of Layer
+        What will be read of the copy.
+
+    Returns
+    -------
+    Backbone
+        The same one where nothing can be folded, or the copy would give other values.
+    """
+    if backbone.dtype not in (torch.float32, torch.float64):
+        return backbone  # the weights' rounding would be seen
+    side = layers[0].input_size or max(PROBE_SIDE, 2 * max(layer.stride for layer in layers))
+    try:
+        network, hooks = _copied(backbone.network)
+        ours = replace(backbone, network=network)
+        with torch.no_grad():
+            image = noise(backbone, side)
+            seen = _Seen()
+            with seen.watching(network, layers):
+                before = forward_to_layers(ours, layers, image)
+            hooked = {new for new, old in hooks.items() if any(getattr(old, n) for n in _HOOKS)}
+            pairs = {
+                conv: norm
+                for conv, norm in seen.adjacent().items()
+                if not hooked & {conv, norm} and _can_be_folded(conv, norm)
+            }
+            if not pairs:
+                return backbone
+            _fold(network, pairs)
+            after = forward_to_layers(ours, layers, image)
+    except InputError:
+        return backbone
+    if not all(_are_close(a, b) for a, b in zip(after, before, strict=True)):
+        return backbone
+    for new, old in hooks.items():
+        for name in _HOOKS:
+            setattr(new, name, getattr(old, name))
+    return ours
+
+
+def _copied(network: nn.Module) -> tuple[nn.Module, dict[nn.Module, nn.Module]]:
+    """A copy with the same tensors and without hooks, and whose copy each of its modules is."""
+    memo: dict[int, Any] = {id(x): x for x in (*network.parameters(), *network.buffers())}
+    for module in network.modules():
+        memo |= {id(getattr(module, name)): OrderedDict() for name in _HOOKS}
+    try:
+        ours = copy.deepcopy(network, memo)
+    except Exception as error:  # one's own network can refuse in any way
+        raise InputError("the network cannot be copied") from error
+    return ours, dict(zip(ours.modules(), network.modules(), strict=True))
+
+
+@dataclass
+class _Seen:
+    """Who made and who took the outputs of convolutions in a forward pass."""
+
+    outputs: dict[int, Tensor] = field(default_factory=dict)  # held, so that no id comes twice
+    makers: dict[int, nn.Conv2d] = field(default_factory=dict)
+    takers: dict[int, nn.Module] = field(default_factory=dict)
+    uses: Counter[int] = field(default_factory=Counter)
+    read: set[int] = field(default_factory=set)
+    foreign: set[nn.Module] = field(default_factory=set)  # took what no convolution made
+
+    @contextmanager
+    def watching(self, network: nn.Module, layers: Sequence[Layer]) -> Iterator[None]:
+        handles = []
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                handles.append(module.register_forward_hook(self._is_made))
+            elif isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm):
+                handles.append(module.register_forward_pre_hook(self._is_taken))
+        # After the others: the layer may be a convolution.
+        for layer in layers:
+            module = network.get_submodule(layer.module)
+            handles.append(module.register_forward_hook(self._is_read))
+        try:
+            with _Watch(self._is_used):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def adjacent(self) -> dict[nn.Conv2d, nn.Module]:
+        """Convolutions, and the module that takes all that each makes and nothing else."""
+        found: dict[nn.Conv2d, set[nn.Module | None]] = {}
+        for key, maker in self.makers.items():
+            alone = self.uses[key] == 1 and key not in self.read
+            found.setdefault(maker, set()).add(self.takers.get(key) if alone else None)
+        norms = Counter(norm for takers in found.values() for norm in takers)
+        return {
+            maker: norm
+            for maker, takers in found.items()
+            for norm in takers
+            if norm is not None and len(takers) == norms[norm] == 1 and norm not in self.foreign
+        }
+
+    def _is_read(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self.read.update(id(x) for x in tree_leaves(output) if id(x) in self.makers)
+
+    def _is_made(self, module: nn.Conv2d, inputs: Any, output: Tensor) -> None:
+        self.outputs[id(output)], self.makers[id(output)] = output, module
+
+    def _is_taken(self, module: nn.Module, inputs: Any) -> None:
+        if inputs and id(inputs[0]) in self.makers:
+            self.takers[id(inputs[0])] = module
+        else:
+            self.foreign.add(module)
+
+    def _is_used(self, arguments: Any) -> None:
+        self.uses.update(id(x) for x in tree_leaves(arguments) if id(x) in self.makers)
+
+
+class _Watch(TorchFunctionMode):
+    """Tells of the arguments of every function that makes or changes tensors."""
+
+    def __init__(self, tell: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        # What only asks for a shape or a type is no use of the values.
+        if result is None or any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+            self._tell((args, kwargs))
+        return result
+
+
+def _can_be_folded(conv: nn.Conv2d, norm: Any) -> bool:
+    # A weight that is computed anew for each pass is no parameter of the module's own.
+    return (
+        conv._parameters.get("weight") is not None
+        and not norm.training
+        and norm.running_mean is not None
+        and norm.running_var is not None
+        and norm.num_features == conv.out_channels
+        and _rest(norm) is not None
+    )
+
+
+def _rest(norm: nn.Module) -> nn.Module | None:
+    """What a module does after its batch normalisation; None where that is not known."""
+    if type(norm) in (nn.BatchNorm2d, nn.SyncBatchNorm):
+        return nn.Identity()
+    if type(norm).__name__ == "BatchNormAct2d":  # timm's, which is not imported for that
+        return nn.Sequential(norm.get_submodule("drop"), norm.get_submodule("act"))
+    return None
+
+
+def _fold(network: nn.Module, pairs: dict[nn.Conv2d, Any]) -> None:
+    def exact(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.double()
+
+    for conv, norm in pairs.items():
+        weight, bias = fuse_conv_bn_weights(
+            conv.weight.double(),
+            exact(conv.bias),
+            norm.running_mean.double(),
+            norm.running_var.double(),
+            norm.eps,
+            exact(norm.weight),
+            exact(norm.bias),
+        )
+        for name, values in (("weight", weight), ("bias", bias)):
+            rounded = values.detach().to(conv.weight.dtype)
+            conv.register_parameter(name, nn.Parameter(rounded, requires_grad=False))
+    replaced: dict[nn.Module, nn.Module | None] = {n: _rest(n) for n in pairs.values()}
+    # timm's, which is not imported for that.
+    replaced |= {c: SamePaddedConv2d.of(c) for c in pairs if type(c).__name__ == "Conv2dSame"}
+    for parent in network.modules():
+        for name, child in parent.named_children():
+            if child in replaced:
+                setattr(parent, name, replaced[child])
+
+
+def _are_close(values: Tensor, expected: Tensor) -> bool:
+    return bool((values - expected).abs().max() <= TOLERANCE * expected.abs().max())
+
+
+class SamePaddedConv2d(nn.Conv2d):
+    """A convolution whose output has ⌈n / stride⌉ cells on n pixels, whatever its kernel.
+
+    What n lacks, max(0, (⌈n / s⌉ − 1) s + (k − 1) d + 1 − n), is added as zeros, the odd one at
+    the end. A convolution pads both sides alike: here by as many whole strides more as the end
+    needs, and the cells that these make before the first are cut off.
+    """
+
+    @classmethod
+    def of(cls, conv: nn.Conv2d) -> Self:
+        """One with the weights of a convolution that pads so; they are shared, not copied."""
+        same = cls(
+            conv.in_channels,
+            conv.out_channels,
+            (conv.kernel_size[0], conv.kernel_size[1]),
+            (conv.stride[0], conv.stride[1]),
+            dilation=(conv.dilation[0], conv.dilation[1]),
+            groups=conv.groups,
+            bias=conv.bias is not None,
+            device="meta",
+        )
+        same.weight, same.bias = conv.weight, conv.bias
+        return same.train(conv.training)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(b, c, h, w) to (b, c', ⌈h / stride⌉, ⌈w / stride⌉)."""
+        cells, padding, extra = [], [], []
+        for axis, n in enumerate(input.shape[-2:]):
+            stride = self.stride[axis]
+            n_cells = -(-n // stride)
+            reach = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
+            lacking = max(0, (n_cells - 1) * stride + reach - n)
+            before = lacking // 2
+            strides = -(-(lacking - 2 * before) // stride)
+            cells.append(n_cells)
+            extra.append(strides)
+            padding.append(before + strides * stride)
+        found = functional.conv2d(
+            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
+        )
+        rows, columns = (slice(e, e + n) for e, n in zip(extra, cells, strict=True))
+        return found[..., rows, columns]

@@ -1,0 +1,221 @@
+"""The export side of the app: how many annotations there will be, one of them, and all of them."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from deepff.app import page
+from deepff.app.label_file import export_labelled
+from deepff.app.labels import ACCEPTED, SKIPPED, Labels
+from deepff.app.masks import chosen_images, labelled_maps
+from deepff.app.pictures import data_uris
+from deepff.app.workspace import Workspace
+from deepff.errors import InputError
+from deepff.export.formats import CONTENTS, FORMATS
+from deepff.export.instances import AnnotatedImage, Instance, LabelMaps, annotated_images
+from deepff.options import SPLIT, ExportOptions, Photographs, Which, parsed_split
+from deepff.result import Result
+from deepff.runtime.outputs import output_folder, own_files
+
+_LONGEST_LINE = 480
+_LONGEST_FILE = 1600
+
+
+def labelled_images(
+    result: Result, maps: LabelMaps, instances: str, min_area: int | None
+) -> Iterator[AnnotatedImage]:
+    """Images with the instances that an export would write."""
+    return annotated_images(result, maps, ExportOptions(instances, min_area))
+
+
+def sample(
+    image: AnnotatedImage, instance: Instance, names: Sequence[str], format: str
+) -> list[tuple[str, str]]:
+    """What a format makes of one instance of an image alone.
+
+    Returns
+    -------
+    list of (name, text)
+        The text files that the format writes, cut where they are long.
+    """
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        shown = ExportOptions(images="none")
+        FORMATS[format]([replace(image, instances=[instance])], names, root, shown)
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        return [
+            (path.relative_to(root).as_posix(), _shortened(path.read_text("utf-8")))
+            for path in files
+            if path.suffix in (".json", ".xml", ".txt", ".yaml")
+        ]
+
+
+def _shortened(text: str) -> str:
+    # A mask in a format may be thousands of characters or numbers, which show nothing.
+    text = re.sub(r"([^\s]{60})[^\s]{20,}(?=\")", r"\1…", text)
+    text = re.sub(r"((?:-?[\d.]+,?\s+){24})(?:-?[\d.]+,?\s*){8,}", r"\1… ", text)
+    lines = [
+        line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
+        for line in text.splitlines()
+    ]
+    text = "\n".join(lines)
+    return text if len(text) <= _LONGEST_FILE else f"{text[:_LONGEST_FILE]}\n…"
+
+
+def write_archive(
+    result: Result,
+    labels: Labels,
+    folder: Path,
+    format: str,
+    options: ExportOptions,
+    which: str | None,
+) -> tuple[int, Path]:
+    """Export into ``<folder>/export/<format>`` anew, and the same as a ZIP file beside it.
+
+    Links to photographs are in the folder alone.
+
+    Returns
+    -------
+    count : int
+        The number of instances.
+    archive : Path
+        ``<folder>/export/<format>.zip``.
+    """
+    out = folder / "export" / format
+    settings = replace(options, anew=True)
+    count = export_labelled(result, labels, format, out, settings, which=which).n_instances
+    archive = archive_path(folder, format)
+    with output_folder(archive.parent) as temporary, ZipFile(temporary / archive.name, "w") as file:
+        for name in own_files(out):
+            if not (out / name).is_symlink():
+                file.write(out / name, name, ZIP_DEFLATED)
+    return count, archive
+
+
+def archive_path(folder: Path, format: str) -> Path:
+    """Where :func:`write_archive` leaves its ZIP file."""
+    return folder / "export" / f"{format}.zip"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be exported.
+
+    Attributes
+    ----------
+    format : ExportFormat
+    which : Which or "" for what is the default
+    instances : Instances
+    min_area : int, optional
+    images : Photographs
+        See :class:`deepff.options.ExportOptions`.
+    split : str
+        As :func:`deepff.options.parsed_split` takes it, "" for the default.
+    """
+
+    format: str
+    which: str
+    instances: str
+    min_area: int | None
+    images: str = Photographs.NONE
+    split: str = ""
+
+    @property
+    def options(self) -> ExportOptions:
+        """What an export takes of it."""
+        split = parsed_split(self.split.strip()) if self.split.strip() else SPLIT
+        return ExportOptions(self.instances, self.min_area, images=self.images, split=split)
+
+
+def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | None]]:
+    """Count annotations image by image.
+
+    Yields
+    ------
+    count : str
+    preview : str or None
+        One annotation; None: it stays as it is.
+    """
+    labels, result = workspace.store.labels, workspace.result
+    n_images = n_instances = 0
+    preview = None
+    total = 0
+
+    def count(error: str | None = None) -> str:
+        return page.render(
+            "count.html",
+            contents=CONTENTS[asked.format],
+            singular={"masks": "mask", "boxes": "box"},
+            instances=n_instances,
+            images=n_images,
+            total=total,
+            of=len(result.names),
+            accepted=labels.count(ACCEPTED, result.names),
+            skipped=labels.count(SKIPPED, result.names),
+            error=error,
+        )
+
+    try:
+        which = asked.which or None
+        total = len(chosen_images(labels, result.names, which))
+        yield count(), None
+        maps = labelled_maps(result, labels, which)
+        for image in labelled_images(result, maps, asked.instances, asked.min_area):
+            n_images += 1
+            n_instances += len(image.instances)
+            if image.instances and preview is None:
+                preview = _preview(workspace, maps.names, image, asked.format)
+            yield count(), preview
+    except InputError as error:
+        yield count(page.sentence(error)), preview
+    if preview is None:
+        yield count(), page.render("preview.html", name=None)
+
+
+def write(workspace: Workspace, asked: Asked) -> str:
+    """Export, and say where it can be downloaded."""
+    try:
+        count, archive = write_archive(
+            workspace.result,
+            workspace.store.labels,
+            workspace.folder,
+            asked.format,
+            asked.options,
+            asked.which or None,
+        )
+    except (InputError, OSError) as error:
+        return page.render("written.html", error=page.sentence(error), archive=None)
+    return page.render("written.html", error=None, archive=_about(archive), instances=count)
+
+
+def which_choices(workspace: Workspace) -> list[tuple[str, str]]:
+    """The ways to choose images, in words with counts, and what they are."""
+    labels, names = workspace.store.labels, workspace.result.names
+    accepted, skipped = labels.count(ACCEPTED, names), labels.count(SKIPPED, names)
+    return [
+        (f"accepted ({accepted})", Which.ACCEPTED),
+        (f"all but skipped ({len(names) - skipped})", Which.NOT_SKIPPED),
+        (f"all ({len(names)})", Which.ALL),
+    ]
+
+
+def _about(archive: Path) -> dict[str, Any]:
+    return {
+        "name": archive.name,
+        "kilobytes": -(-archive.stat().st_size // 1000),
+        "folder": archive.with_suffix(""),
+    }
+
+
+def _preview(workspace: Workspace, names: list[str], image: AnnotatedImage, format: str) -> str:
+    instance = max(image.instances, key=lambda instance: instance.area)
+    name = names[instance.region]
+    index = workspace.result.names.index(image.name)
+    color = workspace.pictures.color_numbers(workspace.store.labels).get(name, instance.region)
+    [uri] = data_uris(lambda i: workspace.pictures.instance(i, color, instance), [index])
+    files = sample(image, instance, names, format)
+    return page.render("preview.html", name=name, image=image.name, picture=uri, files=files)

@@ -1,0 +1,154 @@
+"""The commands that say what networks and layers there are."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepff.cli.messages import explained, print_table
+from deepff.cli.parameters import (
+    NETWORK,
+    DeviceChoice,
+    FactorCount,
+    LabelsFile,
+    NumClasses,
+    Overlays,
+    Photos,
+    ResultFolder,
+    Size,
+    Weights,
+)
+from deepff.networks.available import available_models
+from deepff.options import SIZE, Device
+
+if TYPE_CHECKING:
+    from deepff.layers.layer_map import Layer
+
+
+def models() -> None:
+    """List networks, with their default layers and what must be downloaded."""
+    rows = [(info.name, info.default_layer, info.download) for info in available_models()]
+    _print_table(("model", "default layer", "to download"), rows)
+
+
+def layers(
+    model: Annotated[str, typer.Argument(help="Network, as `deepff models` lists it.")],
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this layer, and where its cells look with the network's weights.",
+            show_default=False,
+        ),
+    ] = None,
+    size: Size = SIZE,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+) -> None:
+    """List a network's layers; where they go negative, semi-NMF is used."""
+    from deepff.layers.centers import with_centers
+    from deepff.layers.layer_map import map_layers
+    from deepff.networks.loading import load_backbone
+
+    # Without a file the layers are those of random weights: nothing need be downloaded to see them.
+    backbone = load_backbone(
+        model, weights=weights, num_classes=num_classes, pretrained=bool(weights or layer)
+    )
+    layer_map = map_layers(backbone, size)
+    header = ("layer", "channels", "stride", "grid", "layout", "negative")
+    if layer:
+        placed = with_centers(backbone, [layer_map.resolve(name) for name in layer])
+        columns = ("spacing", "first cell looks at (down, across)", "is drawn at")
+        rows = [(*_described(found), *_looks(found)) for found in placed]
+        _print_table((*header, *columns), rows)
+    else:
+        _print_table(header, [_described(found) for found in layer_map.layers])
+
+
+def _described(layer: "Layer") -> tuple[str, ...]:
+    return (
+        layer.name if layer.name == layer.path else f"{layer.name} ({layer.path})",
+        str(layer.channels),
+        str(layer.stride),
+        f"{layer.grid[0]} × {layer.grid[1]}",
+        str(layer.layout),
+        "never" if layer.non_negative else f"down to {layer.minimum:.2g}",
+    )
+
+
+def _looks(layer: "Layer") -> tuple[str, ...]:
+    """Spacing, and the offset that was measured and that is used, in pixels of the input."""
+    if layer.centers is None:
+        return (
+            str(layer.stride),
+            "what it covers",
+            f"{layer.stride / 2:.1f}, {layer.stride / 2:.1f}",
+        )
+    centers = layer.centers
+    measured = (
+        f"{value:.1f} ± {error:.1f}"
+        for value, error in zip(centers.offset, centers.offset_error, strict=True)
+    )
+    drawn = (f"{value:.1f}" for value in centers.drawn_offset)
+    return f"{centers.spacing:g}", ", ".join(measured), ", ".join(drawn)
+
+
+def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+def explain(
+    folder: ResultFolder,
+    k: FactorCount = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            help="Importance for this class, by label; may be repeated. By default the three that "
+            "the network takes most of the images for.",
+            show_default=False,
+        ),
+    ] = None,
+    photos: Photos = None,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    labels: LabelsFile = None,
+    words: Annotated[
+        str | None,
+        typer.Option(
+            help="Words in place of the network's classes, where it is open_clip's: with commas "
+            "between, as cat,dog, or a file with one a line.",
+            show_default=False,
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    overlays: Overlays = False,
+    device: DeviceChoice = Device.AUTO,
+) -> None:
+    """Say what the network takes a result's factors for, and what they matter for; write its report
+    anew."""
+    from deepff.meaning.class_names import factor_classes
+    from deepff.meaning.open_network import opened_layers
+    from deepff.networks.class_labels import read_labels, read_words
+    from deepff.report.load import load
+    from deepff.report.save import check_output_folder, rewrite
+
+    result = load(folder, photos)
+    check_output_folder(folder)
+    found = result.factorization(k)
+    backbone = result.sources[0].backbone(
+        weights=weights,
+        num_classes=num_classes,
+        labels=None if labels is None else read_labels(labels),
+        words=None if words is None else read_words(words),
+        device=device,
+    )
+    opened_layers(result, backbone)
+    for each in result.factorizations:
+        factor_classes(result, each, anew=True)
+    measured = result.importance(len(found.components), classes, progress=True)
+    rewrite(result, folder, progress=True, overlays=overlays)
+    print_table(*explained(result.factorization(k), measured))
+    typer.echo(folder / "report.html")

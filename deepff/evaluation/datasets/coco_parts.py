@@ -1,0 +1,216 @@
+"""COCO JSON whose categories are parts: polygons and run-length masks."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepff.errors import InputError
+from deepff.evaluation.datasets.ground_truth import (
+    BACKGROUND_NAMES,
+    IGNORED,
+    AnnotatedBox,
+    GroundTruthImage,
+    GroundTruthSet,
+)
+from deepff.images.image_files import ImageFile
+
+LEFT_RIGHT = ("left", "right")
+
+CAR_PARTS = {
+    "back_bumper": "bumper",
+    "back_glass": "glass",
+    "back_left_door": "door",
+    "back_left_light": "light",
+    "back_right_door": "door",
+    "back_right_light": "light",
+    "front_bumper": "bumper",
+    "front_glass": "glass",
+    "front_left_door": "door",
+    "front_left_light": "light",
+    "front_right_door": "door",
+    "front_right_light": "light",
+    "hood": "hood",
+    "left_mirror": "mirror",
+    "right_mirror": "mirror",
+    "tailgate": "trunk",
+    "trunk": "trunk",
+    "wheel": "wheel",
+}
+"""Car Parts' 18 categories as eight parts; a tailgate is a hatchback's trunk lid."""
+
+
+def load_coco(
+    root: str | Path,
+    images: str | Path | None = None,
+    *,
+    merge: Sequence[str] | Mapping[str, str] = (),
+) -> GroundTruthSet:
+    """Load a COCO file whose categories are parts of one kind of object.
+
+    Where instances overlap, the one with the fewer pixels keeps the pixels that they share; of two
+    with as many, the later in the file. Regions marked `iscrowd` are not judged where nothing else
+    is. The object is all of its parts together.
+
+    Parameters
+    ----------
+    root : path
+        The JSON file, or the folder that holds it as `annotations.json`.
+    images : path, optional
+        The folder of images. If not given, an image is looked for beside the JSON file by its
+        `path`, then by its `file_name`, then in `images/`.
+    merge : sequence of str, or mapping
+        Words to leave out of the categories' names, so that those which then read the same become
+        one part: `LEFT_RIGHT` makes `front_left_door` and `front_right_door` one `front_door`. Or a
+        part's name for each category to be renamed, such as `CAR_PARTS`.
+
+    Returns
+    -------
+    GroundTruthSet
+        Named as the JSON file's folder is; parts in the order in which categories first name them,
+        the background's category left out. The boxes' class is the part's name.
+
+    Raises
+    ------
+    InputError
+        The file is missing or not COCO's, none of its images is there, or pycocotools is not
+        installed.
+    """
+    path = Path(root)
+    if path.is_dir():
+        path = path / "annotations.json"
+    if not path.is_file():
+        raise InputError(f"no COCO file {path}")
+    _mask_api()
+    try:
+        content = json.loads(path.read_bytes())
+        names = {
+            category["id"]: _part_name(category["name"], merge)
+            for category in content["categories"]
+            if category["name"].casefold() not in BACKGROUND_NAMES
+        }
+        part_names = tuple(dict.fromkeys(names.values()))
+        of_image: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for annotation in content["annotations"]:
+            if annotation["category_id"] in names:
+                of_image[annotation["image_id"]].append(annotation)
+        loaded, missing = [], []
+        for entry in content["images"]:
+            file = _find_image(entry, path.parent, images)
+            if file is None:
+                missing.append(entry["file_name"])
+            else:
+                loaded.append(_load_image(entry, of_image[entry["id"]], names, part_names, file))
+        if missing and not loaded:
+            raise InputError(_none_found(content["images"][0], path.parent, images))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} is not a COCO file with images, categories and annotations"
+        ) from error
+    name = path.resolve().parent.name
+    return GroundTruthSet(name, part_names, tuple(loaded), tuple(missing))
+
+
+def _part_name(category: str, merge: Sequence[str] | Mapping[str, str]) -> str:
+    if isinstance(merge, Mapping):
+        return merge.get(category, category)
+    words = re.split(r"[_\s-]+", category)
+    kept = [word for word in words if word.casefold() not in merge]
+    return "_".join(kept) if kept and len(kept) < len(words) else category
+
+
+def _load_image(
+    entry: Mapping[str, Any],
+    annotations: Sequence[Mapping[str, Any]],
+    names: Mapping[int, str],
+    part_names: Sequence[str],
+    file: ImageFile,
+) -> GroundTruthImage:
+    instances = [
+        (part_names.index(names[annotation["category_id"]]) + 1, annotation)
+        for annotation in annotations
+    ]
+    boxes = []
+    for label, annotation in instances:
+        x, y, width, height = annotation["bbox"]
+        boxes.append(AnnotatedBox(part_names[label - 1], (x, y, x + width, y + height)))
+    shape = (entry["height"], entry["width"])
+    return GroundTruthImage(
+        image=file,
+        boxes=tuple(boxes),
+        read_labels=partial(_rasterise, instances, shape),
+    )
+
+
+def _find_image(
+    entry: Mapping[str, Any], folder: Path, images: str | Path | None
+) -> ImageFile | None:
+    for path in _candidates(entry, folder, images):
+        if path.is_file():
+            return ImageFile(path=path.absolute(), name=entry["file_name"])
+    return None
+
+
+def _candidates(entry: Mapping[str, Any], folder: Path, images: str | Path | None) -> list[Path]:
+    """Where an image may be."""
+    name = entry["file_name"]
+    if images is not None:
+        return [Path(images) / name]
+    beside = folder / entry.get("path", name).lstrip("/")
+    return list(dict.fromkeys([beside, folder / name, folder / "images" / name]))
+
+
+def _none_found(entry: Mapping[str, Any], folder: Path, images: str | Path | None) -> str:
+    looked_for = " nor ".join(map(str, _candidates(entry, folder, images)))
+    return (
+        f"none of the COCO file's images is there; the first, “{entry['file_name']}”, is neither "
+        f"{looked_for}"
+    )
+
+
+def _rasterise(
+    instances: Sequence[tuple[int, Mapping[str, Any]]], shape: tuple[int, int]
+) -> np.ndarray:
+    api = _mask_api()
+    labels = np.zeros(shape, np.uint8)
+    masks = []
+    for label, annotation in instances:
+        mask = _instance_mask(api, annotation["segmentation"], shape)
+        if annotation.get("iscrowd"):
+            labels[mask] = IGNORED
+        else:
+            masks.append((label, mask))
+    for label, mask in sorted(masks, key=lambda item: -np.count_nonzero(item[1])):
+        labels[mask] = label
+    return labels
+
+
+def _instance_mask(api: Any, segmentation: Any, shape: tuple[int, int]) -> np.ndarray:
+    height, width = shape
+    if isinstance(segmentation, Mapping):
+        # "counts" is a list in files written by hand, and a string where COCO's tools wrote them.
+        if isinstance(segmentation["counts"], list):
+            segmentation = api.frPyObjects(segmentation, height, width)
+        return api.decode(segmentation).astype(bool)
+    # Four numbers would be taken for a box, and fewer than three points enclose nothing.
+    polygons = [polygon for polygon in segmentation if len(polygon) >= 6]
+    if not polygons:
+        return np.zeros(shape, bool)
+    return api.decode(api.merge(api.frPyObjects(polygons, height, width))).astype(bool)
+
+
+def _mask_api() -> Any:
+    try:
+        from pycocotools import mask
+    except ImportError as error:
+        raise InputError(
+            "reading COCO masks needs pycocotools: pip install 'deepff[coco]'"
+        ) from error
+    return mask

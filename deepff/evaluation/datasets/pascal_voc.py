@@ -1,0 +1,204 @@
+"""Pascal VOC 2007 to 2012: boxes, and some segmentations (Everingham et al., IJCV 2010)."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from deepff.errors import InputError
+from deepff.evaluation.datasets.ground_truth import (
+    IGNORED,
+    AnnotatedBox,
+    GroundTruthImage,
+    GroundTruthSet,
+    read_label_image,
+)
+from deepff.images.image_files import ImageFile
+from deepff.options import VocFilter, chosen
+
+VOC_CLASSES = (
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+
+
+def load_voc(
+    root: str | Path,
+    *,
+    year: int | None = None,
+    split: str = "trainval",
+    classes: Sequence[str] | None = None,
+    filter: str = VocFilter.DIFFICULT_OR_TRUNCATED,
+) -> list[GroundTruthSet]:
+    """Load Pascal VOC, one set of images a class.
+
+    VOC counts pixels from 1 and its boxes include their last pixel, so the box (1, 1, 1, 1) in a
+    file becomes (0, 0, 1, 1).
+
+    Parameters
+    ----------
+    root : path
+        `VOCdevkit/VOC2007`, `VOCdevkit`, or the folder that holds `VOCdevkit`.
+    year : int, optional
+        Needed only where `root` holds several years.
+    split : str
+        The image set: `ImageSets/Main/<class>_<split>.txt` is read, or else `<split>.txt` there.
+    classes : sequence of str, optional
+        All twenty if not given.
+    filter : {"difficult-or-truncated", "difficult"}
+        What an image's instances of the class must not all be, for the image to be kept: by default
+        at least one is neither difficult nor truncated; with "difficult", at least one is not
+        difficult.
+
+    Returns
+    -------
+    list of GroundTruthSet
+        Named by the class, which is also their one part. Images have labels where
+        `SegmentationClass` has them. Their boxes are of all classes, and none is left out.
+
+    Raises
+    ------
+    InputError
+        A file or folder that VOC has is missing or damaged, or a class or filter is unknown.
+    """
+    chosen(VocFilter, filter, "filter")
+    classes = check_classes(VOC_CLASSES if classes is None else classes, VOC_CLASSES)
+    folder = find_voc(root, year)
+    return [_load_class(folder, class_name, split, filter) for class_name in classes]
+
+
+def check_classes(classes: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    """Return `classes`, or raise InputError for one that is not among `known`."""
+    for class_name in classes:
+        if class_name not in known:
+            raise InputError(f"no class “{class_name}”; the classes are: {', '.join(known)}")
+    return classes
+
+
+def find_voc(root: str | Path, year: int | None = None) -> Path:
+    """Find the folder of one year, such as `VOCdevkit/VOC2007`, at or under `root`.
+
+    Raises
+    ------
+    InputError
+        There is none, or there are several and no `year` was given.
+    """
+    root = Path(root)
+    pattern = f"VOC{year or '20[0-9][0-9]'}"
+    for parent in (root, root / "VOCdevkit"):
+        found = sorted(path for path in parent.glob(pattern) if path.is_dir())
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise InputError(f"{parent} holds several years ({names}): say which is meant")
+        if found:
+            return found[0]
+    if (root / "JPEGImages").is_dir() and (year is None or root.resolve().match(pattern)):
+        return root
+    wanted = f"VOC{year}" if year else "VOC2007 (or another year)"
+    raise InputError(f"no folder {wanted} with JPEGImages/ in it at {root}")
+
+
+def image_ids(folder: Path, class_name: str, split: str) -> list[str]:
+    """Ids of the images of a split that may show a class, in the file's order.
+
+    These are the ids that `ImageSets/Main/<class>_<split>.txt` does not mark -1 (no instance), or
+    all of `<split>.txt` where the class has no such file.
+    """
+    sets = folder / "ImageSets" / "Main"
+    by_class, of_split = sets / f"{class_name}_{split}.txt", sets / f"{split}.txt"
+    if by_class.is_file():
+        lines = [line.split() for line in by_class.read_text().splitlines() if line.strip()]
+        if any(len(line) != 2 for line in lines):
+            raise InputError(f"{by_class} should have an image and 1, 0 or -1 in each line")
+        return [image_id for image_id, flag in lines if flag != "-1"]
+    if of_split.is_file():
+        return of_split.read_text().split()
+    raise InputError(f"no image set of {class_name}: neither {by_class} nor {of_split.name} there")
+
+
+def image_file(folder: Path, image_id: str) -> ImageFile:
+    """The image with an id, or InputError if it is not in `JPEGImages`."""
+    path = folder / "JPEGImages" / f"{image_id}.jpg"
+    if not path.is_file():
+        raise InputError(f"no image {path}, which an image set names")
+    return ImageFile(path=path.absolute(), name=path.name)
+
+
+def read_boxes(path: Path) -> tuple[AnnotatedBox, ...]:
+    """Boxes of a VOC annotation file, in pixel-edge coordinates.
+
+    Raises
+    ------
+    InputError
+        The file is missing or not a VOC annotation.
+    """
+    try:
+        # Only children of the root are objects: a person's head and hands are nested <part>s.
+        return tuple(_box(element) for element in ET.parse(path).getroot().findall("object"))
+    except FileNotFoundError as error:
+        raise InputError(f"no annotation {path}") from error
+    except (ET.ParseError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is not a Pascal VOC annotation") from error
+
+
+def _box(element: ET.Element) -> AnnotatedBox:
+    x_min, y_min, x_max, y_max = (
+        float(element.findtext(f"bndbox/{side}", default="missing"))
+        for side in ("xmin", "ymin", "xmax", "ymax")
+    )
+    return AnnotatedBox(
+        class_name=element.findtext("name", default="").strip(),
+        coordinates=(x_min - 1, y_min - 1, x_max, y_max),
+        difficult=element.findtext("difficult", default="0").strip() == "1",
+        truncated=element.findtext("truncated", default="0").strip() == "1",
+    )
+
+
+def _load_class(folder: Path, class_name: str, split: str, filter: str) -> GroundTruthSet:
+    images = []
+    for image_id in image_ids(folder, class_name, split):
+        boxes = read_boxes(folder / "Annotations" / f"{image_id}.xml")
+        if not any(
+            box.class_name == class_name
+            and not box.difficult
+            and not (box.truncated and filter == VocFilter.DIFFICULT_OR_TRUNCATED)
+            for box in boxes
+        ):
+            continue
+        segmentation = folder / "SegmentationClass" / f"{image_id}.png"
+        read_labels = partial(_read_class, segmentation, VOC_CLASSES.index(class_name) + 1)
+        images.append(
+            GroundTruthImage(
+                image_file(folder, image_id),
+                boxes,
+                read_labels if segmentation.is_file() else None,
+            )
+        )
+    return GroundTruthSet(name=class_name, part_names=(class_name,), images=tuple(images))
+
+
+def _read_class(path: Path, value: int) -> np.ndarray:
+    stored = read_label_image(path)
+    labels = (stored == value).astype(np.uint8)
+    labels[stored == IGNORED] = IGNORED
+    return labels

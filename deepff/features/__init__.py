@@ -1,1 +1,0 @@
-"""From images to activations: networks, layers, extraction and its cache."""

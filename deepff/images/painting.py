@@ -1,0 +1,192 @@
+"""Heat maps painted over a photo."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from colorsys import hls_to_rgb
+from io import BytesIO
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from deepff.errors import InputError
+
+# As the longer side of a panel is 256 pixels in the report, its stripes are 4 pixels wide.
+_STRIPES_PER_SIDE = 64
+
+
+def overlay(
+    image: np.ndarray,
+    maps: Tensor | np.ndarray,
+    colors: np.ndarray | None = None,
+    opacity: float = 0.8,
+) -> np.ndarray:
+    """Paint all factors together over a photo.
+
+    A pixel's colour is the mean of the factors' colours weighted by their values there, blended
+    over the photo with alpha = ``opacity`` · the largest value: where every map is 0 the photo
+    stays as it is, and where a single map is 1 at opacity 1 its colour replaces it. Negative values
+    are painted by their magnitude, on diagonal stripes only, so that they never pass for positive
+    ones. For one factor alone, pass ``maps[j : j + 1]`` and ``colors[j : j + 1]``.
+
+    Parameters
+    ----------
+    image : ndarray, uint8, shape (H, W, 3)
+        RGB.
+    maps : Tensor or ndarray, shape (k, H, W)
+        Normalised heat maps in [0, 1], or in [-1, 1] where signed; values beyond are clipped.
+    colors : ndarray, uint8, shape (k, 3), optional
+        RGB of each factor; by default `factor_colors`.
+    opacity : float
+        Alpha of a value of 1, in [0, 1].
+
+    Returns
+    -------
+    ndarray, uint8, shape (H, W, 3)
+
+    Raises
+    ------
+    InputError
+        Shapes that don't fit each other, an image that isn't uint8 RGB, or an opacity outside
+        [0, 1].
+    """
+    values = maps.detach().cpu().numpy() if isinstance(maps, Tensor) else np.asarray(maps)
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise InputError(
+            f"the image must be uint8 of shape (H, W, 3), not {image.dtype} {image.shape}"
+        )
+    if values.ndim != 3 or values.shape[1:] != image.shape[:2]:
+        raise InputError(
+            f"maps of shape {values.shape} do not fit an image of {image.shape[:2]} pixels: "
+            "they must be (k, H, W)"
+        )
+    if colors is None:
+        colors = factor_colors(len(values))
+    if colors.shape != (len(values), 3):
+        raise InputError(f"{len(values)} maps need colors of shape ({len(values)}, 3)")
+    if not 0 <= opacity <= 1:
+        raise InputError(f"opacity must be between 0 and 1, not {opacity}")
+
+    values = _paintable(values.astype(np.float32, copy=False))
+    photo = Image.fromarray(image)
+    alpha = np.float32(255 * opacity) * values.max(0, initial=0)
+    # Pillow blends interleaved pixels in 8 bits several times faster than numpy does.
+    return np.asarray(Image.composite(_mean_color(values, colors), photo, _channel(alpha)))
+
+
+def _mean_color(values: np.ndarray, colors: np.ndarray) -> Image.Image:
+    """The mean of the colours weighted by ``values`` (k, H, W); anything where they are all 0."""
+    if len(values) == 1:
+        return Image.new("RGB", values.shape[:0:-1], tuple(colors[0].tolist()))
+    weights = values / np.maximum(values.sum(0), np.finfo(np.float32).tiny)
+    # Not a matrix product: a BLAS would start threads, which costs far more than it saves here.
+    channels = np.einsum("kc,khw->chw", colors.astype(np.float32), weights)
+    return Image.merge("RGB", [_channel(channel) for channel in channels])
+
+
+def _channel(values: np.ndarray) -> Image.Image:
+    """An 8-bit channel, rounded to the nearest."""
+    return Image.fromarray((values + 0.5).astype(np.uint8))
+
+
+def _paintable(values: np.ndarray) -> np.ndarray:
+    """Magnitudes to paint, in [0, 1]: negative values on the stripes only."""
+    positive = np.clip(values, 0, 1)
+    if values.size == 0 or values.min() >= 0:
+        return positive
+    return np.where(stripes(*values.shape[1:]), np.minimum(np.abs(values), 1), positive)
+
+
+def stripes(height: int, width: int) -> np.ndarray:
+    """The diagonal stripes on which negative values are painted: bool (height, width)."""
+    thickness = max(2, round(max(height, width) / _STRIPES_PER_SIDE))
+    diagonal = np.arange(height)[:, None] + np.arange(width)
+    return diagonal // thickness % 2 == 0
+
+
+# Colours of Okabe & Ito (2008) and of Paul Tol's schemes (2021), in an order chosen so that every
+# prefix stays far apart in CIE Lab for normal, protanope and deuteranope viewers alike.
+_PALETTE = (
+    0xD55E00,  # vermillion
+    0x0072B2,  # blue
+    0xF0E442,  # yellow
+    0x44BB99,  # mint
+    0x882255,  # wine
+    0x66CCEE,  # cyan
+    0x332288,  # indigo
+    0xDDCC77,  # sand
+    0xEE6677,  # rose
+    0x117733,  # green
+    0xE69F00,  # orange
+    0x6699CC,  # steel blue
+)
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+
+
+def factor_colors(k: int) -> np.ndarray:
+    """Colours for ``k`` factors.
+
+    Factor j has colour j whatever ``k`` is. The first twelve are safe for colour-blind viewers;
+    from there on, hues a golden angle apart at three lightnesses, which never repeat but can come
+    close to one another.
+
+    Parameters
+    ----------
+    k : int
+        Number of factors, at least 0.
+
+    Returns
+    -------
+    ndarray, uint8, shape (k, 3)
+        RGB.
+    """
+    colors = [((code >> 16) & 255, (code >> 8) & 255, code & 255) for code in _PALETTE[:k]]
+    for j in range(len(_PALETTE), k):
+        red, green, blue = hls_to_rgb(j * _GOLDEN_RATIO % 1, (0.35, 0.6, 0.8)[j % 3], 0.75)
+        colors.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return np.array(colors, np.uint8).reshape(k, 3)
+
+
+_SIDE = 112  # pixels
+_BLACK = 24
+
+
+def image_html(image: Image.Image, alt: str, format: str = "JPEG") -> str:
+    """An ``<img>`` that holds its own data, for notebooks: as "JPEG" or "PNG"."""
+    data = BytesIO()
+    image.save(data, format, quality=90)
+    source = f"data:image/{format.lower()};base64,{b64encode(data.getvalue()).decode('ascii')}"
+    return f'<img alt="{alt}" style="max-width: 100%" src="{source}">'
+
+
+def maps_html(maps: Sequence[Tensor]) -> str:
+    """A row an image, a column a factor, in the factors' colours: an ``<img>`` for notebooks.
+
+    Parameters
+    ----------
+    maps : sequence of Tensor, each (k, h, w)
+        Normalised, on the layer's grid; one at least.
+    """
+    colors = factor_colors(len(maps[0]))
+    rows = []
+    for image in maps:
+        height, width = image.shape[1:]
+        black = np.full((height, width, 3), _BLACK, np.uint8)
+        scale = _SIDE / max(height, width)
+        size = (max(1, round(scale * width)), max(1, round(scale * height)))
+        cells = [
+            Image.fromarray(overlay(black, image[j : j + 1], colors[j : j + 1], opacity=1)).resize(
+                size, Image.Resampling.NEAREST
+            )
+            for j in range(len(image))
+        ]
+        row = Image.new("RGB", (len(cells) * (_SIDE + 4), size[1] + 4), "white")
+        for column, cell in enumerate(cells):
+            row.paste(cell, (column * (_SIDE + 4), 0))
+        rows.append(row)
+    canvas = Image.new("RGB", (rows[0].width, sum(row.height for row in rows)), "white")
+    top = 0
+    for row in rows:
+        canvas.paste(row, (0, top))
+        top += row.height
+    return image_html(canvas, "Heat maps", "PNG")

@@ -1,0 +1,262 @@
+"""The later part of a network: from a layer's map to the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError, first_line
+from deepff.layers.layer_map import Layer
+from deepff.layers.probe import noise
+from deepff.networks.backbone import Backbone
+
+Edit = Callable[[Tensor], Tensor]
+
+_MAPS_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class OpenLayer:
+    """A network that is ready to run, and one of its layers."""
+
+    backbone: Backbone
+    layer: Layer
+
+
+def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
+    """What the network gives when a layer's map is replaced.
+
+    The network runs as a whole, and a hook on the layer puts another map in place of its own, so
+    that what bypasses the layer, such as the shortcut around a block, stays that of the images. Of
+    one image ``edit`` may give many maps: the layers before then run once, and what follows runs on
+    all. Gradients flow through ``edit`` unless the caller forbids them.
+
+    Parameters
+    ----------
+    opened : OpenLayer
+    batch : Tensor, (b, channels, H, W)
+        Images as the network takes them, on its device.
+    edit : callable
+        From the layer's map, (b, c, h, w), to what is put in its place, (b', c, h, w), with b' = b
+        or, where b is 1, any number.
+
+    Returns
+    -------
+    Tensor, (b', classes), float32
+
+    Raises
+    ------
+    InputError
+        The network does not end with one number a class, its later part cannot be run so, or it
+        gives NaN, as it does where the file of weights had no head.
+    """
+    try:
+        outputs = _run(opened, batch, edit)
+    except _WrongBatchError as error:
+        # Something joins the map with what bypasses it, and wants as many of both.
+        batch = batch.expand(error.n_maps, -1, -1, -1)
+        outputs = _run(opened, batch, lambda maps: edit(maps[:1]))
+    backbone = opened.backbone
+    if outputs.isnan().any():
+        lacking = f" ({backbone.missing[0]!r} is not in the file)" if backbone.missing else ""
+        raise InputError(
+            f"the outputs of {backbone.name} with the weights {backbone.weights} are NaN{lacking}, "
+            "so it says nothing of classes; give weights with the head"
+        )
+    return outputs if backbone.words is None else backbone.words(outputs)
+
+
+def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) -> Tensor:
+    """What the network gives for one image with its map changed in several ways.
+
+    The layers before run once, or once for every 256 MB of maps.
+
+    Parameters
+    ----------
+    opened : OpenLayer
+    image : Tensor, (1, channels, H, W)
+    edits : sequence of callable
+        From the layer's map, (c, h, w), to another of its shape.
+
+    Returns
+    -------
+    Tensor, (edits, classes), float32
+
+    Raises
+    ------
+    InputError
+        As :func:`later_outputs`.
+    """
+    layer = opened.layer
+    n_cells = image.shape[2] * image.shape[3] // layer.stride**2
+    n_together = max(1, _MAPS_BYTES // (4 * layer.channels * max(1, n_cells)))
+    outputs = []
+    for first in range(0, len(edits), n_together):
+        group = edits[first : first + n_together]
+
+        def edited(maps: Tensor, group: Sequence[Edit] = group) -> Tensor:
+            return torch.stack([edit(maps[0]) for edit in group])
+
+        outputs.append(later_outputs(opened, image, edited))
+    return torch.cat(outputs)
+
+
+def gradients(opened: OpenLayer, image: Tensor, outputs: Sequence[int]) -> Tensor:
+    """The gradients of some of the network's outputs with respect to the layer's map, at an image.
+
+    Parameters
+    ----------
+    opened : OpenLayer
+    image : Tensor, (1, channels, H, W)
+    outputs : sequence of int
+        Which of them.
+
+    Returns
+    -------
+    Tensor, (outputs, c, h, w)
+
+    Raises
+    ------
+    InputError
+        As :func:`later_outputs`.
+    """
+    leaves: list[Tensor] = []
+
+    def from_here_on(maps: Tensor) -> Tensor:
+        torch.set_grad_enabled(True)  # until the context ends: the layers before need no graph
+        leaves.append(maps.detach().requires_grad_())
+        return leaves[0]
+
+    with torch.no_grad():
+        values = later_outputs(opened, image, from_here_on)[0]
+        found = [
+            torch.autograd.grad(values[i], leaves[0], retain_graph=True, allow_unused=True)[0]
+            for i in outputs
+        ]
+    empty = torch.zeros_like(leaves[0])
+    return torch.cat([empty if own is None else own for own in found])
+
+
+class _WrongBatchError(Exception):
+    """The later part did not run on so many maps, of one image."""
+
+    def __init__(self, n_maps: int) -> None:
+        super().__init__()
+        self.n_maps = n_maps
+
+
+def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
+    backbone, layer = opened.backbone, opened.layer
+    calls = 0
+    expected = len(batch)
+
+    def replace_last_call(module: nn.Module, inputs: Any, output: Any) -> Any:
+        nonlocal calls, expected
+        calls += 1
+        if calls != layer.calls:
+            return None
+        maps = layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
+        if maps is None:
+            raise InputError(f"layer {layer.name} of {backbone.name} gives no map on these images")
+        # What follows may overwrite in place: it gets tensors of its own.
+        edited = edit(maps.float()).clone()
+        expected = len(edited)
+        return layer.layout.to_output(edited, output)
+
+    read = backbone.network.get_submodule(layer.module)
+    if layer.layout.part is not None and isinstance(read, nn.MultiheadAttention):
+        raise InputError(
+            f"layer {layer.name} of {backbone.name} is inside an attention and cannot be replaced; "
+            "name the block around it"
+        )
+    handle = read.register_forward_hook(replace_last_call)
+    try:
+        outputs = backbone.network(batch)
+    except InputError:
+        raise
+    except Exception as error:  # one's own network can raise anything
+        if expected != len(batch):
+            raise _WrongBatchError(expected) from error
+        raise InputError(
+            f"what follows layer {layer.name} of {backbone.name} cannot be run "
+            f"({first_line(error)})"
+        ) from error
+    finally:
+        handle.remove()
+    values = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    if values is None or values.ndim != 2:
+        raise InputError(f"{backbone.name} does not end with one number a class")
+    if len(values) != expected:
+        raise _WrongBatchError(expected)
+    return values.float()
+
+
+_CELLS = 4
+_LINEAR = 1e-3
+# Of the outputs' size: what differs by less differs by rounding.
+_SAME = 1e-5
+
+
+def small_noise(opened: OpenLayer) -> Tensor:
+    """An image of noise, (1, channels, size, size): 4 cells a side unless the size is fixed."""
+    layer = opened.layer
+    return noise(opened.backbone, layer.input_size or _CELLS * layer.stride)
+
+
+def outputs_for_noise(opened: OpenLayer) -> Tensor | None:
+    """The network's outputs for five maps in place of the layer's: a, b, their mean, a's mean in
+    every cell, and 0, with a and b random, (5, classes).
+
+    None where the map cannot be replaced, as inside an attention.
+
+    Raises
+    ------
+    InputError
+        It cannot because weights are missing.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def probes(maps: Tensor) -> Tensor:
+        a, b = torch.randn(2, *maps.shape[1:], generator=generator).to(maps)
+        if opened.layer.non_negative:
+            a, b = a.abs(), b.abs()
+        mean = a.mean((1, 2), keepdim=True).expand_as(a)
+        return torch.stack([a, b, (a + b) / 2, mean, torch.zeros_like(a)])
+
+    try:
+        return later_outputs(opened, small_noise(opened), probes)
+    except InputError:
+        if opened.backbone.missing:
+            raise
+        return None
+
+
+def check_is_read(opened: OpenLayer, outputs: Tensor | None) -> None:
+    """Raise InputError where none of :func:`outputs_for_noise` differ.
+
+    So it is at the last block of a vision transformer whose head reads the class token: whatever
+    factor is taken out of the map, the outputs stay.
+    """
+    if outputs is None:
+        return
+    if (outputs - outputs[-1]).abs().max() <= _SAME * outputs.abs().max():
+        raise InputError(
+            f"what follows layer {opened.layer.name} of {opened.backbone.name} does not read its "
+            "map (as a head that reads only the class token), so it cannot say what factors mean; "
+            "choose an earlier layer"
+        )
+
+
+def is_linear_in_mean(outputs: Tensor | None) -> bool:
+    """Whether the network's outputs are linear in the mean of the layer's map, by
+    :func:`outputs_for_noise`; what could not be tried is not."""
+    if outputs is None:
+        return False
+    of_a, of_b, of_both, of_mean, of_none = outputs
+    tolerance = _LINEAR * (of_a - of_none).abs().max()
+    is_linear = bool(((of_a + of_b) / 2 - of_both).abs().max() <= tolerance)
+    return is_linear and bool((of_a - of_mean).abs().max() <= tolerance)

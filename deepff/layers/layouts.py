@@ -1,0 +1,359 @@
+"""From a module's output to a map (batch, channels, height, width), whatever its layout."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from deepff.errors import InputError
+from deepff.networks.backbone import Reshape, Tokens
+from deepff.networks.weights import function_fingerprint
+
+Kind = Literal["channels first", "channels last", "tokens", "own"]
+
+# What one linear map gives side by side, in this order: timm's and DINO's `qkv`, and the input
+# projection of `nn.MultiheadAttention`.
+QKV = ("queries", "keys", "values")
+# Parameters that hold tokens which are put before those of the grid: timm, torchvision, open_clip,
+# transformers and DINO. One token each, but of registers as many as they have rows.
+_SINGLE_TOKENS = (
+    "cls_token",
+    "class_token",
+    "class_embedding",
+    "dist_token",
+    "distillation_token",
+)
+_REGISTERS = ("reg_token", "register_tokens", "storage_tokens")
+_MOST_GUESSED = 16  # prefix tokens
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a module's output holds a map.
+
+    Attributes
+    ----------
+    kind : str
+        "channels first", (b, c, h, w); "channels last", (b, h, w, c); "tokens", (b, t, c); or
+        "own", by the function that was given.
+    prefix : int
+        Tokens before those of the grid: class, distillation, registers.
+    is_guessed : bool
+        Whether the prefix is only what the number of tokens leaves beside a square.
+    part : str or None
+        Which of `QKV` of what the module gives side by side.
+    reshape : callable or None
+        For "own".
+    by_sign : bool
+        Whether the map is of every channel's positive part, and then of every negative part.
+    """
+
+    kind: Kind = "channels first"
+    prefix: int = 0
+    is_guessed: bool = False
+    part: str | None = None
+    reshape: Reshape | None = None
+    by_sign: bool = False
+
+    def __str__(self) -> str:
+        if self.kind != "tokens" or not self.prefix:
+            return self.kind
+        return f"tokens after {self.prefix}{' (guessed)' if self.is_guessed else ''}"
+
+    @property
+    def identity(self) -> str:
+        """What tells layouts apart that give other maps of the same output."""
+        if self.reshape is not None:
+            return f"own {function_fingerprint(self.reshape)}"
+        return str(replace(self, is_guessed=False))
+
+    def to_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
+        """The map (b, c, h, w), a view where that is possible; None where this is not its layout.
+
+        By sign it is (b, 2c, h, w), nowhere negative.
+
+        Parameters
+        ----------
+        output : Any
+            What the module gave.
+        shape : (int, int)
+            The input's height and width in pixels.
+        stride : int
+            Pixels of the input to one cell.
+        """
+        values = self._signed_map(output, shape, stride)
+        if values is None or not self.by_sign:
+            return values
+        return torch.cat([values.clamp_min(0), (-values).clamp_min(0)], dim=1)
+
+    def _signed_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
+        if self.kind == "own":
+            return None if self.reshape is None else self.reshape(output, shape)
+        values = tensor_of(output)
+        if values is None or values.ndim != (3 if self.kind == "tokens" else 4):
+            return None
+        if self.kind == "tokens":
+            grid = _grid(values.shape[1] - self.prefix, shape, stride)
+            if grid is None:
+                return None
+            values = values[:, self.prefix :].unflatten(1, grid)
+        if self.kind != "channels first":
+            values = values.permute(0, 3, 1, 2)
+        if self.part is not None:
+            values = values.chunk(len(QKV), dim=1)[QKV.index(self.part)]
+        return values
+
+    def to_output(self, maps: Tensor, output: Any) -> Any:
+        """What the module would give if its map were another: the inverse of `to_map`.
+
+        Parameters
+        ----------
+        maps : Tensor
+            (b, c, h, w), of the map's grid; of another number of images than the output where that
+            has one.
+        output : Any
+            What the module gave, for all that the map does not hold.
+
+        Raises
+        ------
+        InputError
+            The map was made by a function that was given, whose inverse is not known.
+        """
+        if self.kind == "own":
+            raise InputError(
+                "the layer's map was made by your own function, which cannot be undone; name a "
+                "layer whose output is a map or tokens"
+            )
+        if self.by_sign:
+            positive, negative = maps.chunk(2, dim=1)
+            maps = positive - negative
+        values = tensor_of(output)
+        assert values is not None, "the layer was found by such an output"
+        new = maps.to(values.dtype)
+        if self.part is not None:
+            given = values.chunk(len(QKV), dim=1 if self.kind == "channels first" else -1)
+        if self.kind != "channels first":
+            new = new.permute(0, 2, 3, 1)
+        if self.kind == "tokens":
+            new = new.flatten(1, 2)
+            if self.part is None:
+                before = values[:, : self.prefix]
+            else:
+                before = given[QKV.index(self.part)][:, : self.prefix]
+            new = torch.cat([before.expand(len(new), -1, -1), new], dim=1)
+        if self.part is not None:
+            parts = [part.expand(len(new), *part.shape[1:]) for part in given]
+            parts[QKV.index(self.part)] = new
+            new = torch.cat(parts, dim=1 if self.kind == "channels first" else -1)
+        return _with_tensor(output, new)
+
+
+CHANNELS_FIRST = Layout()
+
+
+def layouts_of(
+    module: nn.Module,
+    path: str,
+    inputs: tuple[Any, ...],
+    output: Any,
+    prefix: int | None,
+    tokens: Tokens | None,
+) -> list[Layout] | str:
+    """The layouts of a module's output for one square image, or, as the rest of a sentence, why it
+    is no map: one, or those of the queries, keys and values that it gives or makes, too.
+
+    Parameters
+    ----------
+    module, path
+        The module, and where it is in the network.
+    inputs, output
+        What it was given, and gave.
+    prefix : int or None
+        Tokens before the grid's, as the network declares them (:func:`declared_prefix`).
+    tokens : int or callable, optional
+        The same as its user declares them, or what makes maps of outputs.
+    """
+    if callable(tokens):
+        return [Layout("own", reshape=tokens)]
+    values = tensor_of(output)
+    if values is None:
+        return f"gives a {type(output).__name__}, not a map (batch, channels, height, width)"
+    fault = f"gives shape {tuple(values.shape)}, not a map (batch, channels, height, width)"
+    if is_of_windows(values):
+        return (
+            f"gives shape {tuple(values.shape)} for one image, window by window and without their "
+            "places"
+        )
+    if values.shape[:1] != (1,) or not values.is_floating_point() or not values.numel():
+        return fault
+    if values.ndim == 3 and values.shape[2] > 1:
+        found = _token_layout(values.shape[1], tokens if tokens is not None else prefix)
+    else:
+        found = _map_layout(values)
+    if found is None:
+        return fault
+    if found.kind == "channels first" and values.shape[2] > 1 and _sums_to_one(values):
+        return (
+            f"gives shape {tuple(values.shape)}, attention weights between tokens rather than a map"
+        )
+    parts = [Layout(found.kind, found.prefix, found.is_guessed, part=part) for part in QKV]
+    if _is_qkv(module, path):
+        return parts
+    return [found, *parts] if _projects(module, inputs) else [found]
+
+
+def tensor_of(output: Any) -> Tensor | None:
+    """The tensor that an output is or holds first; None where there is none.
+
+    transformers' networks give an object with ``last_hidden_state``, their layers and
+    ``nn.MultiheadAttention`` a tuple that begins with the tokens.
+    """
+    if isinstance(output, Tensor):
+        return output
+    hidden = getattr(output, "last_hidden_state", None)
+    if hidden is None and isinstance(output, tuple) and output:
+        first = output[0]
+        hidden = first if isinstance(first, Tensor) and first.ndim == 3 else None
+    return hidden if isinstance(hidden, Tensor) else None
+
+
+def is_of_windows(output: Any) -> bool:
+    """Whether one image gave a batch, of token sequences or small maps: one for each window."""
+    return isinstance(output, Tensor) and output.ndim in (3, 4) and len(output) > 1
+
+
+def output_of(module: nn.Module, inputs: tuple[Any, ...], output: Any, layout: Layout) -> Any:
+    """What a layer is read from: a module's output, or what it makes of its inputs within.
+
+    Parameters
+    ----------
+    module : nn.Module
+    inputs, output
+        As a forward hook is given them.
+    layout : Layout
+        The layer's.
+    """
+    if layout.part is None or not isinstance(module, nn.MultiheadAttention):
+        return output
+    n = len(QKV)
+    biases = [None] * n if module.in_proj_bias is None else module.in_proj_bias.chunk(n)
+    found = zip(inputs[:n], module.in_proj_weight.chunk(n), biases, strict=True)
+    return torch.cat([functional.linear(x, w, b) for x, w, b in found], dim=-1)
+
+
+def declared(tokens: Tokens | None) -> int | str | None:
+    """What is kept of a declaration: a function's fingerprint stands for it."""
+    return function_fingerprint(tokens) if callable(tokens) else tokens
+
+
+def _with_tensor(output: Any, new: Tensor) -> Any:
+    """The output with another tensor where `tensor_of` finds it."""
+    if isinstance(output, Tensor):
+        return new
+    if isinstance(output, tuple):
+        return (new, *output[1:])
+    changed = copy(output)
+    changed.last_hidden_state = new
+    return changed
+
+
+def declared_prefix(network: nn.Module) -> int | None:
+    """How many tokens a network puts before those of the grid; None where it does not say."""
+    declared = getattr(network, "num_prefix_tokens", None)  # timm
+    if isinstance(declared, int):
+        return declared
+    found = {}
+    for path, parameter in network.named_parameters():
+        name = path.rpartition(".")[2]
+        if name in _SINGLE_TOKENS:
+            found[name] = 1
+        elif name in _REGISTERS:
+            found[name] = parameter.shape[-2]
+    return sum(found.values()) if found else None
+
+
+def patch_of(network: nn.Module) -> int | None:
+    """The side of the patches that a network cuts its input into; None where it does not."""
+    first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None or first.kernel_size != first.stride or first.stride[0] == 1:
+        return None
+    return first.stride[0]
+
+
+def stride_of(size: int, cells: int, patch: int | None = None) -> int:
+    """Pixels of the input to one of so many cells along a side of `size` pixels.
+
+    `patch` is what :func:`patch_of` gives.
+    """
+    if patch is not None and size // patch == cells:
+        return patch
+    # Padding makes `cells` one more or less than size / stride when size is no multiple of
+    # the stride, so a power of two that explains the grid goes before the plain ratio.
+    power = 2 ** round(math.log2(size / cells))
+    explains = cells > 1 and size / (cells + 1) <= power < size / (cells - 1)
+    return power if explains and power >= 1 else max(1, round(size / cells))
+
+
+def _token_layout(n_tokens: int, prefix: int | None) -> Layout | None:
+    """Layers before the prefix is put there, such as the embedding of patches, have none."""
+    for known in [0] if prefix is None else [prefix, 0]:
+        if _is_square(n_tokens - known):
+            return Layout("tokens", known)
+    if prefix is not None:
+        return None
+    for guess in range(1, _MOST_GUESSED + 1):
+        if _is_square(n_tokens - guess):
+            return Layout("tokens", guess, is_guessed=True)
+    return None
+
+
+def _map_layout(values: Tensor) -> Layout | None:
+    # The image is square: a map is square in its last two axes, or, with the channels last, in
+    # its second and third.
+    if values.ndim != 4:
+        return None
+    _, first, second, third = values.shape
+    if first == second != third and first > 1:
+        return Layout("channels last")
+    return Layout("channels first") if second == third else None
+
+
+def _is_square(n_cells: int) -> bool:
+    return n_cells > 1 and math.isqrt(n_cells) ** 2 == n_cells
+
+
+def _grid(n_cells: int, shape: tuple[int, int], stride: int) -> tuple[int, int] | None:
+    for rounded in (math.floor, math.ceil):
+        height, width = (rounded(side / stride) for side in shape)
+        if height * width == n_cells:
+            return height, width
+    return None
+
+
+def _is_qkv(module: nn.Module, path: str) -> bool:
+    is_named = path.rpartition(".")[2] == "qkv"
+    return is_named and getattr(module, "out_features", 0) == 3 * getattr(module, "in_features", -1)
+
+
+def _projects(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    """Whether it is attention that makes queries, keys and values of tokens (b, t, c) itself."""
+    return (
+        isinstance(module, nn.MultiheadAttention)
+        and module.batch_first
+        and module.in_proj_weight is not None
+        and len(inputs) >= len(QKV)
+    )
+
+
+def _sums_to_one(values: Tensor) -> bool:
+    first = values[:1, :1, :1]  # which nearly always tells already
+    return all(
+        torch.allclose(part.sum(-1), torch.ones_like(part[..., 0]), atol=1e-3)
+        for part in (first, values)
+    )

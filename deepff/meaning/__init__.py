@@ -1,0 +1,1 @@
+"""What factors mean to the network: class names, importance, similarity."""

@@ -1,0 +1,330 @@
+"""What the network takes factors for: the class scores of W, and the names that stand out.
+
+A factor's scores are the network's logits for an image that is full of it: T(s·w) where what
+follows the layer is a mean over its map and a linear map T, as after the last layer of most
+convolutional networks. s is the factor's strength, the mean of its coefficients over the cells
+where it is strong (:func:`strengths`), so that a factor that is all of A has the scores of the
+images. For any other layer and network the logits are taken that fall when the factor is taken out
+of the images where it is strongest, A − h w, and scaled to a map that is full of it:
+
+    scores = T(0) + s / mean(h) · (T(A) − T(A − h w)),
+
+which is the same where T is linear. (The gradient along w at the strong cells, TCAV's direction,
+names far fewer of the earlier layers' factors: docs/meaning.md.) The object of the recipe contrast
+is no direction, and named by its cells: :mod:`deepff.meaning.class_names`.
+
+A factor that stands out is called after the class that it most probably is *in this set*: images of
+a set are mostly of a few classes, so what one factor alone is taken for, a beaver among bears, is
+weighed by how many of the images are (:func:`standing_out`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.images.decoding import UnreadableImageError
+from deepff.layers.later import (
+    Edit,
+    OpenLayer,
+    check_is_read,
+    is_linear_in_mean,
+    later_outputs,
+    outputs_for_noise,
+    outputs_of_edits,
+    small_noise,
+)
+from deepff.meaning.open_network import (
+    check_directions,
+    is_object,
+    opened_layer,
+    reopened,
+    spread_images,
+)
+from deepff.networks.class_labels import check_labels, class_labels
+from deepff.options import RECIPE_OPTIONS
+from deepff.regions.regions import region_finder
+from deepff.results.factorization import FactorClasses, Factorization
+from deepff.results.run import Run
+from deepff.results.sampling import cell_means
+from deepff.runtime.progress import track
+
+# Chosen on half of 33 sets of images, judged on the other (docs/meaning.md).
+SURE = 0.5
+STANDING_OUT = 6.5
+# Among fewer classes no score can stand out so far.
+FEW_CLASSES = 100
+
+N_STRONGEST = 4
+_STRONG = 0.5
+
+
+def factor_classes(run: Run, k: int | None = None, anew: bool = False) -> FactorClasses:
+    """What the network takes the factors of one factorization for; known from then on.
+
+    Parameters
+    ----------
+    run : Run
+    k : int, optional
+        Which factorization; by default the largest.
+    anew : bool
+        Even where it is known already, as by another version or by other labels.
+
+    Raises
+    ------
+    InputError
+        There is no such k; the components are no directions of one layer's activations; the network
+        cannot be had, has no head, or its classes have no names.
+    """
+    found = run.factorization(k)
+    if found.classes is None or anew:
+        key = run.n_components if k is None else k
+        _find_classes(run, {key: found}, progress=False)
+    known = run.factorizations[run.n_components if k is None else k].classes
+    assert known is not None, "it was found"
+    run.unnamed = None
+    return known
+
+
+def name_factors(run: Run, progress: bool = False) -> None:
+    """Find what the network takes the factors of every factorization for, where it is open.
+
+    Where that cannot be, ``run.unnamed`` says why.
+    """
+    wanted = {k: found for k, found in run.factorizations.items() if found.classes is None}
+    try:
+        if wanted and run.unnamed is None:
+            if not is_object(run):
+                check_directions(run)
+            if not run.opened:
+                raise InputError("the network is not open; deepff explain opens it again")
+            _find_classes(run, wanted, progress)
+    except InputError as error:
+        run.unnamed = str(error)
+
+
+def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool) -> None:
+    if not is_object(run):
+        check_directions(run)
+    opened = opened_layer(run)
+    labels, words = class_labels(opened.backbone), opened.backbone.words
+    if words is not None:
+        # The factor goes through the network first, and is compared with the words then.
+        opened = replace(opened, backbone=replace(opened.backbone, words=None))
+    with torch.no_grad():
+        tried = outputs_for_noise(opened)
+        check_is_read(opened, tried)
+        images: dict[int, Tensor] = {}
+        if is_object(run):
+            scores = scores_of_regions(run, opened, wanted, progress)
+        else:
+            if is_linear_in_mean(tried):
+                scores, nothing = _scores_of_full_maps(opened, wanted)
+            else:
+                scores, nothing = _scores_by_removal(run, opened, wanted, progress)
+            images = {k: _scores_of_images(wanted[k], of_k, nothing) for k, of_k in scores.items()}
+    if words is not None:
+        scores, images = ({k: words(own) for k, own in each.items()} for each in (scores, images))
+    for k, found in wanted.items():
+        check_labels(labels, scores[k].shape[1], opened.backbone.name)
+        shares = images[k].softmax(1).mean(0) if k in images else None
+        names = standing_out(scores[k], labels, shares)
+        is_there = (found.heatmaps.coefficients != 0).any(0).tolist()
+        classes = FactorClasses(
+            labels,
+            scores[k].nan_to_num().cpu(),
+            tuple(name if there else None for name, there in zip(names, is_there, strict=True)),
+            None if words is None else words.scale,
+        )
+        run.factorizations[k] = replace(found, classes=classes)
+
+
+def standing_out(
+    scores: Tensor, labels: Sequence[str], shares: Tensor | None = None
+) -> list[str | None]:
+    """Of each row of scores in which a class stands out the most probable label, else None.
+
+    A class stands out where its probability is `SURE` or more, and its score `STANDING_OUT`
+    standard deviations or more above the mean over the classes; with few classes, by its
+    probability. The name is then the class of the largest probability p(class | factor) · share,
+    which is Bayes's rule for a network whose training showed it as many images of each class.
+
+    Parameters
+    ----------
+    scores : Tensor, (k, classes)
+        Logits.
+    labels : sequence of str
+    shares : Tensor, (classes,), optional
+        How much of the set each class is; by default as much of all.
+    """
+    largest = scores.amax(1)
+    probabilities = scores.softmax(1)
+    sure = probabilities.amax(1) >= SURE
+    index = (probabilities if shares is None else probabilities * shares).argmax(1)
+    if scores.shape[1] >= FEW_CLASSES:
+        spread = scores.std(1).clamp_min(torch.finfo(scores.dtype).tiny)
+        sure &= (largest - scores.mean(1)) / spread >= STANDING_OUT
+    return [
+        labels[i] if is_sure else None
+        for i, is_sure in zip(index.tolist(), sure.tolist(), strict=True)
+    ]
+
+
+def strengths(coefficients: Tensor) -> Tensor:
+    """How strong each factor is where it is strong: (k,).
+
+    The mean over its cells of half its largest value or more; where that is negative, over those
+    of half of it or less.
+
+    Parameters
+    ----------
+    coefficients : Tensor, (rows, k)
+        H.
+    """
+    found = []
+    for column in coefficients.T:
+        largest = column[column.abs().argmax()]
+        strong = column[column / largest >= _STRONG] if largest != 0 else column[:1]
+        found.append(strong.mean())
+    return torch.stack(found)
+
+
+def _scores_of_images(found: Factorization, scores: Tensor, nothing: Tensor) -> Tensor:
+    """About the network's outputs for the images, of what the factors hold of them, (n, classes).
+
+    T(0) + Σ mean(hⱼ) / sⱼ · (scoresⱼ − T(0)), which is T(H W) where T is linear in the mean.
+    """
+    means = torch.stack([rows.mean(0) for rows in image_coefficients(found)])
+    strength = strengths(found.heatmaps.coefficients)
+    held = torch.where(strength == 0, 0.0, means / strength)
+    return nothing + held.to(scores) @ (scores - nothing)
+
+
+def _scores_of_full_maps(
+    opened: OpenLayer, wanted: Mapping[int, Factorization]
+) -> tuple[dict[int, Tensor], Tensor]:
+    """The outputs for maps that are full of each factor, by k, and for an empty one."""
+    full = [
+        found.components * strengths(found.heatmaps.coefficients).to(found.components)[:, None]
+        for found in wanted.values()
+    ]
+    empty = torch.zeros_like(full[0][:1])
+    rows = torch.cat([empty, *full])
+    nothing, *outputs = later_outputs(
+        opened,
+        small_noise(opened),
+        lambda maps: rows.to(maps)[:, :, None, None].expand(-1, -1, *maps.shape[2:]),
+    ).split([1, *map(len, full)])
+    return dict(zip(wanted, outputs, strict=True)), nothing
+
+
+def _scores_by_removal(
+    run: Run, opened: OpenLayer, wanted: Mapping[int, Factorization], progress: bool
+) -> tuple[dict[int, Tensor], Tensor]:
+    """As :func:`_scores_of_full_maps`. Each image goes through the network once, for all factors
+    of all k that are strongest on it."""
+    means = {
+        k: torch.stack([rows.mean(0) for rows in image_coefficients(found)]).cpu()
+        for k, found in wanted.items()
+    }
+    tasks: dict[int, list[tuple[int, int]]] = {}
+    for k, of_k in means.items():
+        for j, column in enumerate(of_k.abs().T):
+            for i in column.argsort(descending=True, stable=True)[:N_STRONGEST].tolist():
+                if column[i] > 0:
+                    tasks.setdefault(i, []).append((k, j))
+    falls: dict[tuple[int, int], Tensor] = {}
+    held: dict[tuple[int, int], float] = {}
+    nothing: Tensor | None = None
+    with track("names", len(tasks), enabled=progress) as advance:
+        for i in sorted(tasks):
+            try:
+                batch = reopened(run, opened, i)
+            except UnreadableImageError:
+                advance(1)
+                continue
+            edits = [without(wanted[k], j, i) for k, j in tasks[i]]
+            outputs = outputs_of_edits(opened, batch, [torch.zeros_like, as_is, *edits])
+            nothing = outputs[0]
+            for task, output in zip(tasks[i], outputs[2:], strict=True):
+                k, j = task
+                falls[task] = falls.get(task, 0) + outputs[1] - output
+                held[task] = held.get(task, 0.0) + float(means[k][i, j])
+            advance(1)
+    if nothing is None:
+        raise InputError(
+            "none of the images can be read any more, and naming factors needs them; say where "
+            "they are"
+        )
+    scores = {}
+    for k, found in wanted.items():
+        strength = strengths(found.heatmaps.coefficients).tolist()
+        rows = [
+            nothing + falls[k, j] * (strength[j] / held[k, j]) if (k, j) in falls else nothing
+            for j in range(k)
+        ]
+        scores[k] = torch.stack(rows)
+    return scores, nothing
+
+
+def without(found: Factorization, factor: int, image: int) -> Edit:
+    """What takes a factor out of an image's map: A − h w."""
+    h, w = found.heatmaps.grid(image)[factor], found.components[factor]
+    return lambda maps: maps - h.to(maps) * w.to(maps)[:, None, None]
+
+
+def as_is(maps: Tensor) -> Tensor:
+    """The map itself."""
+    return maps
+
+
+def image_coefficients(found: Factorization) -> list[Tensor]:
+    """H image by image: (cells, k) each."""
+    maps = found.heatmaps
+    return [maps.rows(slice(i, i + 1)) for i in range(len(maps))]
+
+
+# Over 4 and 8 images one more of twelve names was wrong; over all as many as over 16.
+N_IMAGES = 16
+
+
+def scores_of_regions(
+    run: Run, opened: OpenLayer, wanted: Mapping[int, Factorization], progress: bool
+) -> dict[int, Tensor]:
+    """The network's outputs for maps that are full of each region, by k: (k, classes).
+
+    Regions are those of the recipe. One without any cell has NaN.
+
+    Raises
+    ------
+    InputError
+        No image can be read any more; or as :func:`deepff.layers.later.later_outputs`.
+    """
+    finders = {k: region_finder(run, k, RECIPE_OPTIONS[run.recipe]) for k in wanted}
+    nothing: list[Tensor] = []
+    gains: list[Tensor] = []
+    sizes: list[Tensor] = []
+    for i, image in spread_images(run, opened, N_IMAGES, "names", progress):
+        masks = torch.cat([find(i).masks for find in finders.values()]).float()
+        edits = [torch.zeros_like, *(_inside(mask) for mask in masks)]
+        empty, *full = outputs_of_edits(opened, image, edits)
+        nothing.append(empty)
+        gains.append(torch.stack(full) - empty)
+        sizes.append(masks.mean((1, 2)).to(empty))
+    gain, size = torch.stack(gains).sum(0), torch.stack(sizes).sum(0)
+    scores = torch.stack(nothing).mean(0) + gain / torch.where(size > 0, size, torch.nan)[:, None]
+    return dict(zip(wanted, scores.split([*wanted]), strict=True))
+
+
+def _inside(mask: Tensor) -> Edit:
+    """What keeps of an image's map only what is in a mask, (H, W)."""
+
+    def edit(maps: Tensor) -> Tensor:
+        grid = (maps.shape[1], maps.shape[2])
+        return maps * cell_means(mask[None], grid).to(maps)
+
+    return edit

@@ -1,0 +1,383 @@
+"""What factors matter for to the network: measured by running its later part without them.
+
+Three measures, for the classes that the network takes the images for:
+
+* the fall of the class's score when a factor is taken out of an image, A − h w;
+* total Sobol indices, as in CRAFT (Fel et al. 2023, "CRAFT: Concept Recursive Activation
+  FacTorization for Explainability", section 3.3): the share of the variance of the score that a
+  factor has a part in, when each factor of an image is scaled by a number drawn evenly from [0, 1]
+  (Halton's sequence), A = Σ mⱼ hⱼ wⱼ, estimated by Jansen's formula (1999);
+* TCAV's signed sensitivity (Kim et al. 2018): the derivative of the score along the factor, w at
+  length 1 in every cell, against random directions. These are w with its channels permuted, which
+  are as long and as sparse.
+
+Images go through the network one by one, as a whole, for what bypasses the layer; what follows the
+layer runs on all changed maps of an image together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from deepff.errors import InputError
+from deepff.images.painting import factor_colors
+from deepff.layers.later import (
+    Edit,
+    OpenLayer,
+    check_is_read,
+    gradients,
+    outputs_for_noise,
+    outputs_of_edits,
+)
+from deepff.meaning.class_names import as_is, factor_classes, without
+from deepff.meaning.open_network import check_directions, opened_layer, spread_images
+from deepff.results.factorization import Factorization
+from deepff.results.run import Run
+from deepff.results.tree import color_slots
+
+if TYPE_CHECKING:
+    import pandas
+
+N_IMAGES = 32
+N_CLASSES = 3
+N_DESIGN = 32  # as CRAFT's
+N_RANDOM = 200
+
+
+def importance(
+    run: Run,
+    k: int | None = None,
+    classes: Sequence[str] | None = None,
+    n_images: int = N_IMAGES,
+    progress: bool = False,
+) -> Importance:
+    """Measure what factors matter for.
+
+    Parameters
+    ----------
+    run : Run
+    k : int, optional
+        Which factorization; by default the largest.
+    classes : sequence of str, optional
+        For which classes, by label; by default the three that are the network's first choice on
+        most of the images.
+    n_images : int
+        How many images to run at most, spread evenly over the set.
+    progress : bool
+        Show progress on standard error.
+
+    Raises
+    ------
+    InputError
+        As :func:`deepff.meaning.class_names.factor_classes`; or there is no such class, or no
+        image that can be read.
+    """
+    if n_images < 1:
+        raise InputError(f"the number of images must be 1 or more, not {n_images}")
+    check_directions(run)
+    found = run.factorization(k)
+    opened = opened_layer(run)
+    with torch.no_grad():
+        check_is_read(opened, outputs_for_noise(opened))
+    names = factor_classes(run, k)
+    wanted = None if classes is None else [_index(names.labels, label) for label in classes]
+    n_factors = len(found.components)
+    indices, inputs, outputs = _run_images(run, opened, found, n_images, progress)
+    plain = outputs[:, 0]
+    columns = _main_classes(plain) if wanted is None else wanted
+    is_of = plain.argmax(1)[:, None] == torch.tensor(columns)
+    is_of |= ~is_of.any(0)
+    several = outputs[..., columns]
+    sobol = torch.stack(
+        [sobol_indices(of_image[1 + n_factors :], n_factors) for of_image in several]
+    )
+    directions = functional.normalize(found.components, dim=1)
+    slopes = _slopes(opened, inputs, columns)
+    return Importance(
+        labels=tuple(names.labels[c] for c in columns),
+        names=names.names,
+        color_slots=tuple(color_slots(run.factorizations)[n_factors]),
+        images=tuple(indices),
+        logits=several[:, 0],
+        falls=several[:, :1] - several[:, 1 : 1 + n_factors],
+        is_of=is_of,
+        sobol=_mean_over(is_of, sobol),
+        **_tcav(slopes, directions.cpu(), is_of),
+    )
+
+
+def _run_images(
+    run: Run, opened: OpenLayer, found: Factorization, n_images: int, progress: bool
+) -> tuple[list[int], list[Tensor], Tensor]:
+    """The images that can be read, as the network is given them, and its outputs for each: as it
+    is, without each factor, and with factors scaled (n, 1 + k + (k + 2) · N_DESIGN, classes)."""
+    n_factors = len(found.components)
+    masks = sobol_masks(n_factors)
+    indices, inputs, outputs = [], [], []
+    with torch.no_grad():
+        for i, image in spread_images(run, opened, n_images, "importance", progress):
+            edits = [as_is, *(without(found, j, i) for j in range(n_factors))]
+            edits += [_scaled(found, i, mask) for mask in masks]
+            indices.append(i)
+            inputs.append(image)
+            outputs.append(outputs_of_edits(opened, image, edits).cpu())
+    return indices, inputs, torch.stack(outputs)
+
+
+def sobol_masks(k: int, n_design: int = N_DESIGN) -> Tensor:
+    """Scales of factors for :func:`sobol_indices`: ((k + 2) · n_design, k), in [0, 1].
+
+    Two designs of ``n_design`` rows each, A and B, then for each factor A with its column from B.
+    """
+    from scipy.stats.qmc import Halton
+
+    # The first point of Halton's sequence is 0 everywhere.
+    points = Halton(2 * k, scramble=False).random(n_design + 1)[1:]
+    both = torch.from_numpy(points).float()
+    a, b = both[:, :k], both[:, k:]
+    exchanged = []
+    for j in range(k):
+        one = a.clone()
+        one[:, j] = b[:, j]
+        exchanged.append(one)
+    return torch.cat([a, b, *exchanged])
+
+
+def sobol_indices(values: Tensor, k: int) -> Tensor:
+    """Total Sobol indices by Jansen's formula (1999, "Analysis of variance designs for model
+    output"): for each factor Σ (f(A) − f(A with its column from B))² / (2 n var f(A)).
+
+    Parameters
+    ----------
+    values : Tensor, ((k + 2) · n, m)
+        Of a function, or of m, at the rows of :func:`sobol_masks`.
+    k : int
+        The number of factors.
+
+    Returns
+    -------
+    Tensor, (k, m)
+        0 where the function is constant.
+    """
+    a, _, *exchanged = values.split(len(values) // (k + 2))
+    variance = a.var(0).clamp_min(torch.finfo(values.dtype).tiny)
+    return torch.stack([(a - other).square().mean(0) / (2 * variance) for other in exchanged])
+
+
+def _scaled(found: Factorization, image: int, scales: Tensor) -> Edit:
+    """What puts Σ mⱼ hⱼ wⱼ in place of an image's map."""
+    h, w = found.heatmaps.grid(image), found.components
+
+    def edit(maps: Tensor) -> Tensor:
+        scaled = h.to(maps) * scales.to(maps)[:, None, None]
+        return torch.einsum("khw,kc->chw", scaled, w.to(maps))
+
+    return edit
+
+
+def _index(labels: Sequence[str], label: str) -> int:
+    if label not in labels:
+        close = get_close_matches(label, labels, n=3)
+        advice = f"; the closest are {', '.join(close)}" if close else ""
+        raise InputError(f"the network has no class {label!r}{advice}")
+    return labels.index(label)
+
+
+def _main_classes(logits: Tensor) -> list[int]:
+    """The first choices of most images; of equals, the more probable over all."""
+    chosen, counts = logits.argmax(1).unique(return_counts=True)
+    probable = logits.softmax(1).mean(0)[chosen]
+    order = sorted(range(len(chosen)), key=lambda i: (-int(counts[i]), -float(probable[i])))
+    return [int(chosen[i]) for i in order[:N_CLASSES]]
+
+
+def _slopes(opened: OpenLayer, images: Sequence[Tensor], classes: Sequence[int]) -> Tensor:
+    """The classes' gradients, summed over the cells: (n, m, c)."""
+    return torch.stack([gradients(opened, image, classes).sum((2, 3)).cpu() for image in images])
+
+
+def _tcav(slopes: Tensor, directions: Tensor, is_of: Tensor) -> dict[str, Tensor]:
+    """Sensitivity, agreement and p-values, each (k, m)."""
+    of_images = torch.einsum("nmc,kc->nkm", slopes, directions)
+    sensitivity = _mean_over(is_of, of_images)
+    mean_slopes = _mean_over(is_of, slopes.transpose(1, 2))  # (c, m)
+    generator = torch.Generator().manual_seed(0)
+    as_large = torch.ones_like(sensitivity)
+    for _ in range(N_RANDOM):
+        order = torch.randperm(directions.shape[1], generator=generator)
+        as_large += (directions[:, order] @ mean_slopes).abs() >= sensitivity.abs()
+    return {
+        "sensitivity": sensitivity,
+        "agreement": _mean_over(is_of, (of_images > 0).float()),
+        "p_values": as_large / (N_RANDOM + 1),
+    }
+
+
+def _mean_over(is_of: Tensor, values: Tensor) -> Tensor:
+    """The mean of (n, ·, m) over each class's images: (·, m)."""
+    of = is_of[:, None].to(values)
+    return (values * of).sum(0) / of.sum(0)
+
+
+@dataclass(frozen=True, repr=False)
+class Importance:
+    """What the factors of one factorization matter for to the network's classes.
+
+    Attributes
+    ----------
+    labels : tuple of str, m of them
+        The classes: those that the network takes the images for, the most frequent first, or those
+        that were asked for.
+    names : tuple of str or None, k of them
+        The factors' names.
+    color_slots : tuple of int, k of them
+        Which color of the palette each factor has
+        (:func:`deepff.results.tree.color_slots`).
+    images : tuple of int, n of them
+        Which images of the set were run.
+    logits : Tensor, (n, m)
+        The classes' scores on the images.
+    falls : Tensor, (n, k, m)
+        How much they fall when the factor is taken out.
+    is_of : Tensor, (n, m), bool
+        Whether the image counts for the class: it is the network's first choice there, or no
+        image's.
+    sobol : Tensor, (k, m)
+        Total Sobol indices of the factors (:mod:`deepff.meaning.importance`), the mean over the
+        class's images; at least 0.
+    sensitivity : Tensor, (k, m)
+        How much the score rises along the factor, by the gradient.
+    agreement : Tensor, (k, m)
+        The share of the class's images where it rises: TCAV's score, in [0, 1].
+    p_values : Tensor, (k, m)
+        How often the sensitivity to a random direction is as large, in (0, 1].
+    """
+
+    labels: tuple[str, ...]
+    names: tuple[str | None, ...]
+    color_slots: tuple[int, ...]
+    images: tuple[int, ...]
+    logits: Tensor
+    falls: Tensor
+    is_of: Tensor
+    sobol: Tensor
+    sensitivity: Tensor
+    agreement: Tensor
+    p_values: Tensor
+
+    def __repr__(self) -> str:
+        of, over = len(self.names), len(self.images)
+        return f"<Importance of {of} factors for {', '.join(self.labels)}, over {over} images>"
+
+    @property
+    def mean_falls(self) -> Tensor:
+        """The mean of the falls over the class's images: (k, m)."""
+        of = self.is_of[:, None].to(self.falls)
+        return (self.falls * of).sum(0) / of.sum(0)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """One row a class and factor, the class's most important factor first.
+
+        Its columns are ``class``, ``factor``, ``name``, ``fall``, ``sobol``, ``sensitivity``,
+        ``agreement`` and ``p_value``.
+
+        Raises
+        ------
+        InputError
+            pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("a table needs pandas: pip install 'deepff[notebook]'") from None
+        return pandas.DataFrame(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it; :meth:`from_dict` is the inverse."""
+        return {
+            field.name: value.tolist() if isinstance(value, Tensor) else list(value)
+            for field in fields(self)
+            for value in [getattr(self, field.name)]
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Importance:
+        """From what :meth:`to_dict` gave."""
+        plain = ("labels", "names", "color_slots", "images")
+        held: dict[str, Any] = {
+            # "places" is what earlier versions called the colors.
+            name.replace("places", "color_slots"): (
+                tuple(value) if name in (*plain, "places") else torch.tensor(value)
+            )
+            for name, value in values.items()
+        }
+        return cls(**held)
+
+    def rows(self) -> list[dict[str, object]]:
+        """The rows of :meth:`to_dataframe`."""
+        falls = self.mean_falls
+        return [
+            {
+                "class": label,
+                "factor": j,
+                "name": self.names[j],
+                "fall": float(falls[j, c]),
+                "sobol": float(self.sobol[j, c]),
+                "sensitivity": float(self.sensitivity[j, c]),
+                "agreement": float(self.agreement[j, c]),
+                "p_value": float(self.p_values[j, c]),
+            }
+            for c, label in enumerate(self.labels)
+            for j in torch.argsort(-falls[:, c], stable=True).tolist()
+        ]
+
+    def _repr_html_(self) -> str:
+        from deepff.meaning.importance import importance_html
+
+        return importance_html(self.rows(), self.color_slots)
+
+
+_WIDTH = 140  # pixels
+
+
+def importance_html(rows: Sequence[Mapping[str, Any]], color_slots: Sequence[int]) -> str:
+    """The rows of :meth:`deepff.meaning.importance.Importance.rows` as an HTML table with bars.
+
+    Bars are as long as the fall, of the longest; those of negative falls are hollow. Factor j has
+    colour ``color_slots[j]``.
+    """
+    colors = factor_colors(len(color_slots))[[*color_slots]]
+    longest = max((abs(row["fall"]) for row in rows), default=0) or 1
+    header = "".join(
+        f"<th style='text-align: left'>{name}</th>"
+        for name in ("class", "factor", "score falls by", "Sobol", "sensitivity", "p")
+    )
+    lines = []
+    for row in rows:
+        color = "#" + bytes(colors[row["factor"]]).hex()
+        ground = color if row["fall"] >= 0 else "none"
+        bar = (
+            f"<span style='display: inline-block; height: .8em; box-sizing: border-box; "
+            f"border: 1px solid {color}; background: {ground}; "
+            f"width: {_WIDTH * abs(row['fall']) / longest:.0f}px'></span>"
+        )
+        name = f"factor {row['factor']}" + (f", {row['name']}" if row["name"] else "")
+        cells = (
+            escape(row["class"]),
+            escape(name),
+            f"{bar} {row['fall']:.2f}",
+            f"{row['sobol']:.2f}",
+            f"{row['sensitivity']:+.2g}",
+            f"{row['p_value']:.3f}",
+        )
+        lines.append("".join(f"<td style='text-align: left'>{cell}</td>" for cell in cells))
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"

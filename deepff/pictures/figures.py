@@ -1,0 +1,289 @@
+"""The set at a glance, arranged like Figure 3 of Collins et al. (2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from deepff.activations.activations import ImageRecord
+from deepff.errors import InputError
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.painting import overlay, stripes
+from deepff.images.reduced import REDUCED_SIDE, read_reduced
+from deepff.pictures.tree_drawing import colors_over_k
+from deepff.regions.part_names import factor_names
+from deepff.results.factorization import Factorization
+from deepff.results.run import Run
+
+if TYPE_CHECKING:
+    from deepff.results.heatmaps import HeatMaps
+
+PHOTO_SIDE = REDUCED_SIDE
+MAX_COLUMNS = 8
+_MOST_ASPECT = 2.2  # of a cell, width over height
+_GAP = 6
+_LABEL_WIDTH = 96
+_SWATCH = 22
+_FONT_SIZE = 20
+_PLACEHOLDER_GREY = 128
+
+
+def figure(
+    result: Run,
+    images: int | Sequence[int] | None = None,
+    k: int | None = None,
+    factors: int | Sequence[int] | None = None,
+    opacity: float = 0.8,
+    height: int = 180,
+) -> Image.Image:
+    """Draw photos and heat maps as a grid with one column per image.
+
+    The first row holds the photos. Below it, every k has a row that shows all its factors
+    together; where there is a single k, each factor alone has a row as well. A legend names the
+    colours.
+
+    Parameters
+    ----------
+    result : Run
+    images : int or sequence of int, optional
+        Indices of the images to show; by default up to 8, spread evenly over the set.
+    k : int, optional
+        Which factorization; by default all of the result's.
+    factors : int or sequence of int, optional
+        Which factors, a row each, of the one that is shown.
+    opacity : float
+        Of the heat maps, in [0, 1].
+    height : int
+        Of a row, in pixels; at least 16.
+
+    Returns
+    -------
+    PIL.Image.Image
+        RGB. A photo that can't be read any more is drawn grey.
+
+    Raises
+    ------
+    InputError
+        No index, an index outside the set, no such k or factor, or a number out of its range.
+    """
+    n = len(result.names)
+    indices = spread(n) if images is None else _listed(images)
+    factors = None if factors is None else _listed(factors)
+    if not indices or any(not 0 <= index < n for index in indices):
+        raise InputError(f"images must be one or more indices from 0 to {n - 1}, not {indices}")
+    if height < 16:
+        raise InputError(f"rows of {height} pixels are too low; give 16 or more")
+    if k is None and factors is not None:
+        k = result.n_components
+    shown = result.factorizations if k is None else {k: result.factorization(k)}
+    if factors is not None and not (factors and all(0 <= j < min(shown) for j in factors)):
+        raise InputError(f"factors are numbers from 0 to {min(shown) - 1}, not {list(factors)}")
+    photos = [read_photo(result.images[i], max(PHOTO_SIDE, 2 * height))[0] for i in indices]
+    colors = colors_over_k(result.factorizations)
+    return compose(shown, indices, photos, colors, factors, opacity, height)
+
+
+def _listed(numbers: int | Sequence[int]) -> list[int]:
+    return [int(numbers)] if isinstance(numbers, int | Integral) else list(numbers)
+
+
+def spread(n: int) -> list[int]:
+    """Indices of up to `MAX_COLUMNS` images spread evenly over ``n``, first and last included."""
+    return np.linspace(0, n - 1, min(n, MAX_COLUMNS)).round().astype(int).tolist()
+
+
+def photo_shape(image_size: tuple[int, int], longer_side: int = PHOTO_SIDE) -> tuple[int, int]:
+    """(height, width) of an image whose longer side is scaled to so many pixels."""
+    height, width = (max(1, round(longer_side * side / max(image_size))) for side in image_size)
+    return height, width
+
+
+def read_photo(image: ImageRecord, longer_side: int = PHOTO_SIDE) -> tuple[np.ndarray, str | None]:
+    """Read an image for display.
+
+    Parameters
+    ----------
+    image : ImageRecord
+        Its size when it was factorised fixes its shape here.
+    longer_side : int
+        In pixels.
+
+    Returns
+    -------
+    photo : ndarray, uint8, shape (*photo_shape(image.size, longer_side), 3)
+        Grey where the image can't be read any more.
+    reason : str or None
+        Why the image can't be read.
+    """
+    height, width = photo_shape(image.size, longer_side)
+    try:
+        pixels = read_reduced(image.source, longer_side, image.stretch).pixels
+    except UnreadableImageError as error:
+        return np.full((height, width, 3), _PLACEHOLDER_GREY, np.uint8), str(error)
+    photo = np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
+    if photo.shape[:2] != (height, width):  # a small image, or another than it was
+        resized = Image.fromarray(photo).resize((width, height), Image.Resampling.BILINEAR)
+        photo = np.asarray(resized)
+    return photo, None
+
+
+def compose(
+    factorizations: Mapping[int, Factorization],
+    indices: Sequence[int],
+    photos: Sequence[np.ndarray],
+    colors: Mapping[int, np.ndarray],
+    factors: Sequence[int] | None = None,
+    opacity: float = 0.8,
+    height: int = 180,
+) -> Image.Image:
+    """Arrange `figure` from photos that have been read."""
+    cells = [_cell(photo, height) for photo in photos]
+    columns = [_LABEL_WIDTH]
+    for cell in cells:
+        columns.append(columns[-1] + cell.shape[1] + _GAP)
+
+    rows = [("", cells)]
+    for k, factorization in factorizations.items():
+        maps = factorization.heatmaps
+
+        def painted(
+            chosen: Sequence[int], maps: HeatMaps = maps, own: np.ndarray = colors[k]
+        ) -> list[np.ndarray]:
+            return _overlaid(cells, maps, indices, chosen, own, opacity)
+
+        if factors is None:
+            rows.append((f"k = {k}", painted(range(k))))
+        if factors is not None or (len(factorizations) == 1 and k > 1):
+            names = factor_names(k)
+            rows += [(names[j], painted([j])) for j in (range(k) if factors is None else factors)]
+
+    signed = any(factorization.heatmaps.signed for factorization in factorizations.values())
+    k = max(factorizations)
+    legend = _legend(captions(factorizations[k]), colors[k], signed, max(columns[-1], 480))
+    grid_height = len(rows) * (height + _GAP)
+    canvas = Image.new(
+        "RGB", (max(columns[-1], legend.width), grid_height + legend.height), "white"
+    )
+    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=_FONT_SIZE)
+    for y, (label, row) in zip(range(0, grid_height, height + _GAP), rows, strict=True):
+        draw.text((_GAP, y + height // 2), label, "black", font, anchor="lm")
+        for x, cell in zip(columns, row, strict=False):
+            canvas.paste(Image.fromarray(cell), (x, y + (height - cell.shape[0]) // 2))
+    canvas.paste(legend, (0, grid_height))
+    return canvas
+
+
+def similar_figure(
+    run: Run,
+    image: int,
+    place: tuple[float, float],
+    heatmaps: HeatMaps,
+    shown: Sequence[int],
+    height: int = 180,
+) -> Image.Image:
+    """A place, ringed, and images with how like it their places are.
+
+    Parameters
+    ----------
+    run : Run
+    image : int
+        The image of the place.
+    place : (x, y)
+        In pixels of that image.
+    heatmaps : HeatMaps
+        Of one factor: cosines.
+    shown : sequence of int
+        The images, one at least.
+    height : int
+        Of a row, in pixels; at least 16.
+
+    Raises
+    ------
+    InputError
+        There are none to show, or the height is too small.
+    """
+    if not shown or height < 16:
+        raise InputError("show 1 image or more, in rows of 16 pixels or more")
+    side = max(PHOTO_SIDE, 2 * height)
+    own = Image.fromarray(_cell(read_photo(run.images[image], side)[0], height))
+    x, y = (
+        at * scaled / size
+        for at, scaled, size in zip(place, own.size, run.image_sizes[image][::-1], strict=True)
+    )
+    draw = ImageDraw.Draw(own)
+    for radius, color in ((9, "black"), (8, "white"), (6, "black")):
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=color)
+    cells = [_cell(read_photo(run.images[i], side)[0], height) for i in shown]
+    maps = [heatmaps.normalized(i, cell.shape[:2]) for i, cell in zip(shown, cells, strict=True)]
+    # Cosines of what a network sees anywhere are well above 0: the upper part tells places apart.
+    lowest = float(min(own_map.min() for own_map in maps))
+    span = max(1 - lowest, 1e-6)
+    painted = [
+        overlay(cell, ((own_map - lowest) / span).clamp(0, 1) ** 2)
+        for cell, own_map in zip(cells, maps, strict=True)
+    ]
+    pictures = [np.asarray(own), *painted]
+    canvas = Image.new("RGB", (sum(p.shape[1] + _GAP for p in pictures) + _GAP, height), "white")
+    left = 0
+    for number, picture in enumerate(pictures):
+        canvas.paste(Image.fromarray(picture), (left, (height - picture.shape[0]) // 2))
+        left += picture.shape[1] + (2 * _GAP if number == 0 else _GAP)
+    return canvas
+
+
+def _cell(photo: np.ndarray, row_height: int) -> np.ndarray:
+    """The photo at the height of a row, or less where it would become too wide."""
+    height, width = photo.shape[:2]
+    scale = min(row_height / height, _MOST_ASPECT * row_height / width)
+    size = (max(1, round(scale * width)), max(1, round(scale * height)))
+    return np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BILINEAR))
+
+
+def _overlaid(
+    cells: Sequence[np.ndarray],
+    maps: HeatMaps,
+    indices: Sequence[int],
+    factors: Sequence[int],
+    colors: np.ndarray,
+    opacity: float,
+) -> list[np.ndarray]:
+    chosen = list(factors)
+    return [
+        overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], colors[chosen], opacity)
+        for i, cell in zip(indices, cells, strict=True)
+    ]
+
+
+def _legend(names: Sequence[str], colors: np.ndarray, signed: bool, width: int) -> Image.Image:
+    """A swatch and a name for each factor, in as many lines as the width asks for."""
+    font = ImageFont.load_default(size=_FONT_SIZE)
+    entries = list(zip(names, colors, strict=True))
+    if signed:
+        swatch_stripes = np.where(stripes(_SWATCH, _SWATCH)[..., None], 90, 255)
+        entries.append(("striped: negative", swatch_stripes))
+    entry_width = round(max(font.getlength(label) for label, _ in entries)) + _SWATCH + 6 * _GAP
+    per_line = max(1, (width - _LABEL_WIDTH) // entry_width)
+    lines = -(-len(entries) // per_line)
+    line_height = _SWATCH + 2 * _GAP
+    canvas = Image.new("RGB", (width, lines * line_height + _GAP), "white")
+    draw = ImageDraw.Draw(canvas)
+    for position, (label, color) in enumerate(entries):
+        line, column = divmod(position, per_line)
+        x, y = _LABEL_WIDTH + column * entry_width, line * line_height + _GAP
+        swatch = np.broadcast_to(color, (_SWATCH, _SWATCH, 3)).astype(np.uint8)
+        canvas.paste(Image.fromarray(swatch), (x, y))
+        draw.text((x + _SWATCH + _GAP, y + _SWATCH // 2), label, "black", font, anchor="lm")
+    return canvas
+
+
+def captions(found: Factorization) -> list[str]:
+    """ "factor 0: African elephant", or "factor 3" where the network has no name for it."""
+    plain = factor_names(len(found.components))
+    names = [None] * len(plain) if found.classes is None else found.classes.names
+    return [
+        own if name is None else f"{own}: {name}" for own, name in zip(plain, names, strict=True)
+    ]

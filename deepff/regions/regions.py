@@ -1,0 +1,394 @@
+"""The regions of every image of a result: masks and label maps, by factor or by named part."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from deepff.errors import InputError
+from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
+from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
+from deepff.regions.guided_crf import enclosed, unary_probabilities
+from deepff.regions.part_names import check_parts, factor_names, part_map
+from deepff.regions.pixel_classifier import refined_classes
+from deepff.regions.refine import REFINERS, part_probabilities, photo_of
+from deepff.regions.thresholds import label_map, masks, thresholds
+from deepff.results.factorization import Factorization
+from deepff.results.heatmaps import HeatMaps
+from deepff.results.run import Run
+from deepff.results.sampling import BAND_BYTES, Band, bands
+from deepff.runtime.parallel import in_parallel
+
+T = TypeVar("T")
+
+Bands = Callable[[], Iterator[Band]]
+
+# What work on an image takes at its peak: bytes a pixel beside the masks (labels; and for a CRF the
+# photograph, or numbered components), and bands of maps.
+_LABEL_BYTES = 2
+_CRF_BYTES = 12
+_N_BANDS = 5
+
+_SURE_ODDS = 19.0
+# Of a threshold at the maximum or beyond, nothing is above it.
+_HIGHEST_LIMIT = 0.99
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The regions of one image.
+
+    Attributes
+    ----------
+    masks : Tensor, (r, H, W), bool
+        One mask a region; unrefined, those of different factors may overlap.
+    labels : Tensor, (H, W), integer
+        One region per pixel: 0 is the background, region j is j + 1.
+    names : tuple of str
+        The regions' names.
+    """
+
+    masks: Tensor
+    labels: Tensor
+    names: tuple[str, ...] = ()
+
+
+def region_names(result: Run, k: int | None, options: RegionOptions) -> list[str]:
+    """The regions' names in the order of their masks: the parts', or the factors' own.
+
+    See :func:`deepff.regions.part_names.factor_names` for the latter, and :func:`find_regions`.
+    """
+    n_factors = result.factorization(k).heatmaps.n_factors
+    if options.parts is None:
+        return factor_names(n_factors)
+    check_parts(options.parts, n_factors)
+    return list(dict.fromkeys(options.parts[factor] for factor in sorted(options.parts)))
+
+
+def find_regions(
+    result: Run,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    memory: int | None = None,
+) -> Iterator[Regions]:
+    """Find the regions of each image in turn, at its own size.
+
+    Images are worked on in parallel, one a core, as many as memory allows; the maps are read once
+    more for thresholds over the set. Upsampled maps are held some rows at a time.
+
+    Parameters
+    ----------
+    result : Run
+    k : int, optional
+        Which factorization; by default the largest.
+    options : RegionOptions, optional
+        By default those of the result's recipe: the paper's are the 75th percentile over the set,
+        unrefined. Of a bank that was applied, thresholds over the set are over the bank's own set.
+    memory : int, optional
+        The bytes that images in work may take together, though there is always one; by default half
+        of what is free, and 1.5 GiB at most.
+
+    Yields
+    ------
+    Regions
+        One for each image, in the set's order.
+
+    Raises
+    ------
+    InputError
+        An option is out of its range, or the CRF cannot read an image any more.
+    """
+    yield from with_regions(lambda _, regions: regions, result, k, options, memory)
+
+
+def with_regions(
+    use: Callable[[int, Regions], T],
+    result: Run,
+    k: int | None = None,
+    options: RegionOptions | None = None,
+    memory: int | None = None,
+    pixel_bytes: int = 0,
+) -> Iterator[T]:
+    """What `use` makes of each image's regions in turn, in the threads that find them.
+
+    Parameters
+    ----------
+    use : callable
+        Of the image's number and its regions.
+    result, k, options, memory
+        As for :func:`find_regions`.
+    pixel_bytes : int
+        What `use` takes of memory at its peak, for each pixel of an image.
+    """
+    heatmaps = result.factorization(k).heatmaps
+    options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
+    costs = _costs(heatmaps, options, pixel_bytes)
+    finder = region_finder(result, k, options)
+    yield from in_parallel(lambda index: use(index, finder(index)), costs, memory)
+
+
+def region_finder(
+    result: Run, k: int | None, options: RegionOptions, crf_size: int | None = None
+) -> Callable[[int], Regions]:
+    """What finds the regions of one image, by its number; see :func:`find_regions`.
+
+    Thresholds over the set are found here and now, those of single images when they are asked for.
+
+    Parameters
+    ----------
+    result, k, options
+        As for :func:`find_regions`.
+    crf_size : int, optional
+        The most pixels along the longer side that refinements work at; by default as many as each
+        is made for.
+    """
+    found = result.factorization(k)
+    options = available(options, found)
+    names = region_names(result, k, options)
+    of_result = _factor_regions if result.parts_of is None else _part_regions
+    regions_of = of_result(result, found, options, crf_size)
+
+    def named_regions(index: int) -> Regions:
+        regions = regions_of(index)
+        if options.parts is not None:
+            regions = _by_part(regions, options.parts, names)
+        return replace(regions, names=tuple(names))
+
+    return named_regions
+
+
+def available(options: RegionOptions, found: Factorization) -> RegionOptions:
+    """The options, but for the dense CRF in place of a classifier that the factors have none of.
+
+    A recipe asks for it by default; but the set may have taught nothing, or the result be made by
+    other means.
+    """
+    if options.refine == Refinement.CLASSIFIER and found.probabilities is None:
+        return replace(options, refine=Refinement.DENSE_CRF)
+    return options
+
+
+def check_classifier(refine: str | None, found: Factorization) -> None:
+    """Raise InputError where the pixel classifier was asked for and there is none."""
+    if refine == Refinement.CLASSIFIER and found.probabilities is None:
+        raise InputError(
+            "these factors have no pixel classifier, which only the object and its parts by the "
+            "recipe contrast have; refine by dense-crf"
+        )
+
+
+def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor]:
+    """How likely each pixel is the object, image by image: (1, H, W) in [0, 1].
+
+    Parameters
+    ----------
+    result : Run
+        With one factor, the object.
+    options : RegionOptions
+        Threshold and refinement; unrefined, the probability is 1/2 at the threshold.
+    """
+    factor = result.factorization(1)
+    options = available(options, factor)
+    bands_of = _probabilities(result, factor, options, None)
+    holes = _fills_holes(options)
+
+    def whole(index: int) -> Tensor:
+        found = bands_of(index)
+        return torch.cat([band for _, band in (_without_holes(found) if holes else found())], 1)
+
+    return in_parallel(whole, _costs(factor.heatmaps, options))
+
+
+def _costs(heatmaps: HeatMaps, options: RegionOptions, pixel_bytes: int = 0) -> list[int]:
+    """The bytes that work on each image takes; `pixel_bytes` a pixel are beside finding regions."""
+    k = heatmaps.n_factors
+    per_pixel = k + (_LABEL_BYTES if options.refine == Refinement.NONE else _CRF_BYTES)
+    per_pixel += pixel_bytes
+    areas = [math.prod(size) for size in heatmaps.image_sizes]
+    return [per_pixel * area + _N_BANDS * min(4 * k * area, BAND_BYTES) for area in areas]
+
+
+def _factor_regions(
+    result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
+) -> Callable[[int], Regions]:
+    heatmaps = factors.heatmaps
+    if options.refine != Refinement.NONE:
+        return _refined_regions(result, factors, options, crf_size)
+    limit_of = _limits(result, heatmaps, options)
+
+    def regions(index: int) -> Regions:
+        limit = limit_of(index)
+        found = _no_regions(heatmaps.n_factors, heatmaps.image_sizes[index], limit.device)
+        for rows, maps in heatmaps.bands(index):
+            found.masks[:, rows] = masks(maps, limit)
+            found.labels[rows] = label_map(maps, found.masks[:, rows], heatmaps.scale)
+        return found
+
+    return regions
+
+
+def _refined_regions(
+    result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
+) -> Callable[[int], Regions]:
+    bands_of = _probabilities(result, factors, options, crf_size)
+    holes = _fills_holes(options)
+
+    def regions(index: int) -> Regions:
+        found = bands_of(index)
+        return _disjoint(found, _foreground(found, holes), factors.heatmaps.n_factors)
+
+    return regions
+
+
+def _part_regions(
+    result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
+) -> Callable[[int], Regions]:
+    """One part per pixel: the parts share what is object, and are refined together."""
+    if options.refine == Refinement.GUIDED_CRF:
+        raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
+    if options.refine == Refinement.CLASSIFIER:
+        return _refined_regions(result, factors, options, crf_size)
+    if result.object is None and result.applied is None:
+        raise InputError("the result of the object, in the folder object, is gone; run it again")
+    crf = options.refine == Refinement.DENSE_CRF
+    heatmaps = factors.heatmaps
+    object_bands = None
+    if result.object is not None and result.parts_of == "object":
+        object_factor = result.object.factorization(1)
+        object_bands = _probabilities(result.object, object_factor, options, crf_size)
+
+    def regions(index: int) -> Regions:
+        maps, size = heatmaps.covering(index), heatmaps.image_sizes[index]
+        if crf:
+            photo = _photo(result, index, crf_size or DENSE_CRF_SIZE)
+            maps = dense_crf(
+                photo,
+                heatmaps.upsampled(index, (photo.shape[1], photo.shape[2]))
+                if object_bands is None
+                else part_probabilities(torch.ones_like(photo[:1]), maps),
+            )
+        parts = partial(bands, maps, size)
+        whole = parts if object_bands is None else object_bands(index)
+        holes = crf and object_bands is not None
+        return _disjoint(parts, _foreground(whole, holes), heatmaps.n_factors)
+
+    return regions
+
+
+def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Callable[[int], Tensor]:
+    """Each factor's threshold in an image, (k,)."""
+    if options.threshold == Threshold.OTSU_IMAGE:
+        return lambda index: thresholds(heatmaps.alone(index), options.threshold)[0]
+    over = heatmaps if result.applied is None else result.applied.histograms[heatmaps.n_factors]
+    row = thresholds(over, options.threshold, options.value)[0].to(heatmaps.scale)
+    return lambda index: row
+
+
+def _probabilities(
+    result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
+) -> Callable[[int], Bands]:
+    """The factors' probabilities in an image in bands, (k, rows, W): 1/2 at the threshold.
+
+    Holes are not filled yet.
+    """
+    heatmaps = factors.heatmaps
+    if options.refine == Refinement.CLASSIFIER and factors.probabilities is not None:
+        size = min(DENSE_CRF_SIZE, crf_size or DENSE_CRF_SIZE)
+        return partial(_classified, result, factors.probabilities, size)
+    limit_of = _limits(result, heatmaps, options)
+
+    def unrefined(index: int) -> Iterator[Band]:
+        limit = limit_of(index)
+        for rows, maps in heatmaps.bands(index):
+            yield rows, unary_probabilities(maps, limit)
+
+    def probabilities(index: int) -> Bands:
+        if options.refine == Refinement.NONE:
+            return partial(unrefined, index)
+        refiner = REFINERS[Refinement(options.refine)]
+        size = min(refiner.size, crf_size or refiner.size)
+        photo, limit = _photo(result, index, size), limit_of(index) / heatmaps.scale
+        maps = heatmaps.normalized(index)
+        if options.threshold == Threshold.MAX_FRACTION:
+            maps = _surer(maps, limit)
+        small = refiner.probabilities(photo, maps, limit, size)
+        return partial(bands, small, heatmaps.image_sizes[index])
+
+    return probabilities
+
+
+def _surer(maps: Tensor, limits: Tensor) -> Tensor:
+    """Maps in [0, 1] whose maximum a CRF's unary takes for on, 19 to 1, however high the limits.
+
+    A share of the maximum is far above what most of the object has. Where it is a half, the unary
+    (:func:`deepff.regions.guided_crf.unary_probabilities`) would not be surer than 4 to 1 anywhere,
+    and the CRF takes nearly all for background. What lies below its limit stays as it is.
+    """
+    limits = limits.clamp(1 / _SURE_ODDS, _HIGHEST_LIMIT)[:, None, None]
+    power = (math.log(_SURE_ODDS) / -limits.log() / 2).clamp_min(1)
+    return torch.where(maps > limits, limits * (maps / limits).pow(power), maps)
+
+
+def _classified(result: Run, maps: HeatMaps, size: int, index: int) -> Bands:
+    photo = _photo(result, index, size)
+    found = refined_classes(photo, maps.covering(index), size)
+    return partial(bands, found, maps.image_sizes[index])
+
+
+def _fills_holes(options: RegionOptions) -> bool:
+    if options.refine == Refinement.CLASSIFIER:
+        return True
+    return options.refine != Refinement.NONE and REFINERS[Refinement(options.refine)].fills_holes
+
+
+def _foreground(probabilities: Bands, holes: bool) -> Tensor:
+    """Where the factors together are more likely than the background, (H, W), or enclosed by it."""
+    found = torch.cat([band.sum(0) >= 0.5 for _, band in probabilities()])
+    return found | enclosed(~found) if holes else found
+
+
+def _without_holes(probabilities: Bands) -> Iterator[Band]:
+    """The probabilities of one factor, 1 in the holes that it encloses."""
+    found = _foreground(probabilities, holes=False)
+    hole = enclosed(~found)
+    for rows, band in probabilities():
+        yield rows, band.masked_fill(hole[rows], 1.0)
+
+
+def _disjoint(probabilities: Bands, foreground: Tensor, k: int) -> Regions:
+    """The foreground's most likely factor; of equal ones the first."""
+    if k == 1:
+        return Regions(foreground[None], foreground.to(torch.uint8))
+    found = _no_regions(k, foreground.shape, foreground.device)
+    values = torch.arange(1, k + 1, device=foreground.device)[:, None, None]
+    for rows, band in probabilities():
+        labels = (band.max(0).indices + 1) * foreground[rows]
+        found.labels[rows] = labels.to(found.labels.dtype)
+        found.masks[:, rows] = labels == values
+    return found
+
+
+def _no_regions(k: int, size: Sequence[int], device: torch.device) -> Regions:
+    """Regions that are still to be filled in."""
+    labels = torch.uint8 if k <= 255 else torch.int32
+    return Regions(
+        torch.empty(k, *size, dtype=torch.bool, device=device),
+        torch.empty(*size, dtype=labels, device=device),
+    )
+
+
+def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regions:
+    merged = [
+        found.masks[[factor for factor, name in parts.items() if name == wanted]].any(0)
+        for wanted in names
+    ]
+    labels, _ = part_map(found.labels, parts)
+    return Regions(torch.stack(merged), labels)
+
+
+def _photo(result: Run, index: int, size: int) -> Tensor:
+    return photo_of(result.images[index], size).to(result.coefficients.device)

@@ -1,0 +1,344 @@
+"""A run's data with what a notebook does with it.
+
+The verbs hand over to rooms further right, which know only :class:`deepff.results.run.Run`, and are
+imported when called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepff.options import ExportOptions, RegionOptions, region_options
+from deepff.results.run import Run
+
+if TYPE_CHECKING:
+    import pandas
+    from PIL import Image
+    from torch import Tensor
+
+    from deepff.export.boxes import RegionBox
+    from deepff.export.formats import ExportSummary
+    from deepff.meaning.importance import Importance
+    from deepff.meaning.similarity import Similarity
+    from deepff.regions.regions import Regions
+    from deepff.results.factorization import FactorClasses
+
+Parts = Mapping[int, str]
+
+
+@dataclass(repr=False)
+class Result(Run):
+    """What :func:`deepff.discover` gives; :class:`deepff.results.run.Run` has its attributes.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> result = deepff.discover([data.chelsea(), data.astronaut()], n_components=2, size=224)
+    >>> result.plot(images=[0], factors=[1]).size  # a picture
+    (480, 446)
+    >>> for regions in result.regions(threshold="otsu-image"):
+    ...     print(regions.names, tuple(regions.masks.shape), tuple(regions.labels.shape))
+    ('factor 0', 'factor 1') (2, 300, 451) (300, 451)
+    ('factor 0', 'factor 1') (2, 512, 512) (512, 512)
+    >>> [(box.image, box.region) for box in result.boxes(parts={1: "cat"})]
+    [('0', 'cat')]
+    >>> result.export("png", "masks", parts={1: "cat"}).n_instances
+    1
+    >>> result.save("result")
+    """
+
+    object: Result | None = field(default=None, repr=False)
+    importances: dict[int, Importance] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        skipped = f" ({len(self.skipped)} skipped)" if self.skipped else ""
+        return (
+            f"<Result of {len(self.images)} images{skipped}, {self.model} {self.layer}, "
+            f"{self.method}, relative error {self.relative_errors or 'unknown'}>"
+        )
+
+    def plot(
+        self,
+        images: int | Sequence[int] | None = None,
+        k: int | None = None,
+        factors: int | Sequence[int] | None = None,
+        opacity: float = 0.8,
+        height: int = 180,
+    ) -> Image.Image:
+        """Photos and heat maps as one picture: :func:`deepff.pictures.figures.figure`.
+
+        The legend has the factors' names, which are found first where they are not known yet.
+
+        Parameters
+        ----------
+        images : int or sequence of int, optional
+            Which images; by default up to 8, spread evenly over the set.
+        k : int, optional
+            Which factorization; by default all.
+        factors : int or sequence of int, optional
+            Which factors, a row each; by default all, together and one by one.
+        opacity : float
+            Of the heat maps, in [0, 1].
+        height : int
+            Of a row, in pixels.
+
+        Raises
+        ------
+        InputError
+            There is no such image, k or factor, or a number is out of its range.
+        """
+        from deepff.meaning.class_names import name_factors
+        from deepff.pictures.figures import figure
+
+        name_factors(self)
+        return figure(self, images, k, factors, opacity, height)
+
+    def classes(self, k: int | None = None) -> FactorClasses:
+        """What the network takes the factors for: :mod:`deepff.meaning.class_names`.
+
+        Parameters
+        ----------
+        k : int, optional
+            Which factorization; by default the largest.
+
+        Raises
+        ------
+        InputError
+            As :func:`deepff.meaning.class_names.factor_classes`.
+        """
+        from deepff.meaning.class_names import factor_classes
+
+        return factor_classes(self, k)
+
+    def class_scores(self, k: int | None = None) -> Tensor:
+        """The network's logits for images that are full of each factor, (k, classes).
+
+        :meth:`classes` has them with the classes' labels.
+        """
+        return self.classes(k).scores
+
+    @property
+    def factor_names(self) -> list[str | None]:
+        """What the network takes each factor of the largest factorization for.
+
+        None where no class stands out, and for all where the network cannot say (``unnamed`` is
+        why) or is not open: nothing is downloaded for it. :meth:`names_of` has those of any k.
+        """
+        return self.names_of()
+
+    def names_of(self, k: int | None = None) -> list[str | None]:
+        """As ``factor_names``, of one factorization."""
+        from deepff.meaning.class_names import name_factors
+
+        if self.factorization(k).classes is None and self.unnamed is None:
+            name_factors(self)
+        found = self.factorization(k)
+        return [None] * len(found.components) if found.classes is None else [*found.classes.names]
+
+    def importance(
+        self,
+        k: int | None = None,
+        classes: Sequence[str] | None = None,
+        n_images: int = 32,
+        progress: bool = False,
+    ) -> Importance:
+        """What the factors matter for to the network; the result keeps it, for its report.
+
+        Parameters
+        ----------
+        k, classes, n_images, progress
+            See :func:`deepff.meaning.importance.importance`.
+
+        Raises
+        ------
+        InputError
+            As there.
+        """
+        from deepff.meaning.importance import importance
+
+        measured = importance(self, k, classes, n_images, progress)
+        self.importances[len(measured.names)] = measured
+        return measured
+
+    def similar(
+        self,
+        image: int | str,
+        place: tuple[float, float],
+        by: str = "activations",
+        k: int | None = None,
+        progress: bool = False,
+    ) -> Similarity:
+        """Where else the patch at a place is: :func:`deepff.meaning.similarity.similar`.
+
+        Parameters
+        ----------
+        image, place, by, k, progress
+            See there.
+
+        Raises
+        ------
+        InputError
+            As there.
+        """
+        from deepff.meaning.similarity import similar
+
+        return similar(self, image, place, by, k, progress)
+
+    def regions(
+        self,
+        k: int | None = None,
+        *,
+        threshold: str | None = None,
+        value: float | None = None,
+        refine: str | None = None,
+        parts: Parts | None = None,
+    ) -> Iterator[Regions]:
+        """Masks and label maps, image by image: :func:`deepff.regions.regions.find_regions`.
+
+        Parameters
+        ----------
+        k : int, optional
+            Which factorization; by default the largest.
+        threshold, value, refine, parts : optional
+            See :class:`deepff.options.RegionOptions`; by default as the result's recipe has them.
+
+        Yields
+        ------
+        Regions
+            ``masks`` (r, H, W) bool, ``labels`` (H, W) and ``names`` of an image, in order.
+
+        Raises
+        ------
+        InputError
+            As :func:`deepff.regions.regions.find_regions`.
+        """
+        from deepff.regions.regions import find_regions
+
+        options = self._region_options(k, threshold, value, refine, parts)
+        return find_regions(self, k, options)
+
+    def boxes(
+        self,
+        k: int | None = None,
+        *,
+        threshold: str | None = None,
+        value: float | None = None,
+        refine: str | None = None,
+        parts: Parts | None = None,
+        all_components: bool = False,
+        min_area: int | None = None,
+    ) -> list[RegionBox]:
+        """Boxes around the regions of all images: :func:`deepff.export.boxes.region_boxes`.
+
+        Parameters
+        ----------
+        k, threshold, value, refine, parts
+            As for :meth:`regions`, but that the recipe contrast refines boxes by dense CRF.
+        all_components, min_area
+            See :func:`deepff.export.boxes.region_boxes`.
+        """
+        from deepff.export.boxes import region_boxes
+        from deepff.regions.regions import find_regions
+
+        options = self._region_options(k, threshold, value, refine, parts, for_boxes=True)
+        return [
+            box
+            for name, regions in zip(self.names, find_regions(self, k, options), strict=True)
+            for box in region_boxes(regions, name, regions.names, all_components, min_area)
+        ]
+
+    def to_dataframe(
+        self,
+        k: int | None = None,
+        *,
+        threshold: str | None = None,
+        value: float | None = None,
+        refine: str | None = None,
+        parts: Parts | None = None,
+    ) -> pandas.DataFrame:
+        """A table with one row an image and region, by default an image and factor.
+
+        Its columns are ``image`` and ``region``, their names; ``strength``, the largest value of
+        the region's heat maps in the image, as a share of their largest over the set, in [0, 1];
+        ``share``, the share of the image's pixels that the region's mask holds; and ``x_min``,
+        ``y_min``, ``x_max``, ``y_max``, the box around the largest component in pixel edges,
+        missing where there is none.
+
+        Parameters
+        ----------
+        k, threshold, value, refine, parts
+            As for :meth:`regions`.
+
+        Raises
+        ------
+        InputError
+            As :meth:`regions`, or pandas is not installed.
+        """
+        from deepff.report.table import table
+
+        return table(self, k, self._region_options(k, threshold, value, refine, parts))
+
+    def export(
+        self,
+        formats: str | Sequence[str],
+        folder: str | Path,
+        k: int | None = None,
+        *,
+        threshold: str | None = None,
+        value: float | None = None,
+        refine: str | None = None,
+        parts: Parts | None = None,
+        **settings: Any,
+    ) -> ExportSummary:
+        """Write the regions for labelling tools or training programs.
+
+        Parameters
+        ----------
+        formats : str or sequence of str
+            Of :class:`deepff.options.ExportFormat`.
+        folder : path
+            Where to write; each of several formats into a folder of its own name in it.
+        k, threshold, value, refine, parts
+            As for :meth:`regions`.
+        **settings
+            What :class:`deepff.options.ExportOptions` has: ``min_area=50``, ``images="copy"``.
+        """
+        from deepff.export.formats import export
+
+        return export(
+            self,
+            formats,
+            folder,
+            k,
+            self._region_options(k, threshold, value, refine, parts),
+            ExportOptions(**settings),
+        )
+
+    def save(self, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
+        """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`."""
+        from deepff.report.save import save
+
+        save(self, folder, progress, overlays)
+
+    def _region_options(
+        self,
+        k: int | None,
+        threshold: str | None,
+        value: float | None,
+        refine: str | None,
+        parts: Parts | None,
+        for_boxes: bool = False,
+    ) -> RegionOptions:
+        from deepff.regions.regions import check_classifier
+
+        check_classifier(refine, self.factorization(k))
+        return region_options(self.recipe, threshold, value, refine, parts, for_boxes=for_boxes)
+
+    def _repr_html_(self) -> str:
+        from deepff.images.painting import image_html
+
+        return image_html(self.plot(), "Heat maps")

@@ -1,0 +1,199 @@
+"""The concept bank: W with what is needed to apply it to new images."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import safetensors
+from torch import Tensor
+
+from deepff.activations.feature_source import FeatureSource
+from deepff.errors import InputError
+from deepff.results.classifier import PixelClassifier
+from deepff.results.factorization import FactorClasses
+from deepff.results.histogram import Histogram
+from deepff.runtime.files import save_tensors
+
+FILE = "concepts.safetensors"
+FORMAT = "deepff concept bank 2"
+
+
+@dataclass(frozen=True)
+class ConceptBank:
+    """Components and the sources of the activations in which they are directions.
+
+    Attributes
+    ----------
+    components : dict of int to Tensor
+        For each k a W of shape (k, c). With several sources c is the sum of their channels: W has
+        their channels side by side, and the sources' maps are fused.
+    histograms : dict of int to Histogram
+        For each k, how the maps' values were spread over the set that W was found in.
+    method : str
+        "nmf", "semi-nmf", "pca" or "kmeans".
+    sources : tuple of FeatureSource
+        One for each layer.
+    channel_weights : Tensor, (c,), or None
+        What activations are multiplied with before W applies to them.
+    recipe : str
+        "paper" or "contrast": how masks are made from the maps unless told otherwise.
+    parts_of : str or None
+        As of :class:`deepff.result.Result`.
+    classifiers : dict of int to PixelClassifier
+        By k, where the set's regions taught one; all of the same sources.
+    classes : dict of int to FactorClasses
+        By k, what the network takes the factors for, where that is known.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> bank = deepff.discover([data.chelsea(), data.astronaut()], [2, 3], size=224).bank
+    >>> {k: tuple(W.shape) for k, W in bank.components.items()}
+    {2: (2, 1280), 3: (3, 1280)}
+    >>> bank.save("concepts.safetensors")
+    """
+
+    components: dict[int, Tensor]
+    histograms: dict[int, Histogram]
+    method: str
+    sources: tuple[FeatureSource, ...]
+    channel_weights: Tensor | None = None
+    recipe: str = "paper"
+    parts_of: str | None = None
+    classifiers: dict[int, PixelClassifier] = field(default_factory=dict)
+    classes: dict[int, FactorClasses] = field(default_factory=dict)
+
+    def save(self, path: str | Path) -> None:
+        """Write the bank as one safetensors file, whole or not at all."""
+        tensors = {f"k{k}": w for k, w in self.components.items()}
+        for k, histogram in self.histograms.items():
+            named = {"low": histogram.low, "high": histogram.high, "counts": histogram.counts}
+            tensors |= {f"k{k}.{name}": tensor for name, tensor in named.items()}
+        if self.channel_weights is not None:
+            tensors["channel_weights"] = self.channel_weights
+        cell_sources: tuple[FeatureSource, ...] = ()
+        for k, classifier in self.classifiers.items():
+            tensors[f"k{k}.classifier.weights"] = classifier.weights
+            tensors[f"k{k}.classifier.bias"] = classifier.bias
+            cell_sources = classifier.sources
+        labels: tuple[str, ...] = ()
+        scale: float | None = None
+        for k, classes in self.classes.items():
+            tensors[f"k{k}.class_scores"] = classes.scores
+            labels, scale = classes.labels, classes.scale
+        metadata = {
+            "format": FORMAT,
+            "method": self.method,
+            "recipe": self.recipe,
+            "parts_of": self.parts_of or "",
+            "sources": json.dumps([asdict(source) for source in self.sources]),
+            "classifier_sources": json.dumps([asdict(source) for source in cell_sources]),
+            "class_labels": json.dumps(labels),
+            "word_scale": json.dumps(scale),
+            "factor_names": json.dumps({k: found.names for k, found in self.classes.items()}),
+            "n_images": json.dumps(
+                {k: histogram.n_images for k, histogram in self.histograms.items()}
+            ),
+        }
+        contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+        save_tensors(contiguous, path, metadata)
+
+
+def load_concepts(path: str | Path) -> ConceptBank:
+    """Read a concept bank written by :meth:`ConceptBank.save`.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or is no concept bank.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> result = deepff.discover([data.chelsea(), data.astronaut()], n_components=2, size=224)
+    >>> result.bank.save("concepts.safetensors")
+    >>> bank = deepff.load_concepts("concepts.safetensors")
+    >>> bank.method, bank.sources[0].layer
+    ('nmf', 'bn2')
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} {_no_file(path)}; {_advice(path)}")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise InputError(
+                    f"{path} is a safetensors file but not a concept bank of this version of "
+                    f"deepff; {_advice(path)}"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise InputError(f"the concept bank {path} cannot be read: {error}") from error
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{path} is no concept bank, or a damaged one; {_advice(path)}") from error
+    n_images = {int(k): n for k, n in json.loads(metadata["n_images"]).items()}
+    return ConceptBank(
+        components={k: tensors[f"k{k}"] for k in sorted(n_images)},
+        histograms={
+            k: Histogram(
+                tensors[f"k{k}.low"], tensors[f"k{k}.high"], tensors[f"k{k}.counts"], n_images[k]
+            )
+            for k in sorted(n_images)
+        },
+        method=metadata["method"],
+        sources=_sources(metadata["sources"]),
+        channel_weights=tensors.get("channel_weights"),
+        recipe=metadata["recipe"],
+        parts_of=metadata["parts_of"] or None,
+        classifiers=_classifiers(sorted(n_images), tensors, metadata),
+        classes=_classes(tensors, metadata),
+    )
+
+
+def _classes(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> dict[int, FactorClasses]:
+    # Banks of before factors had names have none.
+    labels = tuple(json.loads(metadata.get("class_labels", "[]")))
+    names = json.loads(metadata.get("factor_names", "{}"))
+    scale = json.loads(metadata.get("word_scale", "null"))
+    return {
+        int(k): FactorClasses(labels, tensors[f"k{k}.class_scores"], tuple(own), scale)
+        for k, own in names.items()
+    }
+
+
+def _classifiers(
+    counts: Sequence[int], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> dict[int, PixelClassifier]:
+    # Banks of before there were classifiers have none.
+    sources = _sources(metadata.get("classifier_sources", "[]"))
+    return {
+        k: PixelClassifier(
+            tensors[f"k{k}.classifier.weights"], tensors[f"k{k}.classifier.bias"], sources
+        )
+        for k in counts
+        if f"k{k}.classifier.weights" in tensors
+    }
+
+
+def _sources(text: str) -> tuple[FeatureSource, ...]:
+    return tuple(map(FeatureSource.from_dict, json.loads(text)))
+
+
+def _no_file(path: Path) -> str:
+    return "is a folder and no concept bank" if path.is_dir() else "does not exist"
+
+
+def _advice(path: Path) -> str:
+    """What would be right in place of ``path``."""
+    own = (path if path.is_dir() else path.parent) / FILE
+    if own == path and (path.parent / "manifest.json").is_file():
+        return "run the command of its result again"
+    if own != path and own.is_file():
+        return f"the bank of that result is {own}"
+    return f"name the {FILE} of a result first, and then the images"

@@ -1,0 +1,105 @@
+"""A run over batches keeps rows with their images, and ends at once where the network fails."""
+
+import threading
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from deepff.activations.extraction import extract
+from deepff.activations.openvino_engine import openvino_version
+from deepff.errors import InputError
+from deepff.images.image_files import find_images
+from deepff.layers.layer_map import resolve_layer
+from deepff.networks.backbone import normalised
+from deepff.networks.loading import load_backbone
+
+SIZE = 128
+OPENVINO = pytest.param(
+    "openvino",
+    marks=pytest.mark.skipif(openvino_version() is None, reason="OpenVINO is not installed"),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def conversions(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_HOME", str(tmp_path_factory.mktemp("torch")))
+        yield
+
+
+class Means(nn.Module):
+    """Cells of 32 × 32 pixels: the mean of each colour, and of red squared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.colors, self.cells = nn.Conv2d(3, 3, 1, bias=False), nn.Identity()
+        nn.init.eye_(self.colors.weight.data[..., 0, 0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        means = nn.functional.avg_pool2d(self.colors(x), 32)
+        return self.cells(torch.cat([means, means[:, :1].square()], 1))
+
+
+class MeansOfWide(Means):
+    """The same, of images that are three cells wide or more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        over_three = nn.functional.avg_pool2d(x, (32, 96), 32)
+        return super().forward(x + 0 * over_three.mean((2, 3), keepdim=True))
+
+
+def opened(network: nn.Module, engine: str):
+    as_they_are = {"mean": (0, 0, 0), "std": (1, 1, 1)}
+    backbone = load_backbone(network, engine=engine, device="cpu", **as_they_are)
+    return backbone, resolve_layer(backbone, "cells", SIZE)
+
+
+@pytest.mark.parametrize("engine", ["torch", OPENVINO])
+@pytest.mark.parametrize("cached", [False, True])
+def test_rows_are_with_their_images_whatever_the_batches_are(engine, cached, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    shapes = [(128, 128)] * 5 + [(128, 64)] * 2 + [(64, 128)] * 7 + [(128, 96), (96, 128)]
+    damaged = (1, 5, 6, 9, 14)  # among others, and all of a batch
+    colors = {}
+    for n in torch.randperm(16, generator=torch.Generator().manual_seed(0)).tolist():
+        file, color = photos / f"{n * 7 % 16:02}.png", (16 * n, 255 - 16 * n, 7 * n)
+        Image.new("RGB", shapes[n], color).save(file)
+        if n in damaged:
+            file.write_bytes(file.read_bytes()[:-40])
+        else:
+            colors[file.name] = torch.tensor(color) / 255
+    backbone, layer = opened(Means(), engine)
+    options = {"batch_size": 3, "size": SIZE, "cache": tmp_path / "cache" if cached else None}
+    found, skipped = extract(find_images(photos), backbone, layer, **options)
+    assert found.engine.startswith(engine) and len(skipped) == len(damaged)
+    assert [image.name for image in found.images] == sorted(colors)
+    for image, rows in zip(found.images, found.image_rows, strict=True):
+        color = colors[image.name]
+        expected = torch.cat([color, color[:1].square()]).expand_as(rows)
+        torch.testing.assert_close(rows, expected, atol=1e-4, rtol=0)
+    again, _ = extract(find_images(photos), backbone, layer, **options)
+    assert torch.equal(again.rows, found.rows)
+
+
+@pytest.mark.parametrize("engine", ["torch", OPENVINO])
+def test_a_network_that_fails_in_a_later_batch_leaves_no_thread(engine, tmp_path):
+    for n in range(40):
+        Image.new("RGB", (128 if n < 9 else 64, 128), (6 * n, 0, 0)).save(tmp_path / f"{n:02}.png")
+    backbone, layer = opened(MeansOfWide(), engine)
+    threads, n_threads = set(threading.enumerate()), torch.get_num_threads()
+    with pytest.raises(InputError, match="128×64 pixels") as caught:
+        extract(find_images(tmp_path), backbone, layer, size=SIZE, batch_size=4)
+    assert "MeansOfWide" in str(caught.value)  # which holds the frames that failed
+    assert set(threading.enumerate()) == threads and torch.get_num_threads() == n_threads
+
+
+def test_pixels_are_normalised_by_channel():
+    pixels = torch.randint(0, 256, (2, 3, 8, 8), generator=torch.Generator().manual_seed(0))
+    backbone = load_backbone(Means(), mean=(0.4, 0.5, 0.6), std=(0.1, 0.2, 0.3), device="cpu")
+    mean, std = (torch.tensor(v).double().view(3, 1, 1) for v in (backbone.mean, backbone.std))
+    expected = ((pixels.double() / 255 - mean) / std).float()
+    found = normalised(backbone, pixels.to(torch.uint8))
+    assert found.dtype == torch.float32 and (found - expected).abs().max() < 2e-6

@@ -1,0 +1,77 @@
+"""The later part of a network run on other maps: the same outputs as the whole network's."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from deepff.errors import InputError
+from deepff.layers.later import OpenLayer, later_outputs, outputs_of_edits
+from deepff.layers.layer_map import resolve_layer
+from deepff.layers.probe import noise
+from deepff.networks.loading import load_backbone
+
+
+def opened(model: str, layer: str, size: int = 224) -> tuple[OpenLayer, Tensor]:
+    torch.manual_seed(0)
+    backbone = load_backbone(model, pretrained=False, device="cpu")
+    return OpenLayer(backbone, resolve_layer(backbone, layer, size)), noise(backbone, size)
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "size"),
+    [
+        ("resnet18", "layer3.0.conv1", 64),  # a shortcut goes around it
+        ("densenet121", "features.denseblock4.denselayer3.relu1", 64),  # what is before is joined
+        ("timm/vit_tiny_patch16_224", "blocks.10", 224),  # tokens after one for the class
+        ("timm/vit_tiny_patch16_224", "blocks.11.attn.qkv:keys", 224),  # a part of what is given
+        ("timm/swin_tiny_patch4_window7_224", "layers.2", 224),  # channels last
+    ],
+)
+@torch.no_grad()
+def test_one_image_with_many_maps_gives_what_each_gives_alone(model, layer, size):
+    later, batch = opened(model, layer, size)
+    as_is = later_outputs(later, batch, lambda maps: maps)
+    torch.testing.assert_close(as_is, later.backbone.network(batch))
+
+    edits = [lambda maps: maps, torch.zeros_like, lambda maps: maps.flip(0), lambda maps: maps / 2]
+    together = outputs_of_edits(later, batch, edits)
+    alone = [later_outputs(later, batch, lambda maps, e=edit: e(maps[0])[None]) for edit in edits]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
+    assert (together[1] - together[0]).abs().max() > 1e-4  # the map matters
+
+
+class Twice(nn.Module):
+    """A layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.act(x) + 1).mean((2, 3))
+
+
+@torch.no_grad()
+def test_the_last_call_is_replaced():
+    backbone = load_backbone(Twice(), device="cpu")
+    layer = resolve_layer(backbone, "act", 8)
+    batch = torch.ones(1, 3, 8, 8)
+    outputs = later_outputs(OpenLayer(backbone, layer), batch, lambda maps: 5 * maps)
+    assert outputs.tolist() == [[10.0, 10.0, 10.0]]
+
+
+class Features(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x)
+
+
+@torch.no_grad()
+def test_a_network_without_classes_is_told_so():
+    backbone = load_backbone(Features(), device="cpu")
+    later = OpenLayer(backbone, resolve_layer(backbone, "act", 8))
+    with pytest.raises(InputError, match="does not end with one number a class"):
+        later_outputs(later, torch.ones(1, 3, 8, 8), lambda maps: maps)
