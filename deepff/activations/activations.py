@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile
-from deepff.images.sources import SetImage, Source, read_source
+from deepff.images.image_set import Origin, SetImage, read_pixels
 from deepff.layers.extents import Extent
 from deepff.options import Engine
 
@@ -22,7 +22,7 @@ class ImageRecord:
     ----------
     name : str
         Its name in the set, a POSIX path.
-    source : Path, ImageItem or None
+    origin : Path, ImageItem or None
         The file that it was read from, or the item of a sequence; None where that is gone.
     size : (H, W)
         Its own size in pixels, upright.
@@ -38,7 +38,7 @@ class ImageRecord:
     """
 
     name: str
-    source: Source
+    origin: Origin
     size: tuple[int, int]
     grid: tuple[int, int]
     digest: str | None = None
@@ -48,7 +48,7 @@ class ImageRecord:
     @property
     def path(self) -> Path | None:
         """The file that it was read from; None where it was no file."""
-        return self.source if isinstance(self.source, Path) else None
+        return self.origin if isinstance(self.origin, Path) else None
 
     @property
     def item(self) -> SetImage:
@@ -59,18 +59,18 @@ class ImageRecord:
         InputError
             It was no file, and is gone.
         """
-        if self.source is None:
+        if self.origin is None:
             raise InputError(
                 f"the image {self.name} was no file, so it cannot be read again: load the result "
                 "with images=..."
             )
-        if isinstance(self.source, Path):
-            return ImageFile(self.source, self.name)
-        return replace(self.source, name=self.name)
+        if isinstance(self.origin, Path):
+            return ImageFile(self.origin, self.name)
+        return replace(self.origin, name=self.name)
 
     def read(self, min_longest_side: int | None = None) -> np.ndarray:
-        """The image's pixels: :func:`deepff.images.sources.read_source`."""
-        return read_source(self.source, min_longest_side, self.stretch)
+        """The image's pixels: :func:`deepff.images.image_set.read_pixels`."""
+        return read_pixels(self.origin, min_longest_side, self.stretch)
 
     @property
     def n_cells(self) -> int:

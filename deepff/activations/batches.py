@@ -17,9 +17,9 @@ from deepff.activations.activations import ImageRecord
 from deepff.activations.openvino_engine import Forward
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
+from deepff.images.image_set import SetImage, origin_size_and_digest
 from deepff.images.reading import resize, resized_shape
 from deepff.images.reduced import read_and_reduce
-from deepff.images.sources import SetImage, source_size_and_digest
 from deepff.layers.layer_map import Layer, forward_to_layers
 from deepff.networks.backbone import Backbone
 from deepff.runtime.parallel import ahead
@@ -75,7 +75,7 @@ def plan(
 
     def inspect(file: SetImage) -> tuple[tuple[int, int], str] | UnreadableImageError:
         try:
-            return source_size_and_digest(file.source)
+            return origin_size_and_digest(file.origin)
         except UnreadableImageError as error:
             return error
 
@@ -95,7 +95,7 @@ def plan(
             records = tuple(
                 ImageRecord(
                     file.name,
-                    file.source,
+                    file.origin,
                     own_size,
                     grid,
                     digest,
@@ -156,7 +156,7 @@ def decode_ahead(
     def decode(image: PlannedImage) -> Found:
         record = image.records[0]
         try:
-            picture = read_and_reduce(record.source, record.size, max(image.shape), record.stretch)
+            picture = read_and_reduce(record.origin, record.size, max(image.shape), record.stretch)
         except UnreadableImageError as error:
             return error
         is_dark = picture.is_nearly_black and not record.stretch

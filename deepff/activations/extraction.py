@@ -27,8 +27,8 @@ from deepff.activations.engines import chosen_engine, torch_forward
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError, InputWarning
 from deepff.images.decoding import UnreadableImageError
+from deepff.images.image_set import SetImage, nothing_readable, origin_size
 from deepff.images.reading import SkippedFile, resized_shape
-from deepff.images.sources import SetImage, nothing_readable, source_size
 from deepff.layers.layer_map import Layer, check_named_once
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Engine
@@ -370,7 +370,7 @@ def owners(weights: Sequence[int], n: int) -> list[int]:
 
 def _resized_area(file: SetImage, size: int) -> int:
     try:
-        height, width = resized_shape(*source_size(file.source), size, 1)
+        height, width = resized_shape(*origin_size(file.origin), size, 1)
     except UnreadableImageError:
         return 0
     return height * width

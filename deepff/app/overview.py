@@ -164,7 +164,7 @@ class _Photos:
 
 def _reduced_image(image: ImageRecord, photos: _Photos, index: int, side: int) -> ImageRecord:
     item = ImageItem(photos, index, image.name)
-    return replace(image, source=item, size=photo_shape(image.size, side))
+    return replace(image, origin=item, size=photo_shape(image.size, side))
 
 
 def _reduced_factorization(found: Factorization, side: int) -> Factorization:

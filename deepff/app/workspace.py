@@ -18,7 +18,7 @@ from deepff.app.teachers import Teaching, teacher_masks
 from deepff.app.view import View, listed
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile, find_images
-from deepff.images.sources import Images, check_readable
+from deepff.images.image_set import Images, check_readable
 from deepff.options import Device
 from deepff.report.load import load
 from deepff.report.manifest import read_manifest

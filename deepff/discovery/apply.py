@@ -16,7 +16,7 @@ from deepff.discovery.contrast import fuse
 from deepff.errors import InputError
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
-from deepff.images.sources import Images, SetImage, given_images
+from deepff.images.image_set import Images, SetImage, resolve_images
 from deepff.layers.later import OpenLayer
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
@@ -90,7 +90,7 @@ def apply(
             "the parts of this bank have no classifier that finds them in other images; run "
             "discover with --inside-object again, on more images"
         )
-    files = given_images(images)
+    files = resolve_images(images)
     watch = Stopwatch()
     source = bank.sources[0]
     backbone = source.backbone(model=model, device=device)

@@ -37,7 +37,7 @@ from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.blocks import RowBlocks
-from deepff.images.sources import Images, given_images
+from deepff.images.image_set import Images, resolve_images
 from deepff.layers.centers import with_centers
 from deepff.layers.later import OpenLayer
 from deepff.layers.layer_map import Layer, LayerMap, check_named_once, map_layers
@@ -169,7 +169,7 @@ def discover(
     size, batch_size = whole_number(size, "size", 1), whole_number(batch_size, "batch_size", 1)
     random_state = seed_of(random_state)
     plan = _plan(n_components, layer, method, recipe, channel_weights, random_state, memory)
-    files = given_images(images)
+    files = resolve_images(images)
     watch = Stopwatch()
     backbone = opened_backbone(model, device)
     layer_map = map_layers(backbone, size)

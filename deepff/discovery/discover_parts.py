@@ -38,7 +38,7 @@ from deepff.discovery.object_parts import (
 from deepff.discovery.teaching import Cells, classify_object, classify_parts
 from deepff.errors import InputError
 from deepff.factorization import KMeans
-from deepff.images.sources import Images, given_images
+from deepff.images.image_set import Images, resolve_images
 from deepff.layers.centers import with_centers
 from deepff.layers.later import OpenLayer
 from deepff.layers.layer_map import Layer, map_layers
@@ -128,7 +128,7 @@ def discover_parts(
     check_memory(memory)
     size, batch_size = whole_number(size, "size", 1), whole_number(batch_size, "batch_size", 1)
     random_state = seed_of(random_state)
-    files = given_images(images)
+    files = resolve_images(images)
     watch = Stopwatch()
     backbone = opened_backbone(model, device)
     layer_map = map_layers(backbone, size)

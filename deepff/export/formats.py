@@ -216,9 +216,9 @@ def planned_files(
         item = ImageItem([np.zeros((1, 1, 3), np.uint8)], 0, "")
         tiny = []
         for image in images:
-            source = item if isinstance(image.source, ImageItem) else photo
-            original = image.source if isinstance(image.source, Path) else None
-            tiny.append(replace(image, size=(1, 1), source=source, original=original))
+            origin = item if isinstance(image.origin, ImageItem) else photo
+            photo_path = image.origin if isinstance(image.origin, Path) else None
+            tiny.append(replace(image, size=(1, 1), origin=origin, photo_path=photo_path))
         FORMATS[format](tiny, names, out, settings)
         return [
             path.relative_to(out).as_posix()
@@ -242,12 +242,12 @@ def _kept(images: Iterable[AnnotatedImage]) -> Iterator[Callable[[], Iterator[An
     with TemporaryFile() as file:
         kept = []
         for image in images:  # what a data set's images come from may not be written to a file
-            data = compress(pickle.dumps(replace(image, source=None)), 1)
-            kept.append((file.write(data), image.source))
+            data = compress(pickle.dumps(replace(image, origin=None)), 1)
+            kept.append((file.write(data), image.origin))
 
         def replay() -> Iterator[AnnotatedImage]:
             file.seek(0)
-            for length, source in kept:
-                yield replace(pickle.loads(decompress(file.read(length))), source=source)
+            for length, origin in kept:
+                yield replace(pickle.loads(decompress(file.read(length))), origin=origin)
 
         yield replay

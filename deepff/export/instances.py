@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from deepff.images.image_files import output_names
-from deepff.images.sources import Source
+from deepff.images.image_set import Origin
 from deepff.options import RECIPE_OPTIONS, SUBSETS, ExportOptions, Instances, RegionOptions, chosen
 from deepff.regions.components import Box, least_area
 from deepff.regions.regions import find_regions, region_names
@@ -69,30 +69,30 @@ class AnnotatedImage:
     size : (H, W)
         In pixels, of the image as it is seen upright.
     instances : list of Instance
-    source : Path or ImageItem, optional
+    origin : Path or ImageItem, optional
         The photograph.
     subset : "train", "val" or "test"
     place : str, optional
         The photograph's POSIX path in the folder that annotations are written to, if it is there.
     n_specks : int
         Instances that were left out for being too small.
-    original : Path, optional
-        The photograph whose place `source` takes where only the names of files are asked for.
+    photo_path : Path, optional
+        The photograph whose place `origin` takes where only the names of files are asked for.
     """
 
     name: str
     file: str
     size: tuple[int, int]
     instances: list[Instance]
-    source: Source = None
+    origin: Origin = None
     subset: str = "train"
     place: str | None = None
     n_specks: int = 0
-    original: Path | None = None
+    photo_path: Path | None = None
 
     def located(self, folder: Path) -> "AnnotatedImage":
         """The same with its photograph's place in the folder that annotations are written to."""
-        place = _place(self.source, folder) if isinstance(self.source, Path) else None
+        place = _place(self.origin, folder) if isinstance(self.origin, Path) else None
         return replace(self, place=place)
 
     def painted(self, values: list[int]) -> np.ndarray:
@@ -147,7 +147,7 @@ def plain_images(
     subset_of = subsets([image.name for image in chosen], settings.split, settings.seed)
     return [
         AnnotatedImage(
-            image.name, files[index], image.size, [], image.source, subset_of[image.name]
+            image.name, files[index], image.size, [], image.origin, subset_of[image.name]
         )
         for index, image in zip(indices, chosen, strict=True)
     ]

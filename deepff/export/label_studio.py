@@ -69,10 +69,10 @@ def write_label_studio(
 
 def _served(image: AnnotatedImage) -> bytes:
     """An image's path from the folder above that of the set."""
-    if not isinstance(image.source, Path):
+    if not isinstance(image.origin, Path):
         return image.name.encode()
     n_parts = image.name.count("/") + 2
-    parts = image.source.absolute().parts[1:]  # without the root
+    parts = image.origin.absolute().parts[1:]  # without the root
     return os.fsencode("/".join(parts[-n_parts:]))
 
 

@@ -9,13 +9,13 @@ from PIL import Image
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
 from deepff.images.decoding import UnreadableImageError, with_image
-from deepff.images.sources import read_source
+from deepff.images.image_set import read_pixels
 from deepff.options import Photographs
 
 
 def photograph_suffix(image: AnnotatedImage) -> str:
     """The suffix of a photograph that is copied or linked; what is no file becomes a PNG."""
-    is_file = image.source is None or isinstance(image.source, Path)
+    is_file = image.origin is None or isinstance(image.origin, Path)
     return os.path.splitext(image.name)[1] if is_file else ".png"
 
 
@@ -27,7 +27,7 @@ def photograph_name(image: AnnotatedImage) -> str:
 
 def photograph_format(image: AnnotatedImage) -> str | None:
     """Pillow's name of what a photograph's file holds, whatever its suffix; None without one."""
-    file = image.original or image.source
+    file = image.photo_path or image.origin
     if not isinstance(file, Path):
         return None
     try:
@@ -59,24 +59,24 @@ def place_photograph(
     """
     if images == Photographs.NONE or place == image.place:
         return
-    target, source = folder / place, image.source
+    target, origin = folder / place, image.origin
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source is None or (isinstance(source, Path) and not source.is_file()):
+    if origin is None or (isinstance(origin, Path) and not origin.is_file()):
         raise InputError(
-            f"the photograph {image.name} is not at {source} any more: put it back, or export "
+            f"the photograph {image.name} is not at {origin} any more: put it back, or export "
             "without photographs (--images none)"
         )
-    if as_png or not isinstance(source, Path):
+    if as_png or not isinstance(origin, Path):
         try:
-            pixels = read_source(source)
+            pixels = read_pixels(origin)
         except UnreadableImageError as error:
             raise InputError(f"the photograph {image.name} cannot be read: {error}") from error
         Image.fromarray(pixels).save(target, "PNG")
     elif images == Photographs.COPY:
-        shutil.copyfile(source, target)
+        shutil.copyfile(origin, target)
     else:
         try:
-            os.symlink(source.absolute(), target)
+            os.symlink(origin.absolute(), target)
         except OSError as error:
             raise InputError(
                 f"no links can be made in {folder.parent} ({error.strerror}): use --images copy"

@@ -36,7 +36,7 @@ class ImageFile:
     name: str
 
     @property
-    def source(self) -> Path:
+    def origin(self) -> Path:
         """What the pixels are read from."""
         return self.path
 

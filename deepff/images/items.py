@@ -32,7 +32,7 @@ class ImageItem:
     name: str
 
     @property
-    def source(self) -> "ImageItem":
+    def origin(self) -> "ImageItem":
         """What the pixels are read from: the item itself."""
         return self
 

@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from deepff.images.decoding import UnreadableImageError, unreadable_reason
+from deepff.images.image_set import Origin, read_origin, read_pixels
 from deepff.images.reading import Picture, image_size, reading_size, resize
-from deepff.images.sources import Source, read_source, source_picture
 from deepff.runtime.memory import Kept
 
 # Pixels of the longer side: of the report's pictures, and what the dense CRF works at.
@@ -51,12 +51,12 @@ def reduced_shape(size: Sequence[int], side: int) -> tuple[int, int]:
     return max(1, round(height * reduction)), max(1, round(width * reduction))
 
 
-def read_reduced(source: Source, side: int, stretch: bool = False) -> ReducedImage:
+def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedImage:
     """An image at a reduced size; of the latest files they are kept, as long as these stay as is.
 
     Parameters
     ----------
-    source : Path, ImageItem or None
+    origin : Path, ImageItem or None
     side : int
         Of the longer side, in pixels; smaller images stay as they are.
     stretch : bool
@@ -69,33 +69,33 @@ def read_reduced(source: Source, side: int, stretch: bool = False) -> ReducedIma
     """
 
     def read() -> ReducedImage:
-        pixels = read_source(source, side, stretch)
+        pixels = read_pixels(origin, side, stretch)
         # A JPEG's pixels may be fewer than its own.
-        size = image_size(source) if isinstance(source, Path) else pixels.shape[:2]
+        size = image_size(origin) if isinstance(origin, Path) else pixels.shape[:2]
         return _reduced((size[0], size[1]), pixels, side)
 
-    return _KEPT.get(_state(source, side, stretch), read) if isinstance(source, Path) else read()
+    return _KEPT.get(_state(origin, side, stretch), read) if isinstance(origin, Path) else read()
 
 
-def read_and_reduce(source: Source, size: tuple[int, int], side: int, stretch: bool) -> Picture:
-    """As :func:`deepff.images.sources.source_picture`, and keep a file's image reduced.
+def read_and_reduce(origin: Origin, size: tuple[int, int], side: int, stretch: bool) -> Picture:
+    """As :func:`deepff.images.image_set.read_origin`, and keep a file's image reduced.
 
     Only where it is what :func:`read_reduced` would read: a JPEG that is decoded at another scale
     has other pixels.
 
     Parameters
     ----------
-    source, stretch
+    origin, stretch
         As for :func:`read_reduced`.
     size : (H, W)
         The image's own.
     side : int
         How many pixels of the longer side will be used.
     """
-    if not isinstance(source, Path):
-        return source_picture(source, side, stretch)
-    key = _state(source, REDUCED_SIDE, stretch)
-    picture = source_picture(source, side, stretch)
+    if not isinstance(origin, Path):
+        return read_origin(origin, side, stretch)
+    key = _state(origin, REDUCED_SIDE, stretch)
+    picture = read_origin(origin, side, stretch)
     if reading_size(size, side) == reading_size(size, REDUCED_SIDE):
         _KEPT.get(key, lambda: _reduced(size, picture.pixels, REDUCED_SIDE))
     return picture

@@ -11,8 +11,8 @@ from deepff.activations.activations import ImageRecord
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
+from deepff.images.image_set import read_origin
 from deepff.images.reading import resize, resized_shape
-from deepff.images.sources import source_picture
 from deepff.layers.later import OpenLayer
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone, normalised
@@ -85,7 +85,7 @@ def network_input(opened: OpenLayer, source: FeatureSource, image: ImageRecord) 
     """
     fixed = opened.layer.input_size
     shape = (fixed, fixed) if fixed else resized_shape(*image.size, source.size, source.multiple)
-    picture = source_picture(image.source, max(shape), image.stretch)
+    picture = read_origin(image.origin, max(shape), image.stretch)
     pixels = resize(picture.pixels, shape, opened.backbone.interpolation)
     return normalised(opened.backbone, pixels[None])
 

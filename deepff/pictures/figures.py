@@ -121,7 +121,7 @@ def read_photo(image: ImageRecord, longer_side: int = PHOTO_SIDE) -> tuple[np.nd
     """
     height, width = photo_shape(image.size, longer_side)
     try:
-        pixels = read_reduced(image.source, longer_side, image.stretch).pixels
+        pixels = read_reduced(image.origin, longer_side, image.stretch).pixels
     except UnreadableImageError as error:
         return np.full((height, width, 3), _PLACEHOLDER_GREY, np.uint8), str(error)
     photo = np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())

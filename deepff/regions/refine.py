@@ -127,7 +127,7 @@ def photo_of(image: ImageRecord, size: int) -> Tensor:
         It cannot be read any more, or has another size than it had.
     """
     try:
-        found = read_reduced(image.source, size, image.stretch)
+        found = read_reduced(image.origin, size, image.stretch)
     except UnreadableImageError as error:
         back = "" if image.path is None else f": put it back at {image.path}"
         raise InputError(

@@ -15,9 +15,9 @@ from deepff.activations.cache import ActivationCache
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
+from deepff.images.image_set import Images, SetImage, origin_digest, origin_size, resolve_images
 from deepff.images.reading import SkippedFile
 from deepff.images.samples import sample_image
-from deepff.images.sources import Images, SetImage, given_images, source_digest, source_size
 from deepff.layers.extents import extent_from
 from deepff.meaning.importance import Importance
 from deepff.report.manifest import complete_manifest, read_manifest
@@ -64,7 +64,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     used = [entry for entry in manifest["images"] if entry.get("status") == "used"]
     records = [_image_record(entry, stretch) for entry in used]
     if images is not None:
-        records = _found_again(records, given_images(images))
+        records = _found_again(records, resolve_images(images))
     shards = _shards(folder / "heatmaps")
     factorizations = {}
     for k, components in bank.components.items():
@@ -136,7 +136,7 @@ def _shards(folder: Path) -> list[dict[str, Tensor]]:
 
 
 def _found_again(records: list[ImageRecord], given: list[SetImage]) -> list[ImageRecord]:
-    """The records with the sources of the same images among those given."""
+    """The records with the origins of the same images among those given."""
     by_name = {image.name: image for image in given}
     by_file_name: dict[str, list[SetImage]] = {}
     for image in given:
@@ -145,8 +145,8 @@ def _found_again(records: list[ImageRecord], given: list[SetImage]) -> list[Imag
     for record in records:
         same_name = [by_name[record.name]] if record.name in by_name else []
         candidates = same_name + by_file_name.get(Path(record.name).name, [])
-        source = next((one.source for one in candidates if _is_same(record, one)), None)
-        found.append(record if source is None else replace(record, source=source))
+        origin = next((one.origin for one in candidates if _is_same(record, one)), None)
+        found.append(record if origin is None else replace(record, origin=origin))
     if all(new is old for new, old in zip(found, records, strict=True)):
         raise InputError(
             "none of the result's images is among those given, by name and content; its first is "
@@ -158,8 +158,8 @@ def _found_again(records: list[ImageRecord], given: list[SetImage]) -> list[Imag
 def _is_same(record: ImageRecord, image: SetImage) -> bool:
     try:
         if record.digest is not None:
-            return source_digest(image.source) == record.digest
-        return source_size(image.source) == record.size
+            return origin_digest(image.origin) == record.digest
+        return origin_size(image.origin) == record.size
     except (UnreadableImageError, OSError):
         return False
 
@@ -190,7 +190,7 @@ def _agreements(manifest: dict[str, Any]) -> dict[int, float] | None:
 def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
     return ImageRecord(
         name=entry["name"],
-        source=sample_image(entry["name"]) if entry["path"] is None else Path(entry["path"]),
+        origin=sample_image(entry["name"]) if entry["path"] is None else Path(entry["path"]),
         size=tuple(entry["size"]),
         grid=tuple(entry["grid"]),
         digest=entry["digest"],

@@ -64,7 +64,7 @@ def save(run: Result, folder: str | Path, progress: bool = False, overlays: bool
         holds was changed.
     """
     folder = check_output_folder(folder)
-    rules = Rules(anew=True, sources=run.paths, adopted=OUTPUTS)
+    rules = Rules(anew=True, inputs=run.paths, adopted=OUTPUTS)
     with output_folder(folder, rules, seal=MANIFEST) as new:
         _write(run, new, progress, overlays)
 
@@ -89,7 +89,7 @@ def rewrite(
         As `save`.
     """
     folder = check_output_folder(folder)
-    with output_folder(folder, Rules(sources=run.paths, adopted=OUTPUTS), seal=MANIFEST) as new:
+    with output_folder(folder, Rules(inputs=run.paths, adopted=OUTPUTS), seal=MANIFEST) as new:
         run.bank.save(new / BANK)
         write_report(run, new, progress=progress, overlays=overlays)
         _write_json(new / MANIFEST, _manifest(run))

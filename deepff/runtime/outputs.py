@@ -32,7 +32,7 @@ class Rules:
         Replace files that deepff did not write; None where nobody can ask for that.
     anew : bool
         Remove what deepff wrote there before and does not write again.
-    sources : collection of Path
+    inputs : collection of Path
         Photographs, which are never replaced; None for those that are no files.
     adopted : collection of str
         Files and folders in it that count as written by deepff where it has no list: those of a
@@ -41,7 +41,7 @@ class Rules:
 
     overwrite: bool | None = False
     anew: bool = False
-    sources: Collection[Path | None] = ()
+    inputs: Collection[Path | None] = ()
     adopted: Collection[str] = ()
 
 
@@ -138,7 +138,7 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
     _check_folder(folder)
     if not folder.is_dir():
         return
-    sources = {identity for path in rules.sources if path for identity in _identities(path)}
+    inputs = {identity for path in rules.inputs if path for identity in _identities(path)}
     listed = own_files(folder, rules.adopted)
     foreign = []
     for name in names:
@@ -150,7 +150,7 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
             continue
         if place.is_dir() and not place.is_symlink():
             raise InputError(f"{place} is a folder, where a file is to be: move it away")
-        if not sources.isdisjoint(_identities(place)[:1]):
+        if not inputs.isdisjoint(_identities(place)[:1]):
             raise InputError(
                 f"{place} is a photograph of the set, which is never overwritten; write to another "
                 "folder"

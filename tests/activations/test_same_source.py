@@ -16,7 +16,7 @@ from deepff.activations.cache import ActivationCache
 from deepff.activations.extraction import extract
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
-from deepff.images.sources import given_images
+from deepff.images.image_set import resolve_images
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
@@ -52,7 +52,7 @@ def arrays() -> list[Any]:
 
 def rows_of(backbone: Backbone, arrays: list[Any], cache: Path | None = None) -> Tensor:
     layer = map_layers(backbone, SIZE).resolve("joined")
-    activations, _ = extract(given_images(arrays), backbone, layer, size=SIZE, cache=cache)
+    activations, _ = extract(resolve_images(arrays), backbone, layer, size=SIZE, cache=cache)
     return activations.rows
 
 
@@ -91,7 +91,7 @@ def test_what_has_no_weights_tells_networks_apart(arrays: list[Any], tmp_path: P
         network = nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), nn.LeakyReLU(slope))
         backbone = load_backbone(network)
         layer = map_layers(backbone, SIZE).resolve("1")
-        activations, _ = extract(given_images(arrays), backbone, layer, size=SIZE, cache=tmp_path)
+        activations, _ = extract(resolve_images(arrays), backbone, layer, size=SIZE, cache=tmp_path)
         rows.append(activations.rows.clone())
     assert torch.equal(rows[0].clamp_min(0), rows[1].clamp_min(0))
     torch.testing.assert_close(rows[0].clamp_max(0) * 5, rows[1].clamp_max(0))

@@ -212,7 +212,7 @@ def test_label_studio_resolves_addresses_below_the_parent_of_the_set(
     ):
         place = unquote(task["data"]["image"].removeprefix("/data/local-files/?d="))
         assert place == f"photos/{image.name}"
-        assert (tmp_path / place).samefile(image.source)
+        assert (tmp_path / place).samefile(image.origin)
 
 
 @pytest.mark.slow

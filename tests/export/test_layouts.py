@@ -220,7 +220,7 @@ def test_images_that_are_no_files_become_pngs_where_formats_want_them(tmp_path: 
     result = photographed(tmp_path, ["a.png", "b.png"])
     items = [np.full((6, 8, 3), value, np.uint8) for value in (10, 20)]
     result.images = [
-        replace(image, name=image.name[0], source=ImageItem(items, i, image.name[0]))
+        replace(image, name=image.name[0], origin=ImageItem(items, i, image.name[0]))
         for i, image in enumerate(result.images)
     ]
     for images in ("copy", "link"):

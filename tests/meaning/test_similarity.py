@@ -106,7 +106,7 @@ def test_what_cannot_be_found_is_told(stripes, tmp_path):
     with pytest.raises(InputError, match="no image 'x'"):
         stripes.similar("x", (0, 0))
     stripes.activations = None
-    stripes.images = [replace(image, source=None) for image in stripes.images]
+    stripes.images = [replace(image, origin=None) for image in stripes.images]
     with pytest.raises(InputError, match="images="):
         stripes.similar(0, (0, 0))
     assert stripes.similar(0, (0, 0), by="factors").strongest[0] == 0

@@ -208,7 +208,7 @@ def test_bytes_that_are_not_unicode_do_not_stop_the_report(tmp_path: Path) -> No
     result = make_result(tmp_path, ["a.jpg"])
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jpg"))
     result.paths[0].rename(path)
-    result.images = [replace(result.images[0], source=path)]
+    result.images = [replace(result.images[0], origin=path)]
     result.command = f"deepff run {path}"
     write_report(result, tmp_path / "out")
     original = read_page(tmp_path / "out").data()["images"][0]["original"]

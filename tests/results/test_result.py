@@ -276,7 +276,7 @@ def test_photographs_that_changed_places_are_not_taken_for_each_other(
     deepff.discover(same_size, 1, model=backbone, size=SIZE).save(tmp_path / "result")
     swapped = [same_size[1], same_size[0], same_size[2]]
     loaded = deepff.load(tmp_path / "result", images=swapped)
-    assert [image.source is None for image in loaded.images] == [True, True, False]
+    assert [image.origin is None for image in loaded.images] == [True, True, False]
 
 
 def test_what_deepff_wrote_is_no_photograph(

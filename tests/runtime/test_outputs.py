@@ -65,23 +65,23 @@ def test_a_changed_file_of_an_earlier_output_stays_when_all_is_written_anew(tmp_
 def test_a_photograph_is_never_replaced(tmp_path: Path, way: str) -> None:
     photos, out = tmp_path / "photos", tmp_path / "out"
     photos.mkdir()
-    source = photos / "a.png"
-    source.write_text("a photograph")
+    photo = photos / "a.png"
+    photo.write_text("a photograph")
     if way == "itself":
         out = photos
     elif way == "a link in its place":
         out.mkdir()
-        source.rename(out / "a.png")
-        source.symlink_to(out / "a.png")
+        photo.rename(out / "a.png")
+        photo.symlink_to(out / "a.png")
     else:
         out.symlink_to(photos)
-    sources = [source, None]
-    for rules in (Rules(sources=sources), Rules(overwrite=True, anew=True, sources=sources)):
+    inputs = [photo, None]
+    for rules in (Rules(inputs=inputs), Rules(overwrite=True, anew=True, inputs=inputs)):
         with pytest.raises(InputError, match=r"a\.png is a photograph of the set, which is never"):
             check_outputs(out, ["a.png"], rules)
         with pytest.raises(InputError, match="is a photograph of the set"):
             put(out, rules, **{"a.png": "a mask"})
-    assert source.read_text() == "a photograph"
+    assert photo.read_text() == "a photograph"
 
 
 def test_a_failure_leaves_the_output_before(tmp_path: Path) -> None:

@@ -22,14 +22,14 @@ from deepff.images.reading import (
 )
 
 # What the pixels of an image are read from; None where that is gone.
-Source = Path | ImageItem | None
+Origin = Path | ImageItem | None
 SetImage = ImageFile | ImageItem
 Images = str | Path | Iterable[Any]
 
 _GONE = "it was not a file, so a saved result cannot read it again: load it with images=..."
 
 
-def given_images(images: Images) -> list[SetImage]:
+def resolve_images(images: Images) -> list[SetImage]:
     """The images that a caller means, in order, with their names.
 
     Parameters
@@ -88,21 +88,21 @@ def check_readable(files: Sequence[SetImage]) -> None:
     skipped = []
     for file in files:
         try:
-            source_size(file.source)
+            origin_size(file.origin)
             return
         except UnreadableImageError as error:
             skipped.append(SkippedFile(file.name, str(error)))
     raise InputError(nothing_readable(skipped))
 
 
-def read_source(
-    source: Source, min_longest_side: int | None = None, stretch: bool = False
+def read_pixels(
+    origin: Origin, min_longest_side: int | None = None, stretch: bool = False
 ) -> np.ndarray:
     """The pixels of an image, RGB: uint8 (height, width, 3).
 
     Parameters
     ----------
-    source : Path, ImageItem or None
+    origin : Path, ImageItem or None
     min_longest_side, stretch
         As for :func:`deepff.images.reading.read_picture`; for files.
 
@@ -111,61 +111,61 @@ def read_source(
     UnreadableImageError
         It cannot be read, or not any more.
     """
-    return source_picture(source, min_longest_side, stretch).pixels
+    return read_origin(origin, min_longest_side, stretch).pixels
 
 
-def source_picture(
-    source: Source, min_longest_side: int | None = None, stretch: bool = False
+def read_origin(
+    origin: Origin, min_longest_side: int | None = None, stretch: bool = False
 ) -> Picture:
-    """As :func:`read_source`, and what range of values a file has."""
-    if source is None:
+    """As :func:`read_pixels`, and what range of values a file has."""
+    if origin is None:
         raise UnreadableImageError(_GONE)
-    if isinstance(source, ImageItem):
-        return Picture(source.read(), None, 255)
-    return read_picture(source, min_longest_side, stretch)
+    if isinstance(origin, ImageItem):
+        return Picture(origin.read(), None, 255)
+    return read_picture(origin, min_longest_side, stretch)
 
 
-def source_size(source: Source) -> tuple[int, int]:
+def origin_size(origin: Origin) -> tuple[int, int]:
     """Height and width in pixels of an image as seen upright; of a file from its header alone.
 
     Raises
     ------
     UnreadableImageError
-        As :func:`read_source`.
+        As :func:`read_pixels`.
     """
-    if isinstance(source, Path):
-        return image_size(source)
-    height, width = read_source(source).shape[:2]
+    if isinstance(origin, Path):
+        return image_size(origin)
+    height, width = read_pixels(origin).shape[:2]
     return height, width
 
 
-def source_digest(source: Source) -> str:
+def origin_digest(origin: Origin) -> str:
     """What tells an image from another: SHA-256 of a file's bytes, or of an item's pixels.
 
     Raises
     ------
     UnreadableImageError
-        As :func:`read_source`.
+        As :func:`read_pixels`.
     """
-    if source is None:
+    if origin is None:
         raise UnreadableImageError(_GONE)
-    return source.digest() if isinstance(source, ImageItem) else content_digest(source)
+    return origin.digest() if isinstance(origin, ImageItem) else content_digest(origin)
 
 
-def source_size_and_digest(source: Source) -> tuple[tuple[int, int], str]:
-    """:func:`source_size` and :func:`source_digest`, an item being fetched once for both.
+def origin_size_and_digest(origin: Origin) -> tuple[tuple[int, int], str]:
+    """:func:`origin_size` and :func:`origin_digest`, an item being fetched once for both.
 
     Raises
     ------
     UnreadableImageError
-        As :func:`read_source`.
+        As :func:`read_pixels`.
     """
-    if isinstance(source, ImageItem):
-        pixels = source.read()
+    if isinstance(origin, ImageItem):
+        pixels = origin.read()
         return (pixels.shape[0], pixels.shape[1]), pixels_digest(pixels)
-    size = source_size(source)
+    size = origin_size(origin)
     try:
-        return size, source_digest(source)
+        return size, origin_digest(origin)
     except OSError as error:
         raise UnreadableImageError(unreadable_reason(error)) from error
 
