@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from deepff.errors import InputError
 
@@ -330,6 +330,29 @@ class ExportOptions:
             raise InputError(f"polygons are simplified by 0 pixels or more, not {self.simplify!r}")
         if len(self.split) != 3 or min(self.split) < 0 or self.split[0] <= 0:
             raise InputError("a split has three shares, train, val and test, the first above 0")
+
+
+class RegionSettings(TypedDict, total=False):
+    """What `RegionOptions` may be made with: the region settings that `Result`'s verbs share."""
+
+    threshold: str | None
+    value: float | None
+    refine: str | None
+    parts: Mapping[int, str] | None
+
+
+class ExportSettings(RegionSettings, total=False):
+    """The settings of `Result.export`: those of the regions, and those of `ExportOptions`."""
+
+    instances: str
+    min_area: int | None
+    simplify: float
+    images: str | None
+    split: tuple[float, float, float]
+    seed: int
+    overwrite: bool
+    anew: bool
+    memory: int | None
 
 
 def parsed_split(text: str) -> tuple[float, float, float]:

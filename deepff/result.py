@@ -6,12 +6,18 @@ imported when called.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from deepff.options import ExportOptions, RegionOptions, region_options
+from deepff.options import (
+    ExportOptions,
+    ExportSettings,
+    RegionOptions,
+    RegionSettings,
+    region_options,
+)
 from deepff.results.run import Run
 
 if TYPE_CHECKING:
@@ -25,8 +31,6 @@ if TYPE_CHECKING:
     from deepff.meaning.similarity import Similarity
     from deepff.regions.regions import Regions
     from deepff.results.factorization import FactorClasses
-
-Parts = Mapping[int, str]
 
 
 @dataclass(repr=False)
@@ -189,13 +193,7 @@ class Result(Run):
         return similar(self, image, place, by, k, progress)
 
     def regions(
-        self,
-        k: int | None = None,
-        *,
-        threshold: str | None = None,
-        value: float | None = None,
-        refine: str | None = None,
-        parts: Parts | None = None,
+        self, k: int | None = None, **settings: Unpack[RegionSettings]
     ) -> Iterator[Regions]:
         """Masks and label maps, image by image: :func:`deepff.regions.regions.find_regions`.
 
@@ -218,33 +216,31 @@ class Result(Run):
         """
         from deepff.regions.regions import find_regions
 
-        options = self._region_options(k, threshold, value, refine, parts)
-        return find_regions(self, k, options)
+        return find_regions(self, k, self._region_options(k, settings))
 
     def boxes(
         self,
         k: int | None = None,
         *,
-        threshold: str | None = None,
-        value: float | None = None,
-        refine: str | None = None,
-        parts: Parts | None = None,
         all_components: bool = False,
         min_area: int | None = None,
+        **settings: Unpack[RegionSettings],
     ) -> list[RegionBox]:
         """Boxes around the regions of all images: :func:`deepff.export.boxes.region_boxes`.
 
         Parameters
         ----------
-        k, threshold, value, refine, parts
-            As for :meth:`regions`, but that the recipe contrast refines boxes by dense CRF.
+        k : int, optional
+            Which factorization; by default the largest.
         all_components, min_area
             See :func:`deepff.export.boxes.region_boxes`.
+        threshold, value, refine, parts : optional
+            As for :meth:`regions`, but the recipe contrast refines boxes by dense CRF.
         """
         from deepff.export.boxes import region_boxes
         from deepff.regions.regions import find_regions
 
-        options = self._region_options(k, threshold, value, refine, parts, for_boxes=True)
+        options = self._region_options(k, settings, for_boxes=True)
         return [
             box
             for name, regions in zip(self.names, find_regions(self, k, options), strict=True)
@@ -252,15 +248,9 @@ class Result(Run):
         ]
 
     def to_dataframe(
-        self,
-        k: int | None = None,
-        *,
-        threshold: str | None = None,
-        value: float | None = None,
-        refine: str | None = None,
-        parts: Parts | None = None,
+        self, k: int | None = None, **settings: Unpack[RegionSettings]
     ) -> pandas.DataFrame:
-        """A table with one row an image and region, by default an image and factor.
+        """A table with one row per image and region, by default per image and factor.
 
         Its columns are ``image`` and ``region``, their names; ``strength``, the largest value of
         the region's heat maps in the image, as a share of their largest over the set, in [0, 1];
@@ -280,19 +270,14 @@ class Result(Run):
         """
         from deepff.report.table import table
 
-        return table(self, k, self._region_options(k, threshold, value, refine, parts))
+        return table(self, k, self._region_options(k, settings))
 
     def export(
         self,
         formats: str | Sequence[str],
         folder: str | Path,
         k: int | None = None,
-        *,
-        threshold: str | None = None,
-        value: float | None = None,
-        refine: str | None = None,
-        parts: Parts | None = None,
-        **settings: Any,
+        **settings: Unpack[ExportSettings],
     ) -> ExportSummary:
         """Write the regions for labelling tools or training programs.
 
@@ -305,18 +290,15 @@ class Result(Run):
         k, threshold, value, refine, parts
             As for :meth:`regions`.
         **settings
-            What :class:`deepff.options.ExportOptions` has: ``min_area=50``, ``images="copy"``.
+            The fields of :class:`deepff.options.ExportOptions`: ``min_area=50``, ``images="copy"``.
         """
         from deepff.export.formats import export
 
-        return export(
-            self,
-            formats,
-            folder,
-            k,
-            self._region_options(k, threshold, value, refine, parts),
-            ExportOptions(**settings),
-        )
+        rest: dict[str, Any] = dict(settings)
+        region_names = RegionSettings.__annotations__.keys() & rest.keys()
+        of_regions: Any = {name: rest.pop(name) for name in region_names}
+        options = self._region_options(k, of_regions)
+        return export(self, formats, folder, k, options, ExportOptions(**rest))
 
     def save(self, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
         """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`."""
@@ -325,18 +307,12 @@ class Result(Run):
         save(self, folder, progress, overlays)
 
     def _region_options(
-        self,
-        k: int | None,
-        threshold: str | None,
-        value: float | None,
-        refine: str | None,
-        parts: Parts | None,
-        for_boxes: bool = False,
+        self, k: int | None, settings: RegionSettings, for_boxes: bool = False
     ) -> RegionOptions:
         from deepff.regions.regions import check_classifier
 
-        check_classifier(refine, self.factorization(k))
-        return region_options(self.recipe, threshold, value, refine, parts, for_boxes=for_boxes)
+        check_classifier(settings.get("refine"), self.factorization(k))
+        return region_options(self.recipe, **settings, for_boxes=for_boxes)
 
     def _repr_html_(self) -> str:
         from deepff.images.painting import image_html
