@@ -29,8 +29,7 @@ from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_v
 from deepff.evaluation.datasets.ground_truth import GroundTruthImage
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
-from deepff.images.items import ImageItem
-from deepff.images.reading import read_image
+from deepff.images.image_set import ImageItem, read_pixels
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
@@ -70,7 +69,7 @@ def banks(data: Path, backbone: Backbone, cache: Path | None) -> None:
 
 def filled(item: GroundTruthImage, name: str) -> list[np.ndarray]:
     """The middle of the largest box of a class, where it is large enough."""
-    pixels = read_image(item.image.path)
+    pixels = read_pixels(item.image.path)
     boxes = item.boxes_of(name)
     left, top, right, bottom = max(boxes, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]))
     x, y = (right - left) * (1 - MIDDLE) / 2, (bottom - top) * (1 - MIDDLE) / 2
@@ -79,7 +78,7 @@ def filled(item: GroundTruthImage, name: str) -> list[np.ndarray]:
 
 def beside(item: GroundTruthImage) -> list[np.ndarray]:
     """The largest piece at the left, the right, above or below all boxes, if large enough."""
-    pixels = read_image(item.image.path)
+    pixels = read_pixels(item.image.path)
     boxes = np.array([box.coordinates for box in item.boxes]).round().astype(int)
     left, top = boxes[:, :2].min(0)
     right, bottom = boxes[:, 2:].max(0)

@@ -25,7 +25,8 @@ import deepff
 from deepff.export.folder import localize, segment
 from deepff.images import reduced
 from deepff.images.image_files import ImageFile, find_images
-from deepff.images.reading import image_size, read_image, resize, resized_shape
+from deepff.images.image_set import read_pixels
+from deepff.images.reading import image_size, resize, resized_shape
 from deepff.layers.layer_map import resolve_layer
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
@@ -80,7 +81,7 @@ def decode(files: list[ImageFile], stride: int, interpolation: str) -> list[torc
     resized = []
     for file in files:
         shape = resized_shape(*image_size(file.path), SIZE, stride)
-        pixels = read_image(file.path, min_longest_side=max(shape))
+        pixels = read_pixels(file.path, min_longest_side=max(shape))
         resized.append(resize(pixels, shape, interpolation))
     return resized
 

@@ -1,11 +1,8 @@
 """Run a network over an image set and collect one layer's activations."""
 
-import os
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
-from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,12 +24,12 @@ from deepff.activations.engines import chosen_engine, torch_forward
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError, InputWarning
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.image_set import SetImage, nothing_readable, origin_size
-from deepff.images.reading import SkippedFile, resized_shape
+from deepff.images.image_set import SetImage, nothing_readable
+from deepff.images.reading import SkippedFile
 from deepff.layers.layer_map import Layer, check_named_once
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Engine
-from deepff.runtime.distributed import all_reduce_sum, is_distributed, n_ranks, rank
+from deepff.runtime.distributed import all_reduce_sum
 from deepff.runtime.memory import available_memory, freed_memory_kept
 from deepff.runtime.parallel import one_thread
 from deepff.runtime.progress import track
@@ -334,43 +331,3 @@ class _Memory:
                 self._rows[n_rows : n_rows + image.n_cells] = moved
             n_rows += image.n_cells
         return [self._rows[:n_rows]]
-
-
-def own_share(files: Sequence[SetImage], size: int) -> list[SetImage]:
-    """This rank's images: consecutive ones, with about as many rows of A as another rank's.
-
-    Parameters
-    ----------
-    files : sequence of ImageFile or ImageItem
-        The whole set. The headers of all are read.
-    size : int
-        The longer side of the resized images, in pixels.
-    """
-    if not is_distributed():
-        return list(files)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        areas = list(pool.map(lambda file: _resized_area(file, size), files))
-    return [
-        file for file, owner in zip(files, owners(areas, n_ranks()), strict=True) if owner == rank()
-    ]
-
-
-def owners(weights: Sequence[int], n: int) -> list[int]:
-    """Which of ``n`` owners has each item, so that their items' weights differ little.
-
-    Items are shared out in order: each goes where its middle lies on the way to the total.
-    """
-    total = max(1, sum(weights))
-    ends = accumulate(weights)
-    return [
-        min(n - 1, n * (2 * end - weight) // (2 * total))
-        for weight, end in zip(weights, ends, strict=True)
-    ]
-
-
-def _resized_area(file: SetImage, size: int) -> int:
-    try:
-        height, width = resized_shape(*origin_size(file.origin), size, 1)
-    except UnreadableImageError:
-        return 0
-    return height * width

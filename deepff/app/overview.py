@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
 from deepff.app.labels import OBJECT, Settings
-from deepff.images.items import ImageItem
+from deepff.images.image_set import ImageItem
 from deepff.options import Refinement, Threshold
 from deepff.pictures.figures import photo_shape
 from deepff.regions.components import named_pieces

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepff.activations.activations import Activations
-from deepff.activations.extraction import extract_layers, own_share
+from deepff.activations.extraction import extract_layers
 from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.arguments import (
     FactorCounts,
@@ -37,7 +37,7 @@ from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.blocks import RowBlocks
-from deepff.images.image_set import Images, resolve_images
+from deepff.images.image_set import Images, own_share, resolve_images
 from deepff.layers.centers import with_centers
 from deepff.layers.later import OpenLayer
 from deepff.layers.layer_map import Layer, LayerMap, check_named_once, map_layers
@@ -87,7 +87,7 @@ def discover(
     images : path, glob, sequence of these, or images
         A folder is searched with its subfolders; a list keeps its order. Images are PIL images,
         arrays (H, W, 3) uint8, tensors (3, H, W), or anything with ``__len__`` and
-        ``__getitem__`` that gives these, such as a Dataset (:mod:`deepff.images.items`).
+        ``__getitem__`` that gives these, such as a Dataset (:mod:`deepff.images.image_set`).
     n_components : int, iterable of int, or "auto"
         k, the number of factors; several give one factorization each over the same activations.
         "auto" takes the largest k up to 6 whose factors two halves of the images agree on

@@ -28,7 +28,7 @@ from deepff.export.labelme import write_labelme
 from deepff.export.png import write_label_map, write_label_names
 from deepff.export.voc import write_voc
 from deepff.export.yolo import write_yolo
-from deepff.images.items import ImageItem
+from deepff.images.image_set import ImageItem
 from deepff.options import ExportFormat, ExportOptions, RegionOptions, chosen
 from deepff.results.run import Run
 from deepff.runtime.outputs import Rules, check_outputs, output_folder

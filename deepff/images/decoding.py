@@ -1,7 +1,7 @@
-"""One image opened, whatever its format; what is no image is called what it is.
+"""Opening an image of any format; a file that is no image is named for what it is.
 
 Pillow alone decodes. torchvision's JPEG decoder gives the same pixels to the bit; it is a little
-quicker on a small photograph, but Pillow's reduced-scale decoding is far quicker on a large one.
+faster on a small photograph, but Pillow's reduced-scale decoding is far faster on a large one.
 """
 
 import io
@@ -20,10 +20,9 @@ from PIL import Image
 
 T = TypeVar("T")
 
-MAX_PIXELS = 178_956_970  # where Pillow, too, stops believing that a file is a picture
+MAX_PIXELS = 178_956_970  # where Pillow, too, warns of a decompression bomb
 
-# What a viewer opens. Pillow's full list would also run Ghostscript on PostScript files.
-# An older Pillow lacks AVIF.
+# Pillow's full list would also run Ghostscript on PostScript files. An older Pillow lacks AVIF.
 Image.init()
 FORMATS = tuple(
     name
@@ -34,11 +33,11 @@ SIGNATURES = [accept for accept in (Image.OPEN[name][1] for name in FORMATS) if 
 PILLOW = re.compile(r"PIL\.")
 NULL_HANDLER = logging.NullHandler()
 
-# Pillow would open many a raw file as its thumbnail, or as the sensor's mosaic.
+# Pillow would open some raw files as their thumbnail, or as the sensor's mosaic.
 RAW = "a camera's raw file; export it as JPEG or TIFF"
 RAW_SIGNATURES = (b"FUJIFILMCCD-RAW", b"IIU\0", b"IIRO", b"IIRS", b"MMOR", b"FOVb", b"\0MRM")
 DNG_VERSION, SUBFILE_TYPE, SUB_IFDS, PHOTOMETRIC = 50706, 254, 330, 262
-MOSAICS = (32803, 34892)  # values of PHOTOMETRIC: colour filter array, linear raw
+MOSAICS = (32803, 34892)  # values of PHOTOMETRIC: color filter array, linear raw
 
 _EXPORT = "which is not read; export it as PNG or JPEG"
 OTHER_SIGNATURES = {
@@ -61,17 +60,17 @@ class UnreadableImageError(Exception):
 
 
 def with_image(path: str | Path, use: Callable[[Image.Image], T]) -> T:
-    """What `use` gives for an image that is open but not decoded.
+    """What `use` returns for an image that is open but not decoded.
 
-    It is called again with the bytes mended where that may help. Any failure in here is an
-    UnreadableImageError.
+    If it fails, it is called again with repaired bytes where that may help. Every failure becomes
+    an UnreadableImageError.
     """
     _silence_pillow()
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
-            os.scandir(path).close()  # find_images hands on folders that may not be listed
-        if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
+            os.scandir(path).close()  # find_images returns folders that may not be listed
+        if not stat.S_ISREG(mode):  # opening a pipe would never return
             raise UnreadableImageError("not a regular file")
         with open(path, "rb") as stream:
             formats = _formats(stream.read(16))
@@ -79,12 +78,12 @@ def with_image(path: str | Path, use: Callable[[Image.Image], T]) -> T:
                 return _opened(stream, formats, use)
             except (OSError, ValueError, SyntaxError):
                 stream.seek(0)
-                if (data := mended(stream.read())) is None:
+                if (repaired := _repaired(stream.read())) is None:
                     raise
-                return _opened(io.BytesIO(data), formats, use)
+                return _opened(io.BytesIO(repaired), formats, use)
     except UnreadableImageError:
         raise
-    except Exception as error:  # on garbage, decoders raise nearly everything there is
+    except Exception as error:  # on garbage, decoders raise almost anything
         raise UnreadableImageError(unreadable_reason(error)) from error
 
 
@@ -100,7 +99,7 @@ def _opened(stream: Any, formats: tuple[str, ...], use: Callable[[Image.Image], 
 
 
 def _formats(prefix: bytes) -> tuple[str, ...]:
-    """Pillow's formats to try on a file that starts so; or why none will do."""
+    """Pillow's formats to try on a file with these first bytes."""
     if not prefix:
         raise UnreadableImageError("empty file")
     if prefix.startswith(RAW_SIGNATURES) or prefix[4:12] == b"ftypcrx " or prefix[8:10] == b"CR":
@@ -129,14 +128,14 @@ def _iso_media_formats(brand: bytes) -> tuple[str, ...]:
 
 
 def _is_raw(image: Image.Image) -> bool:
-    """Whether a TIFF is what a camera's raw file looks like: marked so, or a thumbnail first."""
+    """Whether a TIFF is a camera's raw file: marked as one, or with a thumbnail first."""
     tags = getattr(image, "tag_v2", {})
     is_thumbnail = _is_smaller_copy(image) and SUB_IFDS in tags
     return DNG_VERSION in tags or tags.get(PHOTOMETRIC) in MOSAICS or is_thumbnail
 
 
 def _seek_full_page(image: Image.Image) -> None:
-    """Of a TIFF that starts with smaller copies of a page, go to the page."""
+    """In a TIFF that starts with smaller copies of a page, go to the page."""
     if not _is_smaller_copy(image):
         return
     for page in range(1, getattr(image, "n_frames", 1)):
@@ -151,9 +150,9 @@ def _is_smaller_copy(image: Image.Image) -> bool:
 
 
 def _silence_pillow() -> None:
-    """Keep Pillow's warnings about odd files off the screen; a file is read or it is not.
+    """Keep Pillow's warnings about odd files off the screen.
 
-    warnings.catch_warnings would also undo what other threads set meanwhile.
+    warnings.catch_warnings would also undo what other threads set in the meantime.
     """
     logging.getLogger("PIL").addHandler(NULL_HANDLER)
     if not any(f[:2] == ("ignore", None) and f[3] == PILLOW for f in warnings.filters[:1]):
@@ -161,7 +160,7 @@ def _silence_pillow() -> None:
 
 
 def unreadable_reason(error: Exception) -> str:
-    """A few words for people on why a file or folder cannot be read."""
+    """Why a file or folder cannot be read, in a few words."""
     if isinstance(error, Image.DecompressionBombError):
         return f"more than {round(MAX_PIXELS / 1e6)} million pixels"
     if isinstance(error, MemoryError):
@@ -173,24 +172,24 @@ def unreadable_reason(error: Exception) -> str:
     return "truncated" if "truncated" in str(error).lower() else "damaged or unsupported"
 
 
-# Text and colour profiles, of which Pillow takes no more than 1 MB: neither changes what is read.
+# Text and color profiles: Pillow refuses more than 1 MB, and neither changes the pixels.
 _PNG_TEXT = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 _JPEG_END = b"\xff\xd9"
-# Neither a stuffed byte nor a restart, which are within a scan's data.
+# Excludes stuffed bytes and restarts, which are within a scan's data.
 _JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _SEQUENTIAL = (0xC0, 0xC1, 0xC9)
 _FRAMES = (*_SEQUENTIAL, 0xC2, 0xCA)
 _SCAN = 0xDA
-# What a decoder is given for bits that are missing; where none is missing, it needs none of them.
-_FILLINGS = (bytes(64), b"\xff" * 64, *(random.Random(i).randbytes(64) for i in range(8)))
+# Bits after the end of a JPEG: a decoder that needs them gives other pixels for each of these.
+_FILLINGS = [random.Random(i).randbytes(64).replace(b"\xff", b"\xff\0") for i in range(4)]
 
 
-def mended(data: bytes) -> bytes | None:
-    """The bytes of an image without what makes Pillow refuse it; None where that is not known.
+def _repaired(data: bytes) -> bytes | None:
+    """The bytes of an image without what makes Pillow refuse it; None if that is not known.
 
-    PNG loses its text and colour profile. A JPEG that lacks only its end marker gets it: all of
+    A PNG loses its text and color profile. A JPEG that lacks only its end marker gets it: all of
     its scans must be there and decode to the same pixels whatever follows them.
     """
     if data.startswith(_PNG_SIGNATURE):
@@ -199,14 +198,14 @@ def mended(data: bytes) -> bytes | None:
 
 
 def _without_text(data: bytes) -> bytes | None:
-    kept = [data[:8]]
-    at = 8
-    while at < len(data):
-        end = at + 12 + int.from_bytes(data[at : at + 4])
-        if data[at + 4 : at + 8] not in _PNG_TEXT:
-            kept.append(data[at:end])
-        at = end
-    without = b"".join(kept)
+    chunks = [data[:8]]
+    start = 8
+    while start < len(data):
+        end = start + 12 + int.from_bytes(data[start : start + 4])
+        if data[start + 4 : start + 8] not in _PNG_TEXT:
+            chunks.append(data[start:end])
+        start = end
+    without = b"".join(chunks)
     return without if len(without) < len(data) else None
 
 
@@ -217,11 +216,10 @@ def _with_end(data: bytes) -> bytes | None:
         if not _has_all_scans(data):
             return None
         pixels = _pixels(whole)
-        fillings = (filling.replace(b"\xff", b"\xff\0") for filling in _FILLINGS)
-        same = all(np.array_equal(_pixels(data + f + _JPEG_END), pixels) for f in fillings)
+        is_whole = all(np.array_equal(_pixels(data + f + _JPEG_END), pixels) for f in _FILLINGS)
     except (OSError, ValueError, LookupError):  # cut within a header
         return None
-    return whole if same else None
+    return whole if is_whole else None
 
 
 def _pixels(data: bytes) -> np.ndarray:
@@ -233,11 +231,11 @@ def _has_all_scans(data: bytes) -> bool:
     """Whether every component's 64 coefficients are sent to their last bit (ITU-T T.81, B.2.3)."""
     bits: dict[int, list[int]] = {}  # by component, which bit of each coefficient was sent last
     sequential = False
-    at = 2
-    while (marker := _JPEG_MARKER.search(data, at)) is not None:
+    end = 2
+    while (marker := _JPEG_MARKER.search(data, end)) is not None:
         kind, start = data[marker.start() + 1], marker.end()
-        at = start + int.from_bytes(data[start : start + 2])
-        segment = data[start + 2 : at]
+        end = start + int.from_bytes(data[start : start + 2])
+        segment = data[start + 2 : end]
         if kind in _FRAMES:
             sequential = kind in _SEQUENTIAL
             bits = {segment[6 + 3 * i]: [99] * 64 for i in range(segment[5])}

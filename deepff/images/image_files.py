@@ -1,4 +1,4 @@
-"""The files of an image set: found, in order, under names that stay apart."""
+"""Finding the files of an image set, and naming them and their output files without clashes."""
 
 import hashlib
 import json
@@ -21,19 +21,20 @@ EVERYTHING = ("**",)
 
 
 @dataclass(frozen=True)
+class _Match:
+    """A file that a path stands for."""
+
+    path: str
+    real_path: str
+    linked: bool  # reached through a symbolic link below the folder that was searched
+
+
+@dataclass(frozen=True)
 class ImageFile:
-    """One file of an image set.
+    """One file of an image set."""
 
-    Attributes
-    ----------
-    path : Path
-        Where the file is read from (absolute).
-    name : str
-        POSIX path relative to the set's root: unique in the set, valid Unicode.
-    """
-
-    path: Path
-    name: str
+    path: Path  # absolute
+    name: str  # POSIX path relative to the set's root: unique in the set, valid Unicode
 
     @property
     def origin(self) -> Path:
@@ -41,49 +42,48 @@ class ImageFile:
         return self.path
 
 
-def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
-    """List the files that folders, files and globs stand for.
+def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
+    """List the files that folders, files and globs stand for, without opening them.
 
-    No file is opened: what is not an image is for `image_size` to say. So is a dangling link or
-    a subfolder that may not be listed, which is returned like a file so that it is reported.
+    A dangling link, or a subfolder that may not be listed, is returned like a file, so that whoever
+    reads it reports it.
 
     Parameters
     ----------
-    sources : path, glob, or sequence of them
+    paths : path, glob, or sequence of them
         A folder is searched with its subfolders. A glob yields files, ``**`` in it stands for any
         number of folders; a path that exists wins over its meaning as a glob. Below a folder or
         a glob's first wildcard, hidden files and folders are skipped, and so are folders
         that hold a deepff result, and files that deepff wrote (``.deepff-files`` lists them). The
-        files of one source are in natural order (img2 before img10), several sources in the order
-        in which they are given. Links are followed; a file reached twice counts once, and under its
-        own path rather than that of a link.
+        files of one path are in natural order (img2 before img10), several paths in their order.
+        Links are followed; a file reached twice counts once, if possible by a path without links.
 
     Returns
     -------
     list of ImageFile
         Names are relative to the folder (a file's folder, the folder before a glob's first
-        wildcard); for several sources to their common parent. So that every name is Unicode,
+        wildcard); for several paths to their common parent. So that every name is Unicode,
         a byte that cannot be decoded is shown as in a URL ("caf%E9.jpg").
 
     Raises
     ------
     InputError
-        No source, a source that does not exist, a glob that matches nothing, an empty folder.
+        No path, a path that does not exist, a glob that matches nothing, an empty folder.
     """
     roots: list[str] = []
-    found: list[list[_Found]] = []
+    files_of_each: list[list[_Match]] = []
     result_folder = ""
-    for source in [sources] if isinstance(sources, str | Path) else sources:
-        text = os.fspath(source)
-        root, pattern = _split_source(text)
-        # A name must not hold "..", which can be taken out only after links are resolved.
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        text = os.fspath(path)
+        root, pattern = _split_path(text)
+        # A name must not hold "..", which can be removed only after links are resolved.
         root = os.path.realpath(root) if ".." in Path(root).parts else os.path.abspath(root)
         roots.append(root)
         if pattern:
             files = list(_walk(root, pattern))
         else:
-            path = os.path.join(root, os.path.basename(text))
-            files = [_Found(path, os.path.realpath(path), os.path.islink(path))]
+            file = os.path.join(root, os.path.basename(text))
+            files = [_Match(file, os.path.realpath(file), os.path.islink(file))]
         if not files and _holds_result(root):
             result_folder = text
         elif not files:
@@ -92,17 +92,20 @@ def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
                 if pattern == EVERYTHING
                 else f"no file matches {text!r}; '**' is needed to look into subfolders"
             )
-        found.append(files)
+        files_of_each.append(files)
     if not roots:
         raise InputError("no images were named: give a folder, files or a glob")
-    if not any(found):
+    if not any(files_of_each):
         raise InputError(f"{result_folder!r} holds a deepff result: give the folder of the images")
+    return _named(files_of_each, os.path.commonpath(roots))
 
-    common = os.path.commonpath(roots)
+
+def _named(files_of_each: list[list[_Match]], common: str) -> list[ImageFile]:
+    """Each file once, in order, named by its path below the folder `common`."""
     below = len(common.rstrip(os.sep)) + 1
     keyed = [
         ((number, *natural_key(file.path[below:].replace(os.sep, "/"))), file)
-        for number, files in enumerate(found)
+        for number, files in enumerate(files_of_each)
         for file in files
     ]
     first_of: dict[str, tuple[tuple, str]] = {}
@@ -111,7 +114,7 @@ def find_images(sources: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     images: dict[str, ImageFile] = {}
     for (_, _, raw_name), path in sorted(first_of.values()):
         name = re.sub("[\ud800-\udfff]", lambda m: f"%{os.fsencode(m[0]).hex().upper()}", raw_name)
-        while name in images:  # another file is really called what this one is shown as
+        while name in images:  # another file really has this name
             name += "~"
         images[name] = ImageFile(Path(path), name)
     return list(images.values())
@@ -129,32 +132,25 @@ def natural_key(name: str) -> tuple[list[list[str | int]], str]:
     return tokens, name
 
 
-@dataclass(frozen=True)
-class _Found:
-    path: str
-    real_path: str
-    linked: bool  # reached through a symbolic link below the source
-
-
-def _split_source(source: str) -> tuple[str, tuple[str, ...]]:
-    """Split a source into the folder to search and a glob relative to it; no glob for a file."""
-    if os.path.isdir(source):
-        return source, EVERYTHING
-    if os.path.exists(source):
-        return os.path.dirname(source), ()
-    parts = Path(source).parts
+def _split_path(path: str) -> tuple[str, tuple[str, ...]]:
+    """Split a path into the folder to search and a glob relative to it; no glob for a file."""
+    if os.path.isdir(path):
+        return path, EVERYTHING
+    if os.path.exists(path):
+        return os.path.dirname(path), ()
+    parts = Path(path).parts
     root = ""
     for i, part in enumerate(parts):
         if WILDCARD.search(part) and not os.path.lexists(os.path.join(root, part)):
             return root, parts[i:]
         root = os.path.join(root, part)
-    raise InputError(f"cannot find {source!r}: give a folder, an image file or a glob")
+    raise InputError(f"cannot find {path!r}: give a folder, an image file or a glob")
 
 
-def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Found]:
+def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Match]:
     """Yield the files below `root` that match `glob`.
 
-    glob.glob goes round a loop of links 40 times, and pathlib's version yields hidden files.
+    glob.glob follows a loop of links 40 times, and pathlib's version yields hidden files.
     """
     pending = deque([(root, os.path.realpath(root), False, frozenset([glob]))])
     seen = set()
@@ -171,13 +167,13 @@ def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Found]:
                 raise InputError(
                     f"cannot list the folder {root!r}: {unreadable_reason(error)}"
                 ) from error
-            yield _Found(folder, real_folder, linked_folder)
+            yield _Match(folder, real_folder, linked_folder)
             continue
-        # What deepff wrote there itself, such as masks beside the photographs, is no photograph.
+        # What deepff wrote there, such as masks next to the photographs, is no photograph.
         written |= {os.path.join(folder, *name.split("/")) for name in listed_files(folder)}
         for entry in entries:
-            left = _left_to_match(globs, entry.name)
-            if entry.name.startswith(".") or not left or entry.path in written:
+            rests = _left_to_match(globs, entry.name)
+            if entry.name.startswith(".") or not rests or entry.path in written:
                 continue
             is_link = entry.is_symlink()
             real = (
@@ -185,25 +181,25 @@ def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Found]:
             )
             linked = linked_folder or is_link
             if os.path.isdir(entry.path):
-                # Links last: a folder that has a place of its own here is searched there.
+                # Links last: a folder that is also here without a link is searched there.
                 add = pending.append if is_link else pending.appendleft
-                add((entry.path, real, linked, left))
-            elif any(set(rest) <= {"**"} for rest in left) and (
+                add((entry.path, real, linked, rests))
+            elif any(set(rest) <= {"**"} for rest in rests) and (
                 os.path.isfile(entry.path) or (is_link and not os.path.exists(entry.path))
             ):
-                yield _Found(entry.path, real, linked)
+                yield _Match(entry.path, real, linked)
 
 
 def _left_to_match(globs: frozenset[tuple[str, ...]], name: str) -> frozenset[tuple[str, ...]]:
-    """What is left of each glob once a file or folder `name` has taken its first part."""
-    left = set()
+    """The rest of each glob after a file or folder `name` has matched its first part."""
+    rests = set()
     for glob in globs:
         while glob[:1] == ("**",):  # which may go on, or stand for nothing
-            left.add(glob)
+            rests.add(glob)
             glob = glob[1:]
         if glob and fnmatchcase(name, glob[0]):
-            left.add(glob[1:])
-    return frozenset(left)
+            rests.add(glob[1:])
+    return frozenset(rests)
 
 
 def _holds_result(folder: str) -> bool:
@@ -220,9 +216,9 @@ def _holds_result(folder: str) -> bool:
 def output_names(names: Sequence[str]) -> list[str]:
     """Names for the output files of images: relative paths to which a suffix can be added.
 
-    The image's own suffix is dropped, and kept where that would make two names alike ("a.jpg" and
-    "a.png" stay, "b.jpg" becomes "b"). The names are unique even on a file system that ignores case
-    or the composition of accents, stay inside the folder they are put in, and are not too long.
+    The image's suffix is dropped unless that makes two names equal ("a.jpg" and "a.png" stay,
+    "b.jpg" becomes "b"). The names are unique even on a file system that ignores case or the
+    composition of accents, stay inside the folder they are put in, and are not too long.
     """
     full = [_inner_path(name) for name in names]
     stems = [os.path.splitext(name)[0] for name in full]
@@ -254,7 +250,7 @@ def output_names(names: Sequence[str]) -> list[str]:
 
 
 def _file_key(name: str) -> str:
-    """What two names have in common that are one file on some file system."""
+    """Equal for two names that are one file on some file system."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 

@@ -1,27 +1,56 @@
-"""What an image set is given as, and reading images wherever they come from."""
+"""An image set, of files or of images in a Python program: their pixels, sizes and digests."""
 
+import hashlib
+import os
 import warnings
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from deepff.errors import InputError, InputWarning
 from deepff.images.decoding import UnreadableImageError, unreadable_reason
 from deepff.images.image_files import ImageFile, find_images
-from deepff.images.items import ImageItem, pixels_digest
 from deepff.images.reading import (
     Picture,
     SkippedFile,
-    content_digest,
     image_size,
     read_picture,
+    resized_shape,
+    to_rgb,
 )
+from deepff.runtime.distributed import is_distributed, n_ranks, rank
+from deepff.runtime.parallel import owners
 
-# What the pixels of an image are read from; None where that is gone.
+
+@dataclass(frozen=True, eq=False)
+class ImageItem:
+    """One item of a sequence of images, such as a torch Dataset, fetched whenever it is needed."""
+
+    items: Any = field(repr=False)
+    index: int
+    name: str  # in the set
+
+    @property
+    def origin(self) -> "ImageItem":
+        """What the pixels are read from: the item itself."""
+        return self
+
+    def read(self) -> np.ndarray:
+        """The item's pixels, RGB: uint8 (height, width, 3); see :func:`as_pixels`."""
+        try:
+            item = self.items[self.index]
+        except Exception as error:
+            raise UnreadableImageError(f"item {self.index} raises {error!r}") from error
+        return as_pixels(item)
+
+
+# What an image's pixels are read from; None when a saved result no longer has it.
 Origin = Path | ImageItem | None
 SetImage = ImageFile | ImageItem
 Images = str | Path | Iterable[Any]
@@ -36,13 +65,13 @@ def resolve_images(images: Images) -> list[SetImage]:
     ----------
     images : path, glob, sequence of these, or images
         A folder stands for its files in natural order; a list keeps its order. Images are what
-        :func:`deepff.images.items.as_pixels` takes: in a list, or anything with ``__len__`` and
-        ``__getitem__``, which is asked for one item at a time. They are named by their place.
+        :func:`as_pixels` takes: in a list, or anything with ``__len__`` and ``__getitem__``, which
+        is asked for one item at a time. They are named by their index.
 
     Raises
     ------
     InputError
-        There are none, or files and images are mixed.
+        There are no images, or files and images are mixed.
     """
     if isinstance(images, str | Path):
         return list(find_images(images))
@@ -54,27 +83,35 @@ def resolve_images(images: Images) -> list[SetImage]:
         images = [images]
     assert hasattr(images, "__len__") and hasattr(images, "__getitem__")
     if not isinstance(images, list | tuple):
-        return _by_place(images)
+        return _named_by_index(images)
     are_paths = [isinstance(image, str | Path) for image in images]
     are_named = [isinstance(image, ImageFile | ImageItem) for image in images]
     if all(are_named) and images:
         return list(images)
     if all(are_paths):
-        found = find_images(images)
-        if len(found) < len(images):
+        files = find_images(images)
+        if len(files) < len(images):
             warnings.warn(
-                f"{len(images)} paths name {len(found)} images: each is taken once",
+                f"{len(images)} paths name {len(files)} images: each is taken once",
                 InputWarning,
                 stacklevel=2,
             )
-        return list(found)
+        return list(files)
     if any(are_paths) or any(are_named):
         raise InputError("files and images are mixed in one list; give the one or the other")
-    return _by_place(images)
+    return _named_by_index(images)
+
+
+def _named_by_index(items: Any) -> list[SetImage]:
+    n = len(items)
+    if not n:
+        raise InputError("no images were named: give a folder, files, a glob, or images")
+    width = len(str(n - 1))
+    return [ImageItem(items, index, f"{index:0{width}d}") for index in range(n)]
 
 
 def nothing_readable(skipped: Sequence[SkippedFile]) -> str:
-    """What to say of a set in which no image can be read."""
+    """The message for a set in which no image can be read."""
     if not skipped:
         return "no images were named: give at least one"
     return (
@@ -83,33 +120,24 @@ def nothing_readable(skipped: Sequence[SkippedFile]) -> str:
     )
 
 
-def check_readable(files: Sequence[SetImage]) -> None:
-    """Raise InputError unless at least one of the images looks as if it could be read."""
+def check_readable(images: Sequence[SetImage]) -> None:
+    """Raise InputError unless the size of at least one of the images can be read."""
     skipped = []
-    for file in files:
+    for image in images:
         try:
-            origin_size(file.origin)
+            origin_size(image.origin)
             return
         except UnreadableImageError as error:
-            skipped.append(SkippedFile(file.name, str(error)))
+            skipped.append(SkippedFile(image.name, str(error)))
     raise InputError(nothing_readable(skipped))
 
 
 def read_pixels(
     origin: Origin, min_longest_side: int | None = None, stretch: bool = False
 ) -> np.ndarray:
-    """The pixels of an image, RGB: uint8 (height, width, 3).
+    """The pixels of an image, upright RGB: uint8 (height, width, 3).
 
-    Parameters
-    ----------
-    origin : Path, ImageItem or None
-    min_longest_side, stretch
-        As for :func:`deepff.images.reading.read_picture`; for files.
-
-    Raises
-    ------
-    UnreadableImageError
-        It cannot be read, or not any more.
+    For the options, which apply to files, see :func:`deepff.images.reading.read_picture`.
     """
     return read_origin(origin, min_longest_side, stretch).pixels
 
@@ -117,7 +145,7 @@ def read_pixels(
 def read_origin(
     origin: Origin, min_longest_side: int | None = None, stretch: bool = False
 ) -> Picture:
-    """As :func:`read_pixels`, and what range of values a file has."""
+    """Like :func:`read_pixels`, with the range of values that a file has."""
     if origin is None:
         raise UnreadableImageError(_GONE)
     if isinstance(origin, ImageItem):
@@ -126,13 +154,7 @@ def read_origin(
 
 
 def origin_size(origin: Origin) -> tuple[int, int]:
-    """Height and width in pixels of an image as seen upright; of a file from its header alone.
-
-    Raises
-    ------
-    UnreadableImageError
-        As :func:`read_pixels`.
-    """
+    """Height and width of an upright image in pixels; for a file, read from its header alone."""
     if isinstance(origin, Path):
         return image_size(origin)
     height, width = read_pixels(origin).shape[:2]
@@ -140,39 +162,102 @@ def origin_size(origin: Origin) -> tuple[int, int]:
 
 
 def origin_digest(origin: Origin) -> str:
-    """What tells an image from another: SHA-256 of a file's bytes, or of an item's pixels.
-
-    Raises
-    ------
-    UnreadableImageError
-        As :func:`read_pixels`.
-    """
+    """SHA-256 of a file's bytes, or of an item's pixels and their shape, in hexadecimal."""
     if origin is None:
         raise UnreadableImageError(_GONE)
-    return origin.digest() if isinstance(origin, ImageItem) else content_digest(origin)
-
-
-def origin_size_and_digest(origin: Origin) -> tuple[tuple[int, int], str]:
-    """:func:`origin_size` and :func:`origin_digest`, an item being fetched once for both.
-
-    Raises
-    ------
-    UnreadableImageError
-        As :func:`read_pixels`.
-    """
     if isinstance(origin, ImageItem):
-        pixels = origin.read()
-        return (pixels.shape[0], pixels.shape[1]), pixels_digest(pixels)
-    size = origin_size(origin)
+        return _pixels_digest(origin.read())
     try:
-        return size, origin_digest(origin)
+        with open(origin, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise UnreadableImageError(unreadable_reason(error)) from error
 
 
-def _by_place(items: Any) -> list[SetImage]:
-    n = len(items)
-    if not n:
-        raise InputError("no images were named: give a folder, files, a glob, or images")
-    width = len(str(n - 1))
-    return [ImageItem(items, index, f"{index:0{width}d}") for index in range(n)]
+def origin_size_and_digest(origin: Origin) -> tuple[tuple[int, int], str]:
+    """:func:`origin_size` and :func:`origin_digest`; an item is fetched once for both."""
+    if isinstance(origin, ImageItem):
+        pixels = origin.read()
+        return (pixels.shape[0], pixels.shape[1]), _pixels_digest(pixels)
+    return origin_size(origin), origin_digest(origin)
+
+
+def _pixels_digest(pixels: np.ndarray) -> str:
+    return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+
+
+def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
+    """This rank's consecutive images, with about as many rows of A as any other rank's.
+
+    ``size`` is the longer side of the resized images. The headers of all images are read.
+    """
+    if not is_distributed():
+        return list(images)
+
+    def resized_area(image: SetImage) -> int:
+        try:
+            height, width = resized_shape(*origin_size(image.origin), size, 1)
+        except UnreadableImageError:
+            return 0
+        return height * width
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        ranks = owners(list(pool.map(resized_area, images)), n_ranks())
+    return [image for image, owner in zip(images, ranks, strict=True) if owner == rank()]
+
+
+def as_pixels(item: Any) -> np.ndarray:
+    """An image in any of the forms that Python programs hold it in, as RGB: uint8 (H, W, 3).
+
+    ``item`` is a PIL image (turned as its EXIF data say), a path, an array (H, W, 3), (H, W, 4)
+    with transparency or gray (H, W), a tensor (3, H, W) or (1, H, W), or a tuple that begins with
+    one of these. Values are uint8, uint16, bool, or floating-point in [0, 1].
+    """
+    if isinstance(item, tuple | list) and item:
+        item = item[0]
+    if isinstance(item, str | Path):
+        return read_picture(item).pixels
+    if isinstance(item, Image.Image):
+        rgb, _, _ = to_rgb(ImageOps.exif_transpose(item))
+        return np.array(rgb)
+    if isinstance(item, torch.Tensor):
+        return _from_tensor(item)
+    if not isinstance(item, np.ndarray):
+        raise UnreadableImageError(f"a {type(item).__name__} is not an image")
+    if not (item.ndim == 2 or (item.ndim == 3 and item.shape[2] in (3, 4))):
+        raise UnreadableImageError(f"an array {item.shape}; give (H, W, 3) or grey (H, W)")
+    pixels = _in_8_bits(item, f"an array {item.shape}")
+    if item.ndim == 2:
+        return np.repeat(pixels[..., None], 3, axis=2)
+    return np.array(to_rgb(Image.fromarray(pixels))[0]) if item.shape[2] == 4 else pixels
+
+
+def _from_tensor(item: torch.Tensor) -> np.ndarray:
+    if item.ndim != 3 or len(item) not in (1, 3):
+        raise UnreadableImageError(f"a tensor {tuple(item.shape)}; give (3, H, W) or (1, H, W)")
+    values = item.detach().cpu()
+    values = values.float() if values.is_floating_point() else values
+    pixels = _in_8_bits(values.numpy(), f"a tensor {tuple(item.shape)}")
+    rgb = np.broadcast_to(pixels, (3, *pixels.shape[1:]))
+    return np.array(rgb.transpose(1, 2, 0), order="C")
+
+
+def _in_8_bits(values: np.ndarray, form: str) -> np.ndarray:
+    """A copy of the pixels as uint8, with white at 255."""
+    if not values.size:
+        raise UnreadableImageError(f"{form} has no pixels")
+    if np.issubdtype(values.dtype, np.floating):
+        if not (values.min() >= 0 and values.max() <= 1):
+            raise UnreadableImageError(
+                f"{form} of values outside 0 to 1; give images before their normalisation"
+            )
+        return np.rint(values * 255).astype(np.uint8)
+    if values.dtype == np.uint16:
+        return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+    if values.dtype == bool:
+        return values.astype(np.uint8) * 255
+    if values.dtype != np.uint8:
+        raise UnreadableImageError(
+            f"{form} of {values.dtype}; give uint8, uint16, bool, or floats in [0, 1]"
+        )
+    return np.array(values, order="C")

@@ -21,34 +21,11 @@ def overlay(
     colors: np.ndarray | None = None,
     opacity: float = 0.8,
 ) -> np.ndarray:
-    """Paint all factors together over a photo.
+    """A photo, uint8 RGB (H, W, 3), with normalized heat maps (k, H, W) painted over it.
 
-    A pixel's colour is the mean of the factors' colours weighted by their values there, blended
-    over the photo with alpha = ``opacity`` · the largest value: where every map is 0 the photo
-    stays as it is, and where a single map is 1 at opacity 1 its colour replaces it. Negative values
-    are painted by their magnitude, on diagonal stripes only, so that they never pass for positive
-    ones. For one factor alone, pass ``maps[j : j + 1]`` and ``colors[j : j + 1]``.
-
-    Parameters
-    ----------
-    image : ndarray, uint8, shape (H, W, 3)
-        RGB.
-    maps : Tensor or ndarray, shape (k, H, W)
-        Normalised heat maps in [0, 1], or in [-1, 1] where signed; values beyond are clipped.
-    colors : ndarray, uint8, shape (k, 3), optional
-        RGB of each factor; by default `factor_colors`.
-    opacity : float
-        Alpha of a value of 1, in [0, 1].
-
-    Returns
-    -------
-    ndarray, uint8, shape (H, W, 3)
-
-    Raises
-    ------
-    InputError
-        Shapes that don't fit each other, an image that isn't uint8 RGB, or an opacity outside
-        [0, 1].
+    A pixel's color is the mean of the factors' colors (k, 3) weighted by their values there,
+    blended over the photo with alpha = ``opacity`` · the largest value. Negative values are painted
+    by their magnitude, on diagonal stripes only, so that nobody takes them for positive ones.
     """
     values = maps.detach().cpu().numpy() if isinstance(maps, Tensor) else np.asarray(maps)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
@@ -75,17 +52,17 @@ def overlay(
 
 
 def _mean_color(values: np.ndarray, colors: np.ndarray) -> Image.Image:
-    """The mean of the colours weighted by ``values`` (k, H, W); anything where they are all 0."""
+    """The mean of the colors weighted by ``values`` (k, H, W); any color where all are 0."""
     if len(values) == 1:
         return Image.new("RGB", values.shape[:0:-1], tuple(colors[0].tolist()))
     weights = values / np.maximum(values.sum(0), np.finfo(np.float32).tiny)
-    # Not a matrix product: a BLAS would start threads, which costs far more than it saves here.
+    # Not a matrix product: BLAS would start threads, which costs far more than it saves here.
     channels = np.einsum("kc,khw->chw", colors.astype(np.float32), weights)
     return Image.merge("RGB", [_channel(channel) for channel in channels])
 
 
 def _channel(values: np.ndarray) -> Image.Image:
-    """An 8-bit channel, rounded to the nearest."""
+    """An 8-bit channel, with values rounded to the nearest."""
     return Image.fromarray((values + 0.5).astype(np.uint8))
 
 
@@ -104,8 +81,8 @@ def stripes(height: int, width: int) -> np.ndarray:
     return diagonal // thickness % 2 == 0
 
 
-# Colours of Okabe & Ito (2008) and of Paul Tol's schemes (2021), in an order chosen so that every
-# prefix stays far apart in CIE Lab for normal, protanope and deuteranope viewers alike.
+# Colors of Okabe & Ito (2008) and of Paul Tol's schemes (2021), in an order chosen so that every
+# prefix stays far apart in CIE Lab for normal, protanope and deuteranope viewers.
 _PALETTE = (
     0xD55E00,  # vermillion
     0x0072B2,  # blue
@@ -124,21 +101,10 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 def factor_colors(k: int) -> np.ndarray:
-    """Colours for ``k`` factors.
+    """RGB colors for ``k`` factors, uint8 (k, 3); color j does not depend on ``k``.
 
-    Factor j has colour j whatever ``k`` is. The first twelve are safe for colour-blind viewers;
-    from there on, hues a golden angle apart at three lightnesses, which never repeat but can come
-    close to one another.
-
-    Parameters
-    ----------
-    k : int
-        Number of factors, at least 0.
-
-    Returns
-    -------
-    ndarray, uint8, shape (k, 3)
-        RGB.
+    The first twelve are safe for color-blind viewers. The others are hues a golden angle apart at
+    three lightnesses, which never repeat but can come close to one another.
     """
     colors = [((code >> 16) & 255, (code >> 8) & 255, code & 255) for code in _PALETTE[:k]]
     for j in range(len(_PALETTE), k):
@@ -152,7 +118,7 @@ _BLACK = 24
 
 
 def image_html(image: Image.Image, alt: str, format: str = "JPEG") -> str:
-    """An ``<img>`` that holds its own data, for notebooks: as "JPEG" or "PNG"."""
+    """An ``<img>`` that holds its data as "JPEG" or "PNG", for notebooks."""
     data = BytesIO()
     image.save(data, format, quality=90)
     source = f"data:image/{format.lower()};base64,{b64encode(data.getvalue()).decode('ascii')}"
@@ -160,13 +126,7 @@ def image_html(image: Image.Image, alt: str, format: str = "JPEG") -> str:
 
 
 def maps_html(maps: Sequence[Tensor]) -> str:
-    """A row an image, a column a factor, in the factors' colours: an ``<img>`` for notebooks.
-
-    Parameters
-    ----------
-    maps : sequence of Tensor, each (k, h, w)
-        Normalised, on the layer's grid; one at least.
-    """
+    """An ``<img>`` of normalized maps (k, h, w): one row per image, one column per factor."""
     colors = factor_colors(len(maps[0]))
     rows = []
     for image in maps:

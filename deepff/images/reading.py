@@ -1,6 +1,5 @@
 """Images as a viewer shows them, sized for a network."""
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ from PIL import Image, ImageFile
 from torch.nn import functional
 
 from deepff.errors import InputError
-from deepff.images.decoding import UnreadableImageError, with_image
+from deepff.images.decoding import PHOTOMETRIC, UnreadableImageError, with_image
 
-# EXIF orientation: what turns the stored pixels upright.
-ORIENTATION_TAG = 274
-UPRIGHT = {
+ORIENTATION_TAG = 274  # EXIF's
+TO_UPRIGHT = {  # how stored pixels of each orientation are turned
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -26,7 +24,6 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-
 SIDEWAYS = (5, 6, 7, 8)
 
 
@@ -40,21 +37,11 @@ class SkippedFile:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as read, and how much of its range of values it uses.
+    """An image as read, and how much of its range of values it uses."""
 
-    Attributes
-    ----------
-    pixels : ndarray, uint8, shape (height, width, 3)
-        RGB.
-    largest : int or None
-        The file's largest value, where it has more than 8 bits a channel.
-    white : int
-        The largest possible value.
-    """
-
-    pixels: np.ndarray
-    largest: int | None
-    white: int
+    pixels: np.ndarray  # RGB, uint8 (height, width, 3)
+    largest: int | None  # the file's largest value, if it has more than 8 bits per channel
+    white: int  # the largest possible value
 
     @property
     def is_nearly_black(self) -> bool:
@@ -63,13 +50,7 @@ class Picture:
 
 
 def image_size(path: str | Path) -> tuple[int, int]:
-    """Height and width of an image as seen upright, in pixels, from the file's header alone.
-
-    Raises
-    ------
-    UnreadableImageError
-        The file cannot be opened, is no image, or has more than `MAX_PIXELS` pixels.
-    """
+    """Height and width of an upright image in pixels, from the file's header alone."""
     return with_image(path, _upright_size)
 
 
@@ -78,43 +59,31 @@ def _upright_size(image: Image.Image) -> tuple[int, int]:
     return (width, height) if _orientation(image) in SIDEWAYS else (height, width)
 
 
-def read_image(
-    path: str | Path, min_longest_side: int | None = None, stretch: bool = False
-) -> np.ndarray:
-    """Read an image as a viewer shows it: the pixels of `read_picture`.
-
-    Returns
-    -------
-    ndarray, uint8, shape (height, width, 3)
-        RGB.
-    """
-    return read_picture(path, min_longest_side, stretch).pixels
-
-
 def read_picture(
     path: str | Path, min_longest_side: int | None = None, stretch: bool = False
 ) -> Picture:
-    """Read an image as a viewer shows it, and what range of values it has.
+    """Read an image file as a viewer shows it, and its range of values.
 
     Upright (EXIF), transparency on white, 16 bits scaled to 8 (65535 becomes 255), the first
-    frame or page, CMYK without a colour profile. Floating-point values are taken to lie in [0, 1].
+    frame or page, CMYK without a color profile. Floating-point values must be in [0, 1].
     Threads may call it at once: decoding releases the interpreter lock.
 
     Parameters
     ----------
     path : path
-        JPEG, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000, AVIF; HEIC where pillow-heif is installed.
+        JPEG, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000, AVIF; HEIC if pillow-heif is installed.
     min_longest_side : int, optional
         How many pixels of the longer side will be used. A JPEG may then be decoded at 1/2, 1/4 or
         1/8 of its scale, as long as that leaves at least twice as many.
     stretch : bool
-        Of more than 8 bits a channel, the file's largest value becomes 255 instead of the largest
+        With more than 8 bits per channel, make the file's largest value 255 instead of the largest
         possible one: for 10, 12 or 14 bits in a file of 16.
 
     Raises
     ------
     UnreadableImageError
-        See `image_size`; also a truncated or damaged file, which is never half-read.
+        The file cannot be opened, is no image, is truncated or damaged (it is never half-read), or
+        has more than `MAX_PIXELS` pixels.
     """
 
     def decode(image: Image.Image) -> Picture:
@@ -122,18 +91,18 @@ def read_picture(
         if min_longest_side:
             image.draft(None, reading_size(image.size, min_longest_side))
         rgb, largest, white = to_rgb(image, stretch)
-        if orientation in UPRIGHT:
-            rgb = rgb.transpose(UPRIGHT[orientation])
+        if orientation in TO_UPRIGHT:
+            rgb = rgb.transpose(TO_UPRIGHT[orientation])
         return Picture(np.array(rgb), largest, white)
 
     return with_image(path, decode)
 
 
 def reading_size(size: tuple[int, int], min_longest_side: int) -> tuple[int, int]:
-    """Smallest size to decode a JPEG at that cannot be told from the full one after resizing."""
+    """Smallest size at which a decoded JPEG looks like the full one after resizing."""
     for scale in (8, 4, 2):
-        # Pillow's `reducing_gap` asks for twice the pixels, too. A side that the scale does not
-        # divide would be rounded up, which stretches the image by part of a pixel.
+        # Twice the pixels, as Pillow's `reducing_gap` asks. A side that the scale does not divide
+        # would be rounded up, which stretches the image by part of a pixel.
         enough = max(size) // scale >= 2 * min_longest_side
         if enough and size[0] % scale == size[1] % scale == 0:
             return size[0] // scale, size[1] // scale
@@ -152,15 +121,10 @@ def _orientation(image: Image.Image) -> int:
 
 
 def resized_shape(height: int, width: int, size: int, stride: int) -> tuple[int, int]:
-    """Shape at which an image goes through the network, in pixels.
+    """Shape (height, width) in pixels at which an image goes through the network.
 
     The longer side becomes `size`, then each side the nearest multiple of `stride` (half a cell up)
-    that is not below one cell, so that the layer's grid covers the image exactly.
-
-    Raises
-    ------
-    InputError
-        `size` is not positive.
+    that is at least one cell, so that the layer's grid covers the image exactly.
     """
     if size < 1:
         raise InputError(f"the size must be a positive number of pixels, not {size}")
@@ -175,70 +139,36 @@ def resized_shape(height: int, width: int, size: int, stride: int) -> tuple[int,
 def resize(
     image: np.ndarray, shape: tuple[int, int], interpolation: str = "bilinear"
 ) -> torch.Tensor:
-    """Resize an image with antialiasing.
-
-    Parameters
-    ----------
-    image : ndarray, uint8, shape (height, width, 3)
-    shape : (int, int)
-        New height and width in pixels.
-    interpolation : {"bilinear", "bicubic"}
-
-    Returns
-    -------
-    Tensor, uint8, shape (3, *shape)
-    """
-    # What torchvision's resize comes to, whose import takes longer than a hundred images.
+    """An image, uint8 (H, W, 3), resized with antialiasing to a tensor, uint8 (3, *shape)."""
+    # This is what torchvision's resize does, whose import takes longer than a hundred images.
     images = torch.from_numpy(image)[None].permute(0, 3, 1, 2)
     return functional.interpolate(images, shape, mode=interpolation, antialias=True)[0]
 
 
-def content_digest(path: str | Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-# TIFF's tags, and what they say.
-BITS, PHOTOMETRIC, PLANES, SAMPLE_FORMAT = 258, 262, 284, 339
+# TIFF's tags, and their values.
+BITS, PLANES, SAMPLE_FORMAT = 258, 284, 339
 WHITE_IS_ZERO, SEPARATE, SIGNED = 0, 2, 2
 
 SIXTEEN_BITS = 65535
-DARK = 64  # of 256: what is below in all of a picture is darker than a photograph is
+DARK = 64  # of 256: a picture without a larger value is darker than photographs are
 
 
 def to_rgb(image: Image.Image, stretch: bool = False) -> tuple[Image.Image, int | None, int]:
-    """Decode an image that is open.
+    """Decode an open image: in RGB, with its largest value if it is deep, and the value of white.
 
-    Parameters
-    ----------
-    image : Image
-    stretch : bool
-        Of more than 8 bits, the largest value becomes white instead of the largest possible one.
-
-    Returns
-    -------
-    rgb : Image
-    largest : int or None
-        The largest value, where there are more than 8 bits a channel.
-    white : int
-        The largest possible value.
-
-    Raises
-    ------
-    UnreadableImageError
-        Values that have no black and white: signed, or floating-point outside 0 to 1.
+    Deep is more than 8 bits per channel. With `stretch` the largest value of a deep image becomes
+    white. Signed values, and floating-point values outside 0 to 1, have no black and white.
     """
     tags = getattr(image, "tag_v2", {})
     if SIGNED in tags.get(SAMPLE_FORMAT, ()):
         raise UnreadableImageError("signed or 32-bit values")
     if image.mode.startswith(("I", "F")):
-        return _deep_grey(image, stretch)
+        return _deep_gray(image, stretch)
     if isinstance(image, ImageFile.ImageFile):
         _take_planes_of_16_bits(image)
         is_plain = image.mode == "RGB" and "transparency" not in image.info
         if is_plain and ";16" in _raw_mode(image.tile):
-            return _deep_colours(image, stretch)
+            return _deep_colors(image, stretch)
     if image.format == "BMP" and image.mode == "RGBA":
         is_unwritten = image.getchannel("A").getextrema() == (0, 0)
         image = image.convert("RGB") if is_unwritten else image
@@ -249,7 +179,7 @@ def to_rgb(image: Image.Image, stretch: bool = False) -> tuple[Image.Image, int 
 
 
 def _take_planes_of_16_bits(image: ImageFile.ImageFile) -> None:
-    """Make Pillow read an uncompressed TIFF of separate planes, which it takes for 8 bits."""
+    """Make Pillow read an uncompressed 16-bit TIFF of separate planes, which it reads as 8 bits."""
     tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
     if tags.get(PLANES) == SEPARATE and tags.get(BITS, (0,))[0] == 16:
         order = "L" if getattr(tags, "prefix", b"") == b"II" else "B"
@@ -259,28 +189,28 @@ def _take_planes_of_16_bits(image: ImageFile.ImageFile) -> None:
         ]
 
 
-def _deep_colours(image: ImageFile.ImageFile, stretch: bool) -> tuple[Image.Image, int | None, int]:
-    """RGB of 16 bits, of which Pillow keeps the high byte; for a dark image the low one counts.
+def _deep_colors(image: ImageFile.ImageFile, stretch: bool) -> tuple[Image.Image, int | None, int]:
+    """RGB of 16 bits, of which Pillow keeps only the high byte.
 
-    Read a second time in the other byte order, the low byte is where the high one was.
+    For a dark image the low byte matters: reading again in the other byte order gives it.
     """
     stream, tiles = image.fp, list(image.tile)
     values = np.asarray(image).astype(np.uint16) << 8
     largest = int(values.max()) | 255
-    # libtiff's decoder has its own way with separate planes.
+    # libtiff decodes separate planes in another way.
     has_low = tiles[0][0] == "raw" or getattr(image, "tag_v2", {}).get(PLANES) != SEPARATE
     if has_low and stream is not None and (stretch or largest < DARK << 8):
-        with Image.open(stream, formats=[str(image.format)]) as again:
-            assert isinstance(again, ImageFile.ImageFile)
-            again.tile = [_unpacked_as(tile, _other_order(_raw_mode([tile]))) for tile in tiles]
-            values |= np.asarray(again)
+        with Image.open(stream, formats=[str(image.format)]) as swapped:
+            assert isinstance(swapped, ImageFile.ImageFile)
+            swapped.tile = [_unpacked_as(tile, _other_order(_raw_mode([tile]))) for tile in tiles]
+            values |= np.asarray(swapped)
         largest = int(values.max())
-    shown = Image.fromarray(_scaled(values, largest)) if stretch else image
-    return shown, largest, SIXTEEN_BITS
+    rgb = Image.fromarray(_scaled(values, largest)) if stretch else image
+    return rgb, largest, SIXTEEN_BITS
 
 
 def _raw_mode(tiles: Sequence[Any]) -> str:
-    """How Pillow will unpack the stored samples, as "RGB;16B"."""
+    """How Pillow will unpack the stored samples, such as "RGB;16B"."""
     args = tiles[0].args if tiles else ""
     mode = args[0] if isinstance(args, tuple) and args else args
     return mode if isinstance(mode, str) else ""
@@ -296,8 +226,8 @@ def _other_order(mode: str) -> str:
     return mode[:-1] + ("B" if order == "L" else "L")
 
 
-def _deep_grey(image: Image.Image, stretch: bool) -> tuple[Image.Image, int | None, int]:
-    """Scale the pixels of a deep grey image, for which Pillow's convert would clip."""
+def _deep_gray(image: Image.Image, stretch: bool) -> tuple[Image.Image, int | None, int]:
+    """Scale the pixels of a deep gray image, which Pillow's convert would clip."""
     tags = getattr(image, "tag_v2", {})
     values = np.asarray(image)
     largest: int | None = None
@@ -305,20 +235,20 @@ def _deep_grey(image: Image.Image, stretch: bool) -> tuple[Image.Image, int | No
     if image.mode == "F":
         if not (values.min() >= 0 and values.max() <= 1):
             raise UnreadableImageError("floating-point values outside 0 to 1")
-        grey = np.rint(values * 255).astype(np.uint8)
+        gray = np.rint(values * 255).astype(np.uint8)
     elif image.mode == "I" and image.format == "TIFF":
         raise UnreadableImageError("signed or 32-bit values")
     else:
         largest = int(values.max())
-        grey = _scaled(values, largest if stretch else white)
-    if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # which Pillow undoes for 8 bits only
-        grey = 255 - grey
+        gray = _scaled(values, largest if stretch else white)
+    if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # Pillow inverts 8 bits only
+        gray = 255 - gray
     if "transparency" in image.info:
-        grey[values == image.info["transparency"]] = 255
-    return Image.fromarray(grey).convert("RGB"), largest, white
+        gray[values == image.info["transparency"]] = 255
+    return Image.fromarray(gray).convert("RGB"), largest, white
 
 
 def _scaled(values: np.ndarray, white: int) -> np.ndarray:
-    """To 8 bits, so that `white` becomes 255; all zero where white is."""
+    """Values in 8 bits, scaled so that `white` becomes 255."""
     white = max(1, white)
     return ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)

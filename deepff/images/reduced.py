@@ -1,4 +1,4 @@
-"""Images reduced to the size that pictures and CRFs take them at, kept for later steps."""
+"""Images reduced to the size that pictures and CRFs take, and kept for later steps."""
 
 from __future__ import annotations
 
@@ -14,26 +14,15 @@ from deepff.images.image_set import Origin, read_origin, read_pixels
 from deepff.images.reading import Picture, image_size, reading_size, resize
 from deepff.runtime.memory import Kept
 
-# Pixels of the longer side: of the report's pictures, and what the dense CRF works at.
-REDUCED_SIDE = 256
-
-_MOST_KEPT = 3 * 2**25  # bytes: of 500 images at least
+REDUCED_SIDE = 256  # pixels of the longer side, for the report's pictures and the dense CRF
 
 
 @dataclass(frozen=True)
 class ReducedImage:
-    """An image whose longer side has been reduced to so many pixels.
+    """An image whose longer side has been reduced."""
 
-    Attributes
-    ----------
-    size : (H, W)
-        Its own, in pixels, upright.
-    pixels : Tensor, uint8, (3, h, w)
-        Of the shape that :func:`reduced_shape` says.
-    """
-
-    size: tuple[int, int]
-    pixels: Tensor
+    size: tuple[int, int]  # (H, W) of the original, upright
+    pixels: Tensor  # uint8 (3, h, w), see :func:`reduced_shape`
 
     @property
     def n_bytes(self) -> int:
@@ -41,7 +30,7 @@ class ReducedImage:
         return self.pixels.nbytes
 
 
-_KEPT: Kept[ReducedImage] = Kept(_MOST_KEPT)
+_KEPT: Kept[ReducedImage] = Kept(3 * 2**25)  # bytes: at least 500 images
 
 
 def reduced_shape(size: Sequence[int], side: int) -> tuple[int, int]:
@@ -52,25 +41,14 @@ def reduced_shape(size: Sequence[int], side: int) -> tuple[int, int]:
 
 
 def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedImage:
-    """An image at a reduced size; of the latest files they are kept, as long as these stay as is.
+    """An image whose longer side is at most ``side`` pixels.
 
-    Parameters
-    ----------
-    origin : Path, ImageItem or None
-    side : int
-        Of the longer side, in pixels; smaller images stay as they are.
-    stretch : bool
-        As for :func:`deepff.images.reading.read_picture`.
-
-    Raises
-    ------
-    UnreadableImageError
-        It cannot be read, or not any more.
+    Those of recent files are kept as long as the file does not change.
     """
 
     def read() -> ReducedImage:
         pixels = read_pixels(origin, side, stretch)
-        # A JPEG's pixels may be fewer than its own.
+        # A JPEG may be decoded at fewer pixels than it has.
         size = image_size(origin) if isinstance(origin, Path) else pixels.shape[:2]
         return _reduced((size[0], size[1]), pixels, side)
 
@@ -78,19 +56,10 @@ def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedIma
 
 
 def read_and_reduce(origin: Origin, size: tuple[int, int], side: int, stretch: bool) -> Picture:
-    """As :func:`deepff.images.image_set.read_origin`, and keep a file's image reduced.
+    """The picture at ``side`` or more pixels of the longer side; keeps a file's reduced image, too.
 
     Only where it is what :func:`read_reduced` would read: a JPEG that is decoded at another scale
-    has other pixels.
-
-    Parameters
-    ----------
-    origin, stretch
-        As for :func:`read_reduced`.
-    size : (H, W)
-        The image's own.
-    side : int
-        How many pixels of the longer side will be used.
+    has other pixels. ``size`` is the image's (H, W).
     """
     if not isinstance(origin, Path):
         return read_origin(origin, side, stretch)

@@ -1,4 +1,4 @@
-"""The sample set: photographs that scikit-image carries in its package, in several framings."""
+"""The sample set: photographs from the scikit-image package, in several framings."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,31 +8,19 @@ from pathlib import Path
 from PIL import Image, ImageEnhance, ImageOps
 
 from deepff.errors import InputError
-from deepff.images.items import ImageItem
+from deepff.images.image_set import ImageItem
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Framing:
-    """How a photograph is shown.
+    """How a photograph is shown: turned, cropped, mirrored, lightened, in this order."""
 
-    Attributes
-    ----------
-    file : str
-        In scikit-image's data.
-    box : (left, top, right, bottom)
-        What is kept of it, as shares of its sides, after it is turned.
-    turned : float
-        Degrees counter-clockwise.
-    mirrored : bool
-    brightness : float
-        1 leaves it as it is.
-    """
-
-    file: str
+    file: str  # in scikit-image's data
+    # The crop (left, top, right, bottom) as shares of the sides.
     box: tuple[float, float, float, float] = WHOLE
-    turned: float = 0
+    turned: float = 0  # degrees counterclockwise
     mirrored: bool = False
     brightness: float = 1
 
@@ -58,7 +46,8 @@ class Framing:
 _CAT, _ASTRONAUT, _COFFEE = "chelsea.png", "astronaut.png", "coffee.png"
 _LEFT, _RIGHT = "motorcycle_left.png", "motorcycle_right.png"
 
-# Names are kept in results, which find their images again by them.
+# The set's images by name, each with its pieces side by side. Saved results read their images by
+# these names.
 FRAMINGS: dict[str, tuple[Framing, ...]] = {
     "cat": (Framing(_CAT),),
     "cat, mirrored and darker": (
@@ -81,47 +70,34 @@ FRAMINGS: dict[str, tuple[Framing, ...]] = {
         Framing(_COFFEE, (0.1, 0.0, 0.8, 1.0), mirrored=True),
     ),
 }
-"""Each image of the set by its name: its pieces, side by side."""
 
 _FILES = tuple(dict.fromkeys(piece.file for pieces in FRAMINGS.values() for piece in pieces))
 
 
 def sample_images() -> list[ImageItem]:
-    """The sample set, made when it is read.
-
-    Raises
-    ------
-    InputError
-        scikit-image or one of the photographs is not there.
-    """
+    """The sample set; the images are made when they are read."""
     photographs()
     return [item for name in FRAMINGS if (item := sample_image(name)) is not None]
 
 
 def sample_image(name: str) -> ImageItem | None:
-    """The image of the sample set that has this name; None where none has."""
+    """The sample image with this name; None if there is none."""
     names = list(FRAMINGS)
     return ImageItem(_SampleSet(), names.index(name), name) if name in FRAMINGS else None
 
 
 def photographs(names: Iterable[str] = _FILES) -> dict[str, Path]:
-    """Photographs that scikit-image carries, by file name; by default those of the sample set.
-
-    Raises
-    ------
-    InputError
-        As :func:`sample_images`.
-    """
+    """The paths of scikit-image's photographs by file name; by default those of the sample set."""
     spec = find_spec("skimage")  # importing it would take a second
     folders = spec.submodule_search_locations if spec else None
-    found = {name: Path(folder, "data", name) for folder in folders or [] for name in names}
-    if not found or not all(path.is_file() for path in found.values()):
+    paths = {name: Path(folder, "data", name) for folder in folders or [] for name in names}
+    if not paths or not all(path.is_file() for path in paths.values()):
         raise InputError("the sample images come with scikit-image: pip install scikit-image")
-    return found
+    return paths
 
 
 class _SampleSet:
-    """The images of the set by their place."""
+    """The images of the set by their index."""
 
     def __len__(self) -> int:
         return len(FRAMINGS)
@@ -135,7 +111,7 @@ class _SampleSet:
 
 
 def _side_by_side(pictures: Sequence[Image.Image]) -> Image.Image:
-    """Pictures in a row, all as high as the lowest."""
+    """Pictures in a row, all scaled to the lowest height."""
     height = min(picture.height for picture in pictures)
     row = [
         picture.resize((round(picture.width * height / picture.height), height))

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import accumulate
 from threading import Barrier, Lock
 from typing import TypeVar
 
@@ -62,6 +63,19 @@ def in_parallel(
             yield pending.popleft()[0].result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def owners(weights: Sequence[int], n: int) -> list[int]:
+    """Which of ``n`` owners has each item, so that their total weights differ little.
+
+    Items are shared out in order, by where the middle of each is on the way to the total.
+    """
+    total = max(1, sum(weights))
+    ends = accumulate(weights)
+    return [
+        min(n - 1, n * (2 * end - weight) // (2 * total))
+        for weight, end in zip(weights, ends, strict=True)
+    ]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deepff
-from deepff.activations.extraction import owners
+from deepff.runtime.parallel import owners
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 

@@ -21,7 +21,7 @@ from deepff.errors import InputError
 from deepff.evaluation.datasets import CAR_PARTS, GroundTruthImage, GroundTruthSet, load_coco
 from deepff.evaluation.metrics import count_overlaps, factor_quality
 from deepff.factorization import NMF
-from deepff.images.reading import read_image
+from deepff.images.image_set import read_pixels
 from deepff.layers.layer_map import map_layers, resolve_layer
 from deepff.networks.loading import load_backbone
 from deepff.regions.dense_crf import crf_kernels
@@ -275,7 +275,7 @@ def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
     contrasts = [border_contrast(activations) for activations in of_object]
     assert not fills_frame(contrasts[-1].separation)
     whole = fused_object(of_object, [contrast.weights for contrast in contrasts]).heatmaps
-    photos = [read_image(file.path) for file in files]
+    photos = [read_pixels(file.path) for file in files]
     limits = thresholds(whole, "otsu-image") / whole.scale
     objects = [
         refined(photo, whole.normalized(i), limits[i], "dense-crf")

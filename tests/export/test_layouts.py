@@ -21,7 +21,7 @@ from deepff.export.formats import export
 from deepff.export.instances import find_instances, subsets
 from deepff.export.polygons import enclosed_area, instance_polygons
 from deepff.export.yolo import labels_of
-from deepff.images.items import ImageItem
+from deepff.images.image_set import ImageItem
 from deepff.options import ExportFormat, ExportOptions, RegionOptions, parsed_split
 from deepff.result import Result
 

@@ -14,7 +14,8 @@ import tifffile
 from PIL import Image, PngImagePlugin
 
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.reading import image_size, read_image, read_picture
+from deepff.images.image_set import read_pixels
+from deepff.images.reading import image_size, read_picture
 
 HEIGHT, WIDTH = 48, 64
 
@@ -35,7 +36,7 @@ EIGHT = np.rint(gradient() * 255).astype(np.uint8)
 
 def error(path: Path, expected: np.ndarray = EIGHT, **options: bool) -> int:
     """The largest difference of a pixel from what it should be."""
-    image = read_image(path, **options)
+    image = read_pixels(path, **options)
     assert image.shape == expected.shape and image_size(path) == expected.shape[:2]
     return int(np.abs(image.astype(int) - expected).max())
 
@@ -71,7 +72,7 @@ def test_png_with_a_workflow_in_it(tmp_path: Path, kind: str, megabytes: int, pl
     if place == "before":
         path.write_bytes(data[:-200])
         with pytest.raises(UnreadableImageError):
-            read_image(path)
+            read_pixels(path)
 
 
 def test_png_with_a_large_profile_keeps_orientation_and_transparency(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_progressive_jpeg_without_its_last_scan_is_refused(tmp_path: Path) -> 
     for end in (scans[-1], tables):
         path.write_bytes(data[:end])
         with pytest.raises(UnreadableImageError, match="truncated"):
-            read_image(path)
+            read_pixels(path)
 
 
 # --- TIFF and BMP
@@ -198,7 +199,7 @@ def test_tiff_of_values_without_black_and_white_is_refused(
     photometric = "minisblack" if colours == 1 else "rgb"
     tifffile.imwrite(path, pixels.astype(kind), photometric=photometric)
     with pytest.raises(UnreadableImageError):
-        read_image(path)
+        read_pixels(path)
 
 
 def bmp(alpha: np.ndarray, header: int) -> bytes:
@@ -329,7 +330,7 @@ def test_heic_and_avif(tmp_path: Path, format: str, suffix: str) -> None:
     assert error(path, np.rot90(EIGHT, -1) if turned else EIGHT) <= 16
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(UnreadableImageError, match=r"damaged or unsupported|truncated"):
-        read_image(path)
+        read_pixels(path)
 
 
 def test_without_its_extra_a_heic_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +361,7 @@ def test_a_raw_file_is_called_raw_and_not_read_as_its_thumbnail(tmp_path: Path, 
         writer.write(small, photometric="rgb", metadata=None, **options)
         if "subifds" in options:
             writer.write(np.zeros((48, 64), np.uint16), photometric="cfa", metadata=None)
-    for read in (image_size, read_image):
+    for read in (image_size, read_pixels):
         with pytest.raises(UnreadableImageError, match="a camera's raw file; export it as JPEG"):
             read(path)
 
@@ -390,7 +391,7 @@ def test_what_is_not_read_is_called_what_it_is(tmp_path: Path, case: str) -> Non
     data, reason = SIGNED_SO[case]
     path = tmp_path / "a.jpg"
     path.write_bytes(data + bytes(99))
-    for read in (image_size, read_image):
+    for read in (image_size, read_pixels):
         with pytest.raises(UnreadableImageError) as caught:
             read(path)
         assert str(caught.value).startswith(reason)
@@ -406,7 +407,7 @@ def test_a_png_whose_text_alone_is_damaged_is_whole(tmp_path: Path) -> None:
     data[data.index(b"IDAT") + 20] ^= 1
     path.write_bytes(data)
     with pytest.raises(UnreadableImageError):
-        read_image(path)
+        read_pixels(path)
 
 
 @pytest.mark.parametrize("size", [b"P5", b"P6"])
@@ -485,11 +486,11 @@ def test_names_of_any_encoding_are_read_and_written(tmp_path: Path, encoding: st
     code = (
         "import json, sys; from pathlib import Path\n"
         "from deepff.images.image_files import find_images, output_names\n"
-        "from deepff.images.reading import read_image\n"
+        "from deepff.images.image_set import read_pixels\n"
         "assert sys.getfilesystemencoding() == sys.argv[3], sys.getfilesystemencoding()\n"
         "images = find_images(sys.argv[1])\n"
         "for image, name in zip(images, output_names([i.name for i in images])):\n"
-        "    shape = json.dumps(read_image(image.path).shape)\n"
+        "    shape = json.dumps(read_pixels(image.path).shape)\n"
         "    Path(sys.argv[2], name + '.json').write_text(shape)\n"
     )
     environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

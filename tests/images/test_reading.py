@@ -26,7 +26,8 @@ from PIL import Image
 from deepff.errors import InputError
 from deepff.images.decoding import MAX_PIXELS, UnreadableImageError
 from deepff.images.image_files import find_images, natural_key, output_names
-from deepff.images.reading import content_digest, image_size, read_image, resize, resized_shape
+from deepff.images.image_set import origin_digest, read_pixels
+from deepff.images.reading import image_size, resize, resized_shape
 
 RED, GREEN, BLUE, YELLOW = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0)
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
@@ -85,7 +86,7 @@ def test_every_kind_of_file_shows_its_colours_in_their_places(
     tmp_path: Path, name: str, options: dict[str, object]
 ) -> None:
     path = save(quadrants(), tmp_path / name, **options)
-    image = read_image(path)
+    image = read_pixels(path)
     assert image.dtype == np.uint8
     assert image.shape == (32, 64, 3)
     assert image_size(path) == (32, 64)
@@ -115,7 +116,7 @@ def test_exif_orientation_is_applied(
     exif = Image.Exif()
     exif[274] = orientation
     path = save(quadrants(128, 256), tmp_path / f"a.{suffix}", exif=exif)
-    image = read_image(path, min_longest_side)
+    image = read_pixels(path, min_longest_side)
     assert corners(image) == ORIENTED[orientation]
     assert image_size(path) == ((256, 128) if orientation >= 5 else (128, 256))
     assert (image.shape[0] > image.shape[1]) == (orientation >= 5)
@@ -128,15 +129,15 @@ def test_an_orientation_that_does_not_exist_changes_nothing(
     exif = Image.Exif()
     exif[274] = orientation
     path = save(quadrants(), tmp_path / "a.jpg", exif=exif, quality=95)
-    assert image_size(path) == read_image(path).shape[:2] == (32, 64)
-    assert corners(read_image(path)) == [RED, GREEN, BLUE, YELLOW]
+    assert image_size(path) == read_pixels(path).shape[:2] == (32, 64)
+    assert corners(read_pixels(path)) == [RED, GREEN, BLUE, YELLOW]
 
 
 def test_garbage_for_exif_does_not_make_an_image_unreadable(tmp_path: Path) -> None:
     for i, exif in enumerate([b"Exif\0\0garbage", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0"]):
         path = save(quadrants(), tmp_path / f"{i}.jpg", exif=exif, quality=95)
         assert image_size(path) == (32, 64)
-        assert corners(read_image(path)) == [RED, GREEN, BLUE, YELLOW]
+        assert corners(read_pixels(path)) == [RED, GREEN, BLUE, YELLOW]
 
 
 def test_cmyk_is_what_it_is_called(tmp_path: Path) -> None:
@@ -148,9 +149,9 @@ def test_cmyk_is_what_it_is_called(tmp_path: Path) -> None:
     expected = [RED, GREEN, BLACK, WHITE]
     jpeg = save(image, tmp_path / "adobe.jpg", quality=95)
     assert b"Adobe" in jpeg.read_bytes()  # this marker says that the inks are stored inverted
-    assert corners(read_image(jpeg)) == expected
-    assert corners(read_image(jpeg, 16)) == expected
-    assert corners(read_image(save(image, tmp_path / "a.tif"))) == expected
+    assert corners(read_pixels(jpeg)) == expected
+    assert corners(read_pixels(jpeg, 16)) == expected
+    assert corners(read_pixels(save(image, tmp_path / "a.tif"))) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_16_bit_grey_is_scaled_not_clipped(
     pixels = np.full((16, 16), value, np.uint16)
     pixels[0] = 65535 - value
     path = save(Image.fromarray(pixels), tmp_path / f"a.{suffix}")
-    image = read_image(path)
+    image = read_pixels(path)
     assert (image[1:] == shown).all()
     assert (image[0] == 255 - shown).all()
 
@@ -205,18 +206,18 @@ def test_16_bit_png_of_every_colour_type(
 ) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(png(16, colour_type, [struct.pack(f">{len(pixel)}H", *pixel) * 4] * 4))
-    assert (read_image(path) == shown).all()
+    assert (read_pixels(path) == shown).all()
 
 
 def test_one_grey_value_marked_transparent_is_white(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     row = struct.pack(">3H", 0, 257, 65535)
     path.write_bytes(png(16, 0, [row, row], extra=struct.pack(">H", 257)))
-    assert read_image(path)[0, :, 0].tolist() == [0, 255, 255]
+    assert read_pixels(path)[0, :, 0].tolist() == [0, 255, 255]
     path.write_bytes(png(8, 0, [b"\x00\x01\x80"], extra=struct.pack(">H", 1)))
-    assert read_image(path)[0, :, 0].tolist() == [0, 255, 128]
+    assert read_pixels(path)[0, :, 0].tolist() == [0, 255, 128]
     path.write_bytes(png(8, 2, [b"\x00\x01\x80\x10\x10\x10"], extra=struct.pack(">3H", 0, 1, 128)))
-    assert read_image(path)[0].tolist() == [[255, 255, 255], [16, 16, 16]]
+    assert read_pixels(path)[0].tolist() == [[255, 255, 255], [16, 16, 16]]
 
 
 def test_transparency_is_shown_on_white(tmp_path: Path) -> None:
@@ -224,10 +225,10 @@ def test_transparency_is_shown_on_white(tmp_path: Path) -> None:
     expected = [[255, 0, 0], [255, 255, 255], [204, 204, 204], [255, 127, 127]]
     for suffix, options in (("png", {}), ("tif", {}), ("webp", {"lossless": True, "exact": True})):
         path = save(Image.fromarray(rgba), tmp_path / f"a.{suffix}", **options)
-        assert np.abs(read_image(path)[0].astype(int) - expected).max() <= 1
+        assert np.abs(read_pixels(path)[0].astype(int) - expected).max() <= 1
 
     la = Image.fromarray(np.array([[(0, 255), (0, 0), (100, 0)]], np.uint8), "LA")
-    shown = read_image(save(la, tmp_path / "la.png"))
+    shown = read_pixels(save(la, tmp_path / "la.png"))
     assert shown[0].tolist() == [[0] * 3, [255] * 3, [255] * 3]
 
     palette = Image.fromarray(np.array([[0, 1, 2]], np.uint8), "P")
@@ -235,35 +236,35 @@ def test_transparency_is_shown_on_white(tmp_path: Path) -> None:
     expected = [[255, 0, 0], [255, 255, 255], [0, 0, 255]]
     for name in ("p.png", "p.gif"):
         path = save(palette, tmp_path / name, transparency=1)
-        assert read_image(path)[0].tolist() == expected
+        assert read_pixels(path)[0].tolist() == expected
     path = save(palette, tmp_path / "table.png", transparency=bytes([255, 0, 255]))
-    assert read_image(path)[0].tolist() == expected
+    assert read_pixels(path)[0].tolist() == expected
 
 
 def test_grey_palette_and_one_bit(tmp_path: Path) -> None:
     grey = Image.fromarray(np.array([[0, 100, 255]], np.uint8))
     for suffix in ("png", "tif", "bmp", "gif"):
-        shown = read_image(save(grey, tmp_path / f"grey.{suffix}"))
+        shown = read_pixels(save(grey, tmp_path / f"grey.{suffix}"))
         assert shown[0].tolist() == [[0] * 3, [100] * 3, [255] * 3]
     bits = Image.fromarray(np.array([[True, False, True]]))
     for suffix in ("png", "tif", "bmp"):
-        shown = read_image(save(bits, tmp_path / f"bits.{suffix}"))
+        shown = read_pixels(save(bits, tmp_path / f"bits.{suffix}"))
         assert shown[0].tolist() == [[255] * 3, [0] * 3, [255] * 3]
     palette = Image.fromarray(np.array([[1, 0]], np.uint8), "P")
     palette.putpalette([10, 20, 30, 40, 50, 60])
     for suffix in ("png", "tif", "bmp", "gif"):
-        shown = read_image(save(palette, tmp_path / f"palette.{suffix}"))
+        shown = read_pixels(save(palette, tmp_path / f"palette.{suffix}"))
         assert shown[0].tolist() == [[40, 50, 60], [10, 20, 30]]
 
 
 def test_deep_tiffs_that_viewers_treat_specially(tmp_path: Path) -> None:
     unit = Image.fromarray(np.array([[0.0, 0.5, 1.0]], np.float32))
-    assert read_image(save(unit, tmp_path / "f.tif"))[0, :, 0].tolist() == [0, 128, 255]
+    assert read_pixels(save(unit, tmp_path / "f.tif"))[0, :, 0].tolist() == [0, 128, 255]
     values = Image.fromarray(np.array([[0, 32768, 65535]], np.uint16))
     white_is_zero = save(values, tmp_path / "w.tif", tiffinfo={262: 0})
     with Image.open(white_is_zero) as image:
         assert image.tag_v2[262] == 0
-    assert read_image(white_is_zero)[0, :, 0].tolist() == [255, 127, 0]
+    assert read_pixels(white_is_zero)[0, :, 0].tolist() == [255, 127, 0]
 
 
 def test_the_first_frame_or_page(tmp_path: Path) -> None:
@@ -272,10 +273,10 @@ def test_the_first_frame_or_page(tmp_path: Path) -> None:
         path = tmp_path / f"a.{suffix}"
         save(first, path, save_all=True, append_images=[second])
         assert image_size(path) == (6, 8)
-        assert np.abs(read_image(path).astype(int) - RED).max() <= 3
+        assert np.abs(read_pixels(path).astype(int) - RED).max() <= 3
     stereo = tmp_path / "a.jpg"
     save(first, stereo, format="MPO", save_all=True, append_images=[second])
-    assert np.abs(read_image(stereo).astype(int) - RED).max() <= 3
+    assert np.abs(read_pixels(stereo).astype(int) - RED).max() <= 3
 
 
 # --- reading at reduced scale, and other decoders
@@ -297,8 +298,8 @@ def test_reduced_scale_keeps_twice_the_pixels_asked_for(
     tmp_path: Path, shape: tuple[int, int], smallest: int, decoded: tuple[int, int]
 ) -> None:
     path = save(photograph(*shape), tmp_path / "a.jpg", quality=90)
-    full = read_image(path)
-    reduced = read_image(path, smallest)
+    full = read_pixels(path)
+    reduced = read_pixels(path, smallest)
     assert full.shape[:2] == image_size(path) == shape
     assert reduced.shape[:2] == decoded
     target = resized_shape(*shape, size=smallest, stride=1)
@@ -308,7 +309,7 @@ def test_reduced_scale_keeps_twice_the_pixels_asked_for(
 
 def test_a_small_image_is_never_reduced(tmp_path: Path) -> None:
     path = save(photograph(), tmp_path / "a.jpg")
-    assert np.array_equal(read_image(path), read_image(path, 100))
+    assert np.array_equal(read_pixels(path), read_pixels(path, 100))
 
 
 def test_real_photographs_agree_with_torchvisions_decoder(data_root: Path) -> None:
@@ -317,13 +318,13 @@ def test_real_photographs_agree_with_torchvisions_decoder(data_root: Path) -> No
     folder = data_root / "VOCdevkit" / "VOC2007" / "JPEGImages"
     differences = []
     for path in sorted(folder.glob("*.jpg"))[:40]:
-        image = read_image(path)
+        image = read_pixels(path)
         assert image_size(path) == image.shape[:2]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             other = decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB)
         assert (torch.from_numpy(image).permute(2, 0, 1).int() - other).abs().max() <= 2
-        reduced = read_image(path, 112)
+        reduced = read_pixels(path, 112)
         if reduced.shape != image.shape:
             difference = resize(image, (84, 112)).int() - resize(reduced, (84, 112)).int()
             differences.append(difference.abs().float().mean().item())
@@ -342,7 +343,7 @@ def test_threads_read_what_one_thread_reads(tmp_path: Path) -> None:
 
     def read(path: Path) -> np.ndarray | None:
         try:
-            return read_image(path, 60)
+            return read_pixels(path, 60)
         except UnreadableImageError:
             return None
 
@@ -441,7 +442,7 @@ def test_a_bad_file_is_refused_with_a_reason(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UnreadableImageError) as caught:
-            read_image(path, min_longest_side)
+            read_pixels(path, min_longest_side)
     assert str(caught.value) == reason
     assert capfd.readouterr() == ("", "")
 
@@ -502,7 +503,7 @@ def test_no_damage_raises_anything_else(
         data[int(place**3 * len(data))] = value  # most of them in the header
     path = tmp_path / "fuzz"
     path.write_bytes(data[: math.ceil(length * len(data))])
-    for read in (image_size, read_image):
+    for read in (image_size, read_pixels):
         with contextlib.suppress(UnreadableImageError):
             read(path)
 
@@ -518,11 +519,11 @@ def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
             os.chdir(here)
         for path in (tmp_path / "pipe.jpg", tmp_path / "socket.jpg", Path("/dev/zero"), tmp_path):
             with pytest.raises(UnreadableImageError, match="not a regular file"):
-                read_image(path)
+                read_pixels(path)
         good = save(photograph(), tmp_path / "good.jpg")
         assert [image.path for image in find_images(tmp_path)] == [good]
     with pytest.raises(UnreadableImageError, match="file not found"):
-        read_image(tmp_path / "missing.jpg")
+        read_pixels(tmp_path / "missing.jpg")
 
 
 @pytest.fixture
@@ -821,7 +822,7 @@ def test_an_image_as_read_can_be_resized_without_a_warning(tmp_path: Path) -> No
     path = save(quadrants(), tmp_path / "a.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        resized = resize(read_image(path), (8, 16))
+        resized = resize(read_pixels(path), (8, 16))
     assert corners(resized.permute(1, 2, 0).numpy()) == [RED, GREEN, BLUE, YELLOW]
 
 
@@ -893,7 +894,7 @@ def test_output_files_can_be_written_side_by_side(
     ]
 
 
-def test_content_digest(tmp_path: Path) -> None:
+def test_a_files_digest(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")  # the example of FIPS 180-2
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert content_digest(tmp_path / "a") == digest
+    assert origin_digest(tmp_path / "a") == digest

@@ -16,8 +16,7 @@ from torch.utils.data import Dataset
 import deepff
 from deepff.errors import InputError, InputWarning
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.items import as_pixels
-from deepff.images.reading import read_image
+from deepff.images.image_set import as_pixels, read_pixels
 from deepff.networks.backbone import Backbone
 
 SIZE = 96
@@ -35,7 +34,7 @@ def photos(data_root: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def arrays(photos: list[Path]) -> list[np.ndarray]:
-    return [read_image(path) for path in photos]
+    return [read_pixels(path) for path in photos]
 
 
 @pytest.fixture(scope="module")
