@@ -186,7 +186,7 @@ def judge_objects(sets: Mapping[str, list[ImageFile]], backbone: Backbone) -> No
         began = time.process_time()
         result = deepff.discover(files, model=backbone, recipe="contrast")
         found = time.process_time()
-        classes = factor_classes(result, anew=True)
+        classes = factor_classes(result)
         seconds = time.process_time() - found
         [name], [[(likeliest, share)]] = classes.names, classes.best(1)
         how = verdict(name, JUDGED["sets"][key])

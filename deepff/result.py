@@ -7,7 +7,7 @@ imported when called.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -75,7 +75,7 @@ class Result(Run):
     ) -> Image.Image:
         """Photos and heat maps as one picture: :func:`deepff.pictures.figures.figure`.
 
-        The legend has the factors' names, which are found first where they are not known yet.
+        The legend has the factors' names (:attr:`factor_names`).
 
         Parameters
         ----------
@@ -95,10 +95,8 @@ class Result(Run):
         InputError
             There is no such image, k or factor, or a number is out of its range.
         """
-        from deepff.meaning.class_names import name_factors
         from deepff.pictures.figures import figure
 
-        name_factors(self)
         return figure(self, images, k, factors, opacity, height)
 
     def classes(self, k: int | None = None) -> FactorClasses:
@@ -116,7 +114,7 @@ class Result(Run):
         """
         from deepff.meaning.class_names import factor_classes
 
-        return factor_classes(self, k)
+        return self.factorization(k).classes or factor_classes(self, k)
 
     def class_scores(self, k: int | None = None) -> Tensor:
         """The network's logits for images that are full of each factor, (k, classes).
@@ -129,19 +127,43 @@ class Result(Run):
     def factor_names(self) -> list[str | None]:
         """What the network takes each factor of the largest factorization for.
 
-        None where no class stands out, and for all where the network cannot say (``unnamed`` is
-        why) or is not open: nothing is downloaded for it. :meth:`names_of` has those of any k.
+        None where no class stands out, and for all factors where the network cannot say
+        (``unnamed`` is why). :meth:`names_of` has those of any k.
         """
         return self.names_of()
 
     def names_of(self, k: int | None = None) -> list[str | None]:
         """As ``factor_names``, of one factorization."""
+        factorization = self.factorization(k)
+        if factorization.classes is None:
+            return [None] * len(factorization.components)
+        return [*factorization.classes.names]
+
+    def name_factors(self, progress: bool = False) -> list[str | None]:
+        """Name the factors of every factorization by the network's classes, and keep the names.
+
+        :func:`deepff.discover` and :func:`deepff.apply` do this last. Where it cannot be done,
+        ``unnamed`` says why. The network is opened where it is not open.
+
+        Parameters
+        ----------
+        progress : bool
+            Show progress on standard error.
+
+        Returns
+        -------
+        list of str or None
+            As :attr:`factor_names`.
+        """
         from deepff.meaning.class_names import name_factors
 
-        if self.factorization(k).classes is None and self.unnamed is None:
-            name_factors(self)
-        found = self.factorization(k)
-        return [None] * len(found.components) if found.classes is None else [*found.classes.names]
+        names = name_factors(self, progress)
+        self.factorizations = {
+            k: replace(factorization, classes=names.classes.get(k))
+            for k, factorization in self.factorizations.items()
+        }
+        self.unnamed = names.unnamed
+        return self.factor_names
 
     def importance(
         self,
@@ -178,6 +200,8 @@ class Result(Run):
     ) -> Similarity:
         """Where else the patch at a place is: :func:`deepff.meaning.similarity.similar`.
 
+        Activations that it needs and the result does not have stay in the result.
+
         Parameters
         ----------
         image, place, by, k, progress
@@ -190,7 +214,9 @@ class Result(Run):
         """
         from deepff.meaning.similarity import similar
 
-        return similar(self, image, place, by, k, progress)
+        found = similar(self, image, place, by, k, progress)
+        self.activations = found.run.activations
+        return found
 
     def regions(
         self, k: int | None = None, **settings: Unpack[RegionSettings]

@@ -1,6 +1,7 @@
 """The commands that say what networks and layers there are."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -137,7 +138,7 @@ def explain(
 
     result = load(folder, photos)
     check_output_folder(folder)
-    found = result.factorization(k)
+    result.factorization(k)  # there is one
     backbone = result.sources[0].backbone(
         weights=weights,
         num_classes=num_classes,
@@ -145,10 +146,13 @@ def explain(
         words=None if words is None else read_words(words),
         device=device,
     )
-    opened_layers(result, backbone)
-    for each in result.factorizations:
-        factor_classes(result, each, anew=True)
-    measured = result.importance(len(found.components), classes, progress=True)
+    result.opened = opened_layers(result, backbone)
+    result.factorizations = {
+        each: replace(found, classes=factor_classes(result, each))
+        for each, found in result.factorizations.items()
+    }
+    result.unnamed = None
+    measured = result.importance(k, classes, progress=True)
     rewrite(result, folder, progress=True, overlays=overlays)
     print_table(*explained(result.factorization(k), measured))
     typer.echo(folder / "report.html")

@@ -123,7 +123,7 @@ def apply(
     }
     watch.lap("classifier")
     finest = max(activations or cells, key=lambda a: sum(image.n_cells for image in a.images))
-    return Result(
+    result = Result(
         images=finest.images,
         skipped=skipped,
         factorizations=factorizations,
@@ -142,6 +142,8 @@ def apply(
             OpenLayer(backbone, x) for x in layers if x.path in {s.layer for s in of_factors}
         ),
     )
+    result.name_factors(progress)
+    return result
 
 
 def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> Factorization:

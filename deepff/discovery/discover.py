@@ -229,7 +229,7 @@ def discover(
         watch.lap("classifier")
     finest = min(range(len(layers)), key=lambda index: layers[index].stride)
     is_shared = distributed.n_ranks() > 1
-    return Result(
+    result = Result(
         images=distributed.gather(activations[finest].images),
         skipped=distributed.gather(skipped),
         factorizations=factorizations,
@@ -246,6 +246,8 @@ def discover(
         activations=None if plan.is_fused or is_shared else activations[0],
         opened=tuple(OpenLayer(backbone, x) for x in layers),
     )
+    result.name_factors(progress)
+    return result
 
 
 def factorize(

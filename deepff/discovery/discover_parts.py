@@ -208,7 +208,7 @@ def discover_parts(
     of_which = None if cells is None else found_object
     factorizations = classify_parts(factorizations, of_which, taught)
     watch.lap("classifier")
-    return Result(
+    result = Result(
         images=activations.images,
         factorizations=factorizations,
         method=Method.KMEANS,
@@ -219,6 +219,9 @@ def discover_parts(
         activations=activations,
         **common,
     )
+    whole.name_factors(progress)
+    result.name_factors(progress)
+    return result
 
 
 def _object_cells(

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,84 +64,88 @@ N_STRONGEST = 4
 _STRONG = 0.5
 
 
-def factor_classes(run: Run, k: int | None = None, anew: bool = False) -> FactorClasses:
-    """What the network takes the factors of one factorization for; known from then on.
+class Names(NamedTuple):
+    """What the network takes the factors for, by k, and why some have no names."""
 
-    Parameters
-    ----------
-    run : Run
-    k : int, optional
-        Which factorization; by default the largest.
-    anew : bool
-        Even where it is known already, as by another version or by other labels.
+    classes: dict[int, FactorClasses]
+    unnamed: str | None
 
-    Raises
-    ------
-    InputError
-        There is no such k; the components are no directions of one layer's activations; the network
-        cannot be had, has no head, or its classes have no names.
+
+def name_factors(run: Run, progress: bool = False) -> Names:
+    """What the network takes the factors of every factorization for; the run stays as it is.
+
+    Factorizations whose classes the run has already keep them. The network is opened where it is
+    not open.
     """
-    found = run.factorization(k)
-    if found.classes is None or anew:
-        key = run.n_components if k is None else k
-        _find_classes(run, {key: found}, progress=False)
-    known = run.factorizations[run.n_components if k is None else k].classes
-    assert known is not None, "it was found"
-    run.unnamed = None
-    return known
-
-
-def name_factors(run: Run, progress: bool = False) -> None:
-    """Find what the network takes the factors of every factorization for, where it is open.
-
-    Where that cannot be, ``run.unnamed`` says why.
-    """
-    wanted = {k: found for k, found in run.factorizations.items() if found.classes is None}
+    known = {k: f.classes for k, f in run.factorizations.items() if f.classes is not None}
+    missing = {k: f for k, f in run.factorizations.items() if f.classes is None}
     try:
-        if wanted and run.unnamed is None:
-            if not is_object(run):
-                check_directions(run)
-            if not run.opened:
-                raise InputError("the network is not open; deepff explain opens it again")
-            _find_classes(run, wanted, progress)
+        return Names(known | _classes_of(run, missing, progress=progress), None)
     except InputError as error:
-        run.unnamed = str(error)
+        return Names(known, str(error))
 
 
-def _find_classes(run: Run, wanted: Mapping[int, Factorization], progress: bool) -> None:
+def factor_classes(
+    run: Run, k: int | None = None, opened: OpenLayer | None = None
+) -> FactorClasses:
+    """What the network takes the factors of one factorization for, by default the largest.
+
+    Raises InputError where there is no such k, where the components are no directions of one
+    layer's activations, or where the network cannot be had, has no head or no class names.
+    """
+    factorization = run.factorization(k)
+    key = len(factorization.components)
+    return _classes_of(run, {key: factorization}, opened)[key]
+
+
+def _classes_of(
+    run: Run,
+    factorizations: Mapping[int, Factorization],
+    opened: OpenLayer | None = None,
+    progress: bool = False,
+) -> dict[int, FactorClasses]:
+    if not factorizations:
+        return {}
     if not is_object(run):
         check_directions(run)
-    opened = opened_layer(run)
+    opened = opened or opened_layer(run)
     labels, words = class_labels(opened.backbone), opened.backbone.words
     if words is not None:
         # The factor goes through the network first, and is compared with the words then.
         opened = replace(opened, backbone=replace(opened.backbone, words=None))
     with torch.no_grad():
-        tried = outputs_for_noise(opened)
-        check_is_read(opened, tried)
+        probes = outputs_for_noise(opened)
+        check_is_read(opened, probes)
         images: dict[int, Tensor] = {}
         if is_object(run):
-            scores = scores_of_regions(run, opened, wanted, progress)
+            scores = scores_of_regions(run, opened, factorizations, progress)
         else:
-            if is_linear_in_mean(tried):
-                scores, nothing = _scores_of_full_maps(opened, wanted)
-            else:
-                scores, nothing = _scores_by_removal(run, opened, wanted, progress)
-            images = {k: _scores_of_images(wanted[k], of_k, nothing) for k, of_k in scores.items()}
+            by_mean = is_linear_in_mean(probes)
+            scores, empty = (
+                _scores_of_full_maps(opened, factorizations)
+                if by_mean
+                else _scores_by_removal(run, opened, factorizations, progress)
+            )
+            images = {
+                k: _scores_of_images(factorizations[k], of_k, empty) for k, of_k in scores.items()
+            }
     if words is not None:
-        scores, images = ({k: words(own) for k, own in each.items()} for each in (scores, images))
-    for k, found in wanted.items():
+        scores, images = (
+            {k: words(outputs) for k, outputs in each.items()} for each in (scores, images)
+        )
+    classes = {}
+    for k, factorization in factorizations.items():
         check_labels(labels, scores[k].shape[1], opened.backbone.name)
         shares = images[k].softmax(1).mean(0) if k in images else None
         names = standing_out(scores[k], labels, shares)
-        is_there = (found.heatmaps.coefficients != 0).any(0).tolist()
-        classes = FactorClasses(
+        is_used = (factorization.heatmaps.coefficients != 0).any(0).tolist()
+        classes[k] = FactorClasses(
             labels,
             scores[k].nan_to_num().cpu(),
-            tuple(name if there else None for name, there in zip(names, is_there, strict=True)),
+            tuple(name if used else None for name, used in zip(names, is_used, strict=True)),
             None if words is None else words.scale,
         )
-        run.factorizations[k] = replace(found, classes=classes)
+    return classes
 
 
 def standing_out(

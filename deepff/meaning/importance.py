@@ -87,7 +87,7 @@ def importance(
     opened = opened_layer(run)
     with torch.no_grad():
         check_is_read(opened, outputs_for_noise(opened))
-    names = factor_classes(run, k)
+    names = found.classes or factor_classes(run, k, opened)
     wanted = None if classes is None else [_index(names.labels, label) for label in classes]
     n_factors = len(found.components)
     indices, inputs, outputs = _run_images(run, opened, found, n_images, progress)

@@ -43,20 +43,17 @@ def check_directions(run: Run) -> None:
 
 
 def opened_layers(run: Run, backbone: Backbone | None = None) -> tuple[OpenLayer, ...]:
-    """The run's network and layers; opened by name, or the one that is given, where it is not open.
+    """The run's network and layers, or those of a backbone; opened by name where none is open.
 
-    Raises
-    ------
-    InputError
-        It cannot be had, or its weights are others.
+    Raises InputError where the network cannot be had, or has other weights than the run's.
     """
-    if not run.opened or backbone is not None:
-        network = run.sources[0].backbone(model=backbone)
-        run.opened = tuple(
-            OpenLayer(network, map_layers(network, source.size).resolve(source.layer))
-            for source in run.sources
-        )
-    return run.opened
+    if run.opened and backbone is None:
+        return run.opened
+    network = run.sources[0].backbone(model=backbone)
+    return tuple(
+        OpenLayer(network, map_layers(network, source.size).resolve(source.layer))
+        for source in run.sources
+    )
 
 
 def opened_layer(run: Run) -> OpenLayer:

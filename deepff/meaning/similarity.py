@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,7 +44,7 @@ def similar(
     by : "activations" or "factors"
         What is compared: the cells' activations, or what the factors hold of them, hⱼ ‖wⱼ‖. Where
         the activations are neither in memory nor in a cache the network runs again over the set,
-        and they stay in memory.
+        and the similarity's `run` has them.
     k : int, optional
         By which factorization's factors; by default the largest.
     progress : bool
@@ -69,6 +69,7 @@ def similar(
         grids, extents = found.heatmaps.grids, found.heatmaps.extents
     else:
         activations = _activations(run, progress)
+        run = replace(run, activations=activations)
         rows = activations.image_rows
         grids = [image.grid for image in activations.images]
         extents = [image.extent for image in activations.images]
@@ -123,7 +124,7 @@ def _activations(run: Run, progress: bool) -> Activations:
                 f"similar places need the activations, and {skipped[0].name} cannot be read again "
                 f"({skipped[0].reason}); load the result with images=..."
             )
-        run.activations = activations
+        return activations
     return run.activations
 
 

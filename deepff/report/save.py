@@ -14,7 +14,6 @@ from deepff import __version__
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
 from deepff.layers.extents import Extent
-from deepff.meaning.class_names import name_factors
 from deepff.report.manifest import MANIFEST, read_manifest
 from deepff.report.report import write_report, write_report_page
 from deepff.result import Result
@@ -97,7 +96,6 @@ def rewrite(
 
 
 def _write(run: Result, folder: Path, progress: bool, overlays: bool) -> None:
-    name_factors(run, progress)
     if run.object is not None:
         _write(run.object, folder / OBJECT, progress, overlays)
     run.bank.save(folder / BANK)

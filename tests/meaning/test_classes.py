@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import deepff
 from deepff.errors import InputError
-from deepff.meaning.class_names import standing_out
+from deepff.meaning.class_names import name_factors, standing_out
 from deepff.meaning.open_network import network_input
 from deepff.networks.class_labels import read_labels
 from deepff.regions.components import named_pieces
@@ -121,6 +121,40 @@ def test_scores_by_taking_a_factor_out_follow_the_formula():
     result = deepff.discover([red], 1, model=backbone, layer="layer", size=8)
     expected = network.head.bias + network.head.weight[:, 0] / 2
     torch.testing.assert_close(result.class_scores()[0], expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], None])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_reading_a_result_does_not_change_it(labels, is_open, tmp_path):
+    backbone = deepff.load_backbone(Squares(), labels=labels, device="cpu")
+    photo = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    result = deepff.discover([photo], 2, model=backbone, layer="layer", size=16)
+    assert (result.unnamed is None) == (labels is not None)
+    if not is_open:
+        result.opened = ()
+        result.factorizations = {2: replace(result.factorization(), classes=None)}
+    before = (dict(result.factorizations), result.unnamed, result.opened, result.activations)
+    repr(result), result.factor_names, result.names_of(2), result._repr_html_(), result.bank
+    result.plot(), result.to_dataframe(), result.save(tmp_path / "result")
+    after = (dict(result.factorizations), result.unnamed, result.opened, result.activations)
+    assert before[0].keys() == after[0].keys() and result.importances == {}
+    assert all(before[0][k] is after[0][k] for k in before[0])
+    assert all(one is other for one, other in zip(before[1:], after[1:], strict=True))
+
+
+def test_names_are_kept_when_they_are_asked_for():
+    """The data comes from :func:`name_factors`, which leaves the run as it is."""
+    labels = ["a", "b"]
+    backbone = deepff.load_backbone(Squares(), labels=labels, device="cpu")
+    photo = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    result = deepff.discover([photo], 1, model=backbone, layer="layer", size=16)
+    expected = result.factorization().classes
+    result.factorizations = {1: replace(result.factorization(), classes=None)}
+    names = name_factors(result)
+    assert result.factorization().classes is None
+    assert names.classes[1].names == expected.names and names.unnamed is None
+    assert result.name_factors() == [*expected.names] == result.factor_names
+    assert torch.equal(result.factorization().classes.scores, expected.scores)
 
 
 def test_a_layer_before_the_last_is_named_by_what_falls_without_the_factor(data_root):
