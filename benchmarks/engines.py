@@ -26,8 +26,9 @@ import deepff
 from deepff.activations.folding import folded
 from deepff.activations.openvino_engine import openvino_forward
 from deepff.images.image_files import find_images
-from deepff.layers.layer_map import Layer, resolve_layer
-from deepff.networks.backbone import Backbone, normalised
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import map_layers
+from deepff.networks.backbone import Backbone, normalized
 from deepff.networks.loading import load_backbone
 from deepff.runtime.memory import freed_memory_kept
 
@@ -122,8 +123,8 @@ def main() -> None:
     print(f"{options.threads} threads, ms an image, medians of {options.repeats}")
     for model in options.models:
         backbone = load_backbone(model, pretrained=False)
-        layer = resolve_layer(backbone, None, SHAPE[-1])
-        batch = normalised(backbone, pixels)
+        layer = map_layers(backbone, SHAPE[-1]).resolve()
+        batch = normalized(backbone, pixels)
         times: dict[str, list[float]] = defaultdict(list)
         with TemporaryDirectory() as folder, torch.inference_mode():
             compared = engines(backbone, layer, pixels, batch, Path(folder))

@@ -59,7 +59,7 @@ from torch import Tensor  # noqa: E402
 from deepff.activations.extraction import extract  # noqa: E402
 from deepff.factorization import NMF  # noqa: E402
 from deepff.images.image_files import find_images  # noqa: E402
-from deepff.layers.layer_map import resolve_layer  # noqa: E402
+from deepff.layers.layer_map import map_layers  # noqa: E402
 from deepff.networks.loading import load_backbone  # noqa: E402
 
 Factors = tuple[Tensor, Tensor]
@@ -170,7 +170,7 @@ def matrices() -> dict[str, Tensor]:
     files = find_images(OPTIONS.images)
     found = {}
     for name, path in LAYERS.items():
-        layer = resolve_layer(backbone, path)
+        layer = map_layers(backbone).resolve(path)
         cells = layer.grid[0] * layer.grid[1]
         needed = files[: 2 * -(-OPTIONS.rows // cells)]  # an image fills at most its square
         activations, _ = extract(needed, backbone, layer)

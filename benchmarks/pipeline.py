@@ -27,7 +27,7 @@ from deepff.images import reduced
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.image_set import read_pixels
 from deepff.images.reading import image_size, resize, resized_shape
-from deepff.layers.layer_map import resolve_layer
+from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.options import Engine, Recipe
@@ -155,7 +155,7 @@ def main() -> None:
     files = find_images(options.photos)[: options.count]
     reference = load_backbone(engine=Engine.TORCH)
     backbones = {engine: load_backbone(engine=engine) for engine in options.engine}
-    layer = resolve_layer(reference, None, SIZE)
+    layer = map_layers(reference, SIZE).resolve()
     stages = Stages(CLOCKS[options.clock])
     bare = "bare forward pass"
     for _ in range(options.repeats):

@@ -78,11 +78,11 @@ def write_photos(path: Path, photos: Path) -> int:
     """The head's activations of photographs; how many whole images of rows they make."""
     from deepff.activations.extraction import extract
     from deepff.images.image_files import find_images
-    from deepff.layers.layer_map import resolve_layer
+    from deepff.layers.layer_map import map_layers
     from deepff.networks.loading import load_backbone
 
     backbone = load_backbone()
-    layer = resolve_layer(backbone, "bn2")
+    layer = map_layers(backbone).resolve("bn2")
     with tempfile.TemporaryDirectory(dir=path.parent) as cache:
         activations, _ = extract(find_images(photos), backbone, layer, cache=cache)
         with open(path, "wb") as file:

@@ -10,7 +10,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile
 from deepff.images.image_set import Origin, SetImage, read_pixels
-from deepff.layers.extents import Extent
+from deepff.layers.layer import Extent
 from deepff.options import Engine
 
 

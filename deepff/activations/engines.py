@@ -17,9 +17,9 @@ from deepff.activations.openvino_engine import (
     openvino_version,
 )
 from deepff.errors import InputWarning
+from deepff.layers.layer import Layer
 from deepff.layers.layer_map import forward_to_layers
-from deepff.layers.probe import Layer
-from deepff.networks.backbone import Backbone, normalised
+from deepff.networks.backbone import Backbone, normalized
 from deepff.options import Engine
 from deepff.runtime.distributed import all_reduce_sum
 
@@ -34,7 +34,7 @@ def torch_forward(backbone: Backbone, layers: Sequence[Layer]) -> Forward:
 
     def forward(pixels: Tensor) -> Callable[[], list[Tensor]]:
         # With the channels last convolutions are faster, and rows are copied in one piece.
-        batch = normalised(backbone, pixels).to(memory_format=torch.channels_last)
+        batch = normalized(backbone, pixels).to(memory_format=torch.channels_last)
         maps = forward_to_layers(ours, layers, batch)
         return lambda: maps
 

@@ -26,7 +26,8 @@ from deepff.errors import InputError, InputWarning
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import SetImage, nothing_readable
 from deepff.images.reading import SkippedFile
-from deepff.layers.layer_map import Layer, check_named_once
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import check_named_once
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Engine
 from deepff.runtime.distributed import all_reduce_sum
@@ -59,7 +60,7 @@ def extract(
         The set, in order.
     backbone, layer
         What :func:`deepff.networks.loading.load_backbone` and
-        :func:`deepff.layers.layer_map.resolve_layer` give.
+        :meth:`deepff.layers.layer_map.LayerMap.resolve` give.
     size : int
         The longer side of the resized images, in pixels.
     batch_size : int

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from deepff.errors import InputError
-from deepff.layers.extents import Centers
-from deepff.layers.layer_map import Layer, LayerMap
+from deepff.layers.layer import SIGNS, Centers, Layer
+from deepff.layers.layer_map import LayerMap
 from deepff.layers.layouts import CHANNELS_FIRST, declared
-from deepff.layers.probe import SIGNS
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.options import Device, Engine
@@ -57,7 +56,7 @@ class FeatureSource:
         Of a module of one's own, the fingerprint of how it is built: networks that differ only in
         what has no weights, such as an activation's slope, give other activations.
     centers : Centers or None
-        As of :class:`deepff.layers.layer_map.Layer`; None, too, in what older versions saved.
+        As of :class:`deepff.layers.layer.Layer`; None, too, in what older versions saved.
     engine : str
         What ran the network: "torch", or "openvino" with its version.
     """
@@ -136,7 +135,7 @@ class FeatureSource:
 
     @property
     def by_sign(self) -> bool:
-        """Whether the layer is taken by sign (:func:`deepff.layers.probe.by_sign`)."""
+        """Whether the layer is taken by sign (:func:`deepff.layers.layer.by_sign`)."""
         return self.layer.endswith(f":{SIGNS}")
 
     def resolved(self, layer_map: LayerMap) -> Layer:

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
-from deepff.layers.layer_map import forward_to_layers, reading
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import forward_to_layers, noise, reading
 from deepff.layers.layouts import output_of, tensor_of
-from deepff.layers.probe import Layer, noise
-from deepff.networks.backbone import Backbone, StopForwardError, normalised, run_network
+from deepff.networks.backbone import Backbone, StopForwardError, normalized, run_network
 from deepff.options import BATCH_SIZE
 
 TOLERANCE = 1e-3  # of a layer's largest value; rounding makes about 1e-5
@@ -138,7 +138,7 @@ class _Reading(nn.Module):
         self._layers = layers
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        batch = normalised(self._backbone, pixels.permute(0, 3, 1, 2))
+        batch = normalized(self._backbone, pixels.permute(0, 3, 1, 2))
         calls: Counter[str] = Counter()
         found: dict[str, Tensor] = {}
 
@@ -253,7 +253,7 @@ def _try(forward: Forward, backbone: Backbone, layers: Sequence[Layer]) -> None:
         found = forward(pixels)()
     except InputError as error:
         raise ConversionError(first_line(error)) from error
-    expected = forward_to_layers(backbone, layers, normalised(backbone, pixels))
+    expected = forward_to_layers(backbone, layers, normalized(backbone, pixels))
     for layer, ours, theirs in zip(layers, expected, found, strict=True):
         same = ours.shape == theirs.shape
         if not same or not (ours - theirs).abs().max() <= TOLERANCE * ours.abs().max():

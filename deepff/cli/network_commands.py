@@ -23,7 +23,7 @@ from deepff.networks.available import available_models
 from deepff.options import SIZE, Device
 
 if TYPE_CHECKING:
-    from deepff.layers.layer_map import Layer
+    from deepff.layers.layer import Layer
 
 
 def models() -> None:

@@ -11,7 +11,8 @@ from torch import nn
 
 from deepff.errors import InputError
 from deepff.factorization.estimator import checked_seed
-from deepff.layers.layer_map import Layer, LayerMap
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import LayerMap
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.options import MIN_MEMORY

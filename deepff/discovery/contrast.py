@@ -18,9 +18,9 @@ from torch import Tensor
 from deepff.activations.activations import Activations
 from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
-from deepff.layers.layer_map import Layer, LayerMap
+from deepff.layers.layer import Layer, by_sign
+from deepff.layers.layer_map import LayerMap
 from deepff.layers.pixel_layers import stride_layers
-from deepff.layers.probe import by_sign
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.sampling import sampled
@@ -327,7 +327,7 @@ def contrast_layers(layer_map: LayerMap) -> list[Layer]:
     The coarser has the stride of the network's default layer, the finer the next smaller stride
     (:func:`deepff.layers.pixel_layers.stride_layers`). A head in place of the coarser finds
     iCoseg's objects less well. Signed layers are taken by sign
-    (:func:`deepff.layers.probe.by_sign`).
+    (:func:`deepff.layers.layer.by_sign`).
 
     ==================  ========================  ========================
     network             finer                     coarser

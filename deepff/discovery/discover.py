@@ -40,7 +40,8 @@ from deepff.factorization.blocks import RowBlocks
 from deepff.images.image_set import Images, own_share, resolve_images
 from deepff.layers.centers import with_centers
 from deepff.layers.later import OpenLayer
-from deepff.layers.layer_map import Layer, LayerMap, check_named_once, map_layers
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import LayerMap, check_named_once, map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.options import (
     BATCH_SIZE,

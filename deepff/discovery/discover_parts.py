@@ -41,7 +41,8 @@ from deepff.factorization import KMeans
 from deepff.images.image_set import Images, resolve_images
 from deepff.layers.centers import with_centers
 from deepff.layers.later import OpenLayer
-from deepff.layers.layer_map import Layer, map_layers
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.options import (
     BATCH_SIZE,

@@ -24,7 +24,8 @@ from deepff.discovery.contrast import border_cells, contrast_layers, least_separ
 from deepff.errors import InputError
 from deepff.factorization import KMeans
 from deepff.factorization.blocks import RowBlocks, check_non_negative
-from deepff.layers.layer_map import Layer, LayerMap
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import LayerMap
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 

@@ -22,7 +22,7 @@ from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthImage, GroundTruthSet
 from deepff.evaluation.metrics import Overlaps, count_overlaps
 from deepff.layers.centers import with_centers
-from deepff.layers.layer_map import Layer
+from deepff.layers.layer import Layer
 from deepff.networks.backbone import Backbone
 from deepff.options import Threshold
 from deepff.regions.guided_crf import guided_crf, refined_masks, without_holes
@@ -61,7 +61,7 @@ class Network:
     Attributes
     ----------
     backbone, layer
-        What `load_backbone` and `resolve_layer` give. The layer must not be negative anywhere.
+        What `load_backbone` and `LayerMap.resolve` give. The layer must not be negative anywhere.
     object_layers : sequence of Layer
         Those that the recipe contrast fuses; none where it is left out.
     cell_layers : sequence of Layer

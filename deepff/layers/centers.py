@@ -26,10 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepff.errors import InputError, first_line
 from deepff.images.samples import photographs
-from deepff.layers.extents import SHARE, Centers
-from deepff.layers.layer_map import Layer, forward_to_layers
+from deepff.layers.layer import SHARE, Centers, Layer
+from deepff.layers.layer_map import forward_to_layers
 from deepff.layers.layouts import declared
-from deepff.networks.backbone import Backbone, normalised
+from deepff.networks.backbone import Backbone, normalized
 from deepff.runtime.distributed import from_first_rank, rank
 from deepff.runtime.files import atomic_path
 
@@ -217,7 +217,7 @@ def _batches(backbone: Backbone, side: int) -> Iterator[Tensor]:
         with Image.open(file) as photo:
             square = ImageOps.fit(photo.convert("RGB"), (side, side), Image.Resampling.BICUBIC)
         pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1)
-        yield normalised(backbone, torch.stack([pixels, pixels.flip(1, 2)]))
+        yield normalized(backbone, torch.stack([pixels, pixels.flip(1, 2)]))
 
 
 def _centres(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
-from deepff.layers.layer_map import Layer
-from deepff.layers.probe import noise
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import noise
 from deepff.networks.backbone import Backbone
 
 Edit = Callable[[Tensor], Tensor]

@@ -1,63 +1,60 @@
-"""The layers of a network: which there are, what they hold, and running up to one of them."""
+"""The layers of a network: which there are, what they hold, and running up to some of them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.layers.layouts import output_of
-from deepff.layers.probe import SIGNS, Layer, by_sign, noise, probe
-from deepff.networks.backbone import LayoutError, StopForwardError, input_size, run_network
+from deepff.layers.layer import SIGNS, Layer, by_sign
+from deepff.layers.layouts import (
+    QKV,
+    Layout,
+    declared_prefix,
+    is_of_windows,
+    layouts_of,
+    output_of,
+    patch_of,
+    stride_of,
+    tensor_of,
+)
+from deepff.networks.backbone import (
+    Backbone,
+    LayoutError,
+    StopForwardError,
+    input_size,
+    paper_names,
+    run_network,
+)
 from deepff.options import SIZE
 
-if TYPE_CHECKING:
-    from deepff.networks.backbone import Backbone
-
-# Of timm's and DINO's attention, of transformers', and of others'. Keys of the last block are what
-# is taken for dense features of a ViT (Amir et al. 2022, "Deep ViT Features as Dense Visual
-# Descriptors").
+# Of timm's and DINO's attention, of transformers', and of others'. Keys of the last block are the
+# usual dense features of a ViT (Amir et al. 2022, "Deep ViT Features as Dense Visual Descriptors").
 _KEYS = (":keys", ".key", ".k_proj")
+_POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
 
 
 @dataclass(frozen=True)
 class LayerMap:
-    """What one forward pass at one size showed of a network's modules: probe once, ask often.
-
-    Attributes
-    ----------
-    backbone : Backbone
-    size : int
-        Side of the probe in pixels: what was asked for, or the network's own where it takes no
-        other.
-    by_path : dict of str to Layer
-        The layers in the order in which the network last calls them, a module before the one
-        around it.
-    not_maps : dict of str to str
-        What the other modules do instead, as the rest of a sentence.
-    pooled : set of str
-        Paths of the layers whose map is a pooling module's output.
-    has_windows : bool
-        Whether attention is within windows, whose tokens are a map only where there is one window.
-    failure : InputError or None
-        Why the pass did not come to its end. What comes before that can be had, such as what is
-        before a head that is made for one size, but only by name.
-    """
+    """What one forward pass at one size showed of a network's modules: probe once, ask often."""
 
     backbone: Backbone
-    size: int
-    by_path: dict[str, Layer]
-    not_maps: dict[str, str]
-    pooled: set[str]
+    size: int  # of the square probe in pixels: the network's own where it takes no other
+    by_path: dict[str, Layer]  # by last call, a module before the one around it
+    not_maps: dict[str, str]  # what the other modules do instead, as the rest of a sentence
+    pooled: set[str]  # paths of the layers whose map is a pooling module's output
+    # Whether attention is within windows, whose tokens are a map only where there is one window.
     has_windows: bool = False
+    # Why the pass did not come to its end. Layers before that can be used, but only by name.
     failure: InputError | None = None
 
     @property
@@ -68,13 +65,17 @@ class LayerMap:
         return list(self.by_path.values())
 
     def resolve(self, layer: str | None = None) -> Layer:
-        """As :func:`resolve_layer` finds it."""
+        """The layer of that name or path, or the network's default.
+
+        With ``:signs`` at the end, every channel's positive and negative part are channels of
+        their own. Raises InputError where there is no such layer or it gives no map.
+        """
         wanted = self.backbone.default_layer if layer is None else layer
         if wanted is not None and wanted.endswith(f":{SIGNS}"):
             return by_sign(self.resolve(wanted.removesuffix(f":{SIGNS}")))
-        for found in self.by_path.values():
-            if wanted in (found.name, found.path):
-                return self._filled(found)
+        for candidate in self.by_path.values():
+            if wanted in (candidate.name, candidate.path):
+                return self._filled(candidate)
         if self.failure is not None:
             before = _such_as(_worth_naming(list(self.by_path.values()))[-3:])
             raise InputError(f"{self.failure}, or name a layer before{before}")
@@ -92,17 +93,9 @@ class LayerMap:
         )
 
     def nearby_non_negative(self, layer: Layer, n: int = 3) -> list[str]:
-        """Names of the layers nearest to this one, in running order, that do not go negative.
+        """Names of the up to n nearest layers, in running order, that are nowhere negative.
 
-        Single cells, as squeeze-and-excitation gates give, are left out, and of modules within each
-        other that give the same map only the outermost is named.
-
-        Parameters
-        ----------
-        layer : Layer
-            One of the map's.
-        n : int
-            How many names at most.
+        Without single cells, and of nested modules with the same map only the outermost.
         """
         position = {path: index for index, path in enumerate(self.by_path)}
         suitable = [other for other in _worth_naming(self.layers) if other.non_negative]
@@ -140,81 +133,30 @@ class LayerMap:
 def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
     """Run a network once on fixed noise, ``size`` × ``size`` pixels, and note what modules give.
 
-    A network that takes only images of the size it was made for is run at that, and so are its
-    layers (``input_size``).
-
-    Raises
-    ------
-    InputError
-        The network cannot run at that size, and does not say at which it can.
+    A network that takes only images of one size is run at that, and so are its layers
+    (``input_size``). Raises InputError where the network cannot run and no layer comes before that.
     """
     if size < 1:
         raise InputError(f"size must be a positive number of pixels, not {size}")
-    found = probe(backbone, size)
-    own = input_size(backbone.network)
-    if found.failure is not None and own is not None and own != size:
-        at_own = probe(backbone, own)
-        if at_own.failure is None:
-            found, size = at_own, own
-    if found.failure is not None and not found.layers:
-        raise found.failure
-    layers, not_maps = found.layers, found.not_maps
+    layer_map = _probe(backbone, size)
+    made_for = input_size(backbone.network)
+    if layer_map.failure is not None and made_for is not None and made_for != size:
+        at_its_size = _probe(backbone, made_for)
+        if at_its_size.failure is None:
+            layer_map = at_its_size
+    if layer_map.failure is not None and not layer_map.by_path:
+        raise layer_map.failure
+    layers = layer_map.by_path
     all_first = all(layer.layout.kind == "channels first" for layer in layers.values())
-    if found.failure is None and not all_first:
-        grids = _oblong_grids(backbone, layers, size)
+    if layer_map.failure is None and not all_first:
+        grids = _oblong_grids(layer_map)
         for path, layer in list(layers.items()):
             if grids is None:
-                layers[path] = replace(layer, input_size=size)
+                layers[path] = replace(layer, input_size=layer_map.size)
             elif grids.get(path) == layer.grid != (1, 1):  # such as tables of relative positions
-                not_maps[path] = "gives as many values for images of any shape"
+                layer_map.not_maps[path] = "gives as many values for images of any shape"
                 del layers[path]
-    return LayerMap(
-        backbone,
-        size,
-        layers,
-        not_maps,
-        found.pooled,
-        found.has_windows,
-        found.failure,
-    )
-
-
-def _oblong_grids(
-    backbone: Backbone, layers: dict[str, Layer], size: int
-) -> dict[str, tuple[int, int]] | None:
-    """The grids of layers on an image that is not square; None where the network takes none."""
-    multiple = max(layer.stride for layer in layers.values() if layer.grid != (1, 1))
-    if size <= multiple:
-        return {}
-    batch = noise(backbone, size)[..., :-multiple]
-    grids: dict[str, tuple[int, int]] = {}
-
-    def keep_grid(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
-        own = output_of(module, inputs, output, layer.layout)
-        values = layer.layout.to_map(own, (batch.shape[2], batch.shape[3]), layer.stride)
-        if values is not None:
-            grids[layer.path] = (values.shape[2], values.shape[3])
-
-    try:
-        with reading(backbone, list(layers.values()), keep_grid):
-            run_network(backbone, batch)
-    except (InputError, LayoutError):
-        return None
-    return grids
-
-
-@contextmanager
-def reading(backbone: Backbone, layers: Sequence[Layer], hook: Any) -> Iterator[None]:
-    """Hooks that are given the layer first."""
-    handles = [
-        backbone.network.get_submodule(layer.module).register_forward_hook(partial(hook, layer))
-        for layer in layers
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return layer_map
 
 
 def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
@@ -255,49 +197,162 @@ def check_named_once(layers: Sequence[Layer]) -> None:
         raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
 
 
-def resolve_layer(backbone: Backbone, layer: str | None = None, size: int = SIZE) -> Layer:
-    """Find a layer by the paper's name, by its module path, or the network's default.
+def _oblong_grids(layer_map: LayerMap) -> dict[str, tuple[int, int]] | None:
+    """The grids of layers on an image that is not square; None where the network takes none."""
+    layers, backbone = list(layer_map.by_path.values()), layer_map.backbone
+    multiple = max(layer.stride for layer in layers if layer.grid != (1, 1))
+    if layer_map.size <= multiple:
+        return {}
+    batch = noise(backbone, layer_map.size)[..., :-multiple]
+    height, width = batch.shape[2:]
+    grids: dict[str, tuple[int, int]] = {}
 
-    Parameters
-    ----------
-    backbone : Backbone
-    layer : str, optional
-        The paper's name for VGG (``conv5_4``, read after its ReLU) or a module path; with
-        ``:signs`` after it, every channel's positive and negative part are channels of their own
-        (:func:`deepff.layers.probe.by_sign`). By default ``backbone.default_layer``; where
-        that is None, the last map without a value below zero that is neither pooled nor a
-        single cell.
-    size : int
-        Side of the probe in pixels.
+    def keep_grid(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
+        output = output_of(module, inputs, output, layer.layout)
+        maps = layer.layout.to_map(output, (height, width), layer.stride)
+        if maps is not None:
+            grids[layer.path] = (maps.shape[2], maps.shape[3])
 
-    Raises
-    ------
-    InputError
-        There is no such layer, it does not give a map, or the network cannot run at that size.
-    """
-    return map_layers(backbone, size).resolve(layer)
+    try:
+        with reading(backbone, layers, keep_grid):
+            run_network(backbone, batch)
+    except (InputError, LayoutError):
+        return None
+    return grids
+
+
+def _probe(backbone: Backbone, size: int) -> LayerMap:
+    """What one forward pass on noise shows of the modules."""
+    recorder = _Recorder(backbone, size)
+    modules = backbone.network.named_modules(remove_duplicate=False)
+    failure = None
+    with _hooks((module, partial(recorder.record, path)) for path, module in modules if path):
+        try:
+            run_network(backbone, noise(backbone, size))
+        except InputError as error:
+            failure = error
+    return LayerMap(
+        backbone,
+        size,
+        recorder.layers,
+        recorder.not_maps,
+        recorder.pooled,
+        recorder.has_windows,
+        failure,
+    )
+
+
+class _Recorder:
+    """Notes what modules give in a forward pass, as `LayerMap` has it; the last call counts."""
+
+    def __init__(self, backbone: Backbone, size: int) -> None:
+        self.layers: dict[str, Layer] = {}
+        self.not_maps: dict[str, str] = {}
+        self.pooled: set[str] = set()
+        self.has_windows = False
+        self._size = size
+        self._tokens = backbone.tokens
+        self._prefix = declared_prefix(backbone.network)
+        self._patch = patch_of(backbone.network)
+        self._names = paper_names(backbone.network)
+        self._calls: Counter[str] = Counter()
+        # Containers return their last child's tensor itself, which tells whose map theirs is.
+        self._previous: Layer | None = None
+        self._previous_output: Any = None
+
+    def record(self, path: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        """The hook of the module at that path."""
+        self._calls[path] += 1
+        for old in (path, *(f"{path}:{part}" for part in QKV)):
+            self.layers.pop(old, None)
+        self.not_maps.pop(path, None)
+        self.pooled.discard(path)
+        self.has_windows = self.has_windows or is_of_windows(output)
+        before = self._previous if output is self._previous_output else None
+        self._previous, self._previous_output = None, output
+        layouts = layouts_of(module, path, inputs, output, self._prefix, self._tokens)
+        if isinstance(layouts, str):
+            self.not_maps[path] = layouts
+            return
+        for layout in layouts:
+            layer = self._layer(path, layout, output_of(module, inputs, output, layout))
+            if layer is None:
+                self.not_maps[path] = "gives nothing that becomes a map"
+                return
+            self.layers[layer.path] = layer
+        if path not in self.layers:
+            parts, example = ", ".join(QKV), f"{path}:{QKV[-1]}"
+            self.not_maps[path] = f"gives {parts} in one: name one of them, as in {example}"
+            return
+        self._previous = self.layers[path]
+        if before is not None and before.minimum != self._previous.minimum:
+            before = None  # changed in place since
+        if before is not None and isinstance(module, nn.Identity):
+            self.not_maps[path] = "passes on the map before it unchanged"
+            del self.layers[path]
+        elif isinstance(module, _POOLING) or (before is not None and before.path in self.pooled):
+            self.pooled.add(path)
+
+    def _layer(self, module_path: str, layout: Layout, output: Any) -> Layer | None:
+        path = module_path if layout.part is None else f"{module_path}:{layout.part}"
+        # The image is square, so the number of cells says what the stride is.
+        cells, values = self._size, tensor_of(output)
+        if layout.kind == "tokens" and values is not None:
+            cells = math.isqrt(values.shape[1] - layout.prefix)
+        stride = stride_of(self._size, cells, self._patch)
+        maps = layout.to_map(output, (self._size, self._size), stride)
+        if maps is None:
+            return None
+        height, width = maps.shape[2:]
+        return Layer(
+            path=path,
+            name=self._names.get(module_path, path),
+            channels=maps.shape[1],
+            stride=stride_of(self._size, height, self._patch),
+            grid=(height, width),
+            # Read here and now: an in-place ReLU that follows would overwrite the output.
+            minimum=maps.min().item(),
+            calls=self._calls[module_path],
+            layout=layout,
+        )
+
+
+def noise(backbone: Backbone, size: int) -> Tensor:
+    """Noise of equal energy in every octave, as in photographs, with mean 0 and variance 1."""
+    generator = torch.Generator().manual_seed(0)
+    channels = backbone.channels
+    noise = torch.zeros(1, channels, size, size)
+    for octave in range(max(1, int(math.log2(size)))):
+        cells = math.ceil(size / 2**octave)
+        coarse = torch.randn(1, channels, cells, cells, generator=generator)
+        noise += nn.functional.interpolate(coarse, (size, size), mode="bilinear")
+    noise = (noise - noise.mean()) / noise.std().clamp_min(1e-6)
+    return noise.to(backbone.device, backbone.dtype)
+
+
+@contextmanager
+def _hooks(hooks: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    handles = [module.register_forward_hook(hook) for module, hook in hooks]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def reading(
+    backbone: Backbone, layers: Sequence[Layer], hook: Callable[..., Any]
+) -> AbstractContextManager[None]:
+    """Forward hooks on the layers' modules; the hook gets the layer first."""
+    get = backbone.network.get_submodule
+    return _hooks((get(layer.module), partial(hook, layer)) for layer in layers)
 
 
 def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
-    """Run the network up to the last of the layers' last calls and no further.
+    """The layers' maps (b, channels, h, w); the network runs up to the last of them, no further.
 
-    Parameters
-    ----------
-    backbone : Backbone
-    layers : sequence of Layer
-        As `resolve_layer` gives them; each once.
-    batch : Tensor
-        (b, channels, height, width), normalised, on the network's device.
-
-    Returns
-    -------
-    list of Tensor
-        For each layer (b, channels, h, w), with gradient where the batch requires it.
-
-    Raises
-    ------
-    InputError
-        The network cannot run on images of this shape.
+    With gradient where the batch (b, channels, height, width), normalized and on the network's
+    device, requires it. The layers are different ones.
     """
     try:
         return _forward_to_layers(backbone, layers, batch)

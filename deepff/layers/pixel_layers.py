@@ -5,7 +5,8 @@ from typing import Protocol
 
 from torch import nn
 
-from deepff.layers.layer_map import Layer, LayerMap
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import LayerMap
 from deepff.networks.backbone import Backbone
 
 CELL_STRIDE = 8

@@ -15,7 +15,7 @@ from deepff.images.image_set import read_origin
 from deepff.images.reading import resize, resized_shape
 from deepff.layers.later import OpenLayer
 from deepff.layers.layer_map import map_layers
-from deepff.networks.backbone import Backbone, normalised
+from deepff.networks.backbone import Backbone, normalized
 from deepff.options import Recipe
 from deepff.results.run import Run
 from deepff.runtime.progress import track
@@ -84,7 +84,7 @@ def network_input(opened: OpenLayer, source: FeatureSource, image: ImageRecord) 
     shape = (fixed, fixed) if fixed else resized_shape(*image.size, source.size, source.multiple)
     picture = read_origin(image.origin, max(shape), image.stretch)
     pixels = resize(picture.pixels, shape, opened.backbone.interpolation)
-    return normalised(opened.backbone, pixels[None])
+    return normalized(opened.backbone, pixels[None])
 
 
 def spread_images(

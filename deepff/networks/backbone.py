@@ -34,7 +34,7 @@ class Backbone:
     interpolation : str
         How images are resized: ``bilinear`` or ``bicubic``.
     default_layer : str or None
-        Module path; None leaves the choice to `resolve_layer`.
+        Module path; None leaves the choice to `LayerMap.resolve`.
     weights : str
         Where the weights came from, for people.
     weights_digest : str
@@ -92,7 +92,7 @@ class Backbone:
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
-def normalised(backbone: Backbone, pixels: Tensor) -> Tensor:
+def normalized(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Images of uint8 (b, 3, H, W) as the network takes them: grey where that is what it takes."""
     batch = pixels.to(backbone.device).float()
     if backbone.channels == 1:

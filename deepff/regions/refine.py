@@ -12,7 +12,7 @@ from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.reduced import read_reduced
-from deepff.layers.extents import Extent
+from deepff.layers.layer import Extent
 from deepff.options import Refinement
 from deepff.regions.dense_crf import (
     DENSE_CRF_SIZE,

@@ -18,7 +18,7 @@ from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import Images, SetImage, origin_digest, origin_size, resolve_images
 from deepff.images.reading import SkippedFile
 from deepff.images.samples import sample_image
-from deepff.layers.extents import extent_from
+from deepff.layers.layer import extent_from
 from deepff.meaning.importance import Importance
 from deepff.report.manifest import complete_manifest, read_manifest
 from deepff.report.save import OBJECT

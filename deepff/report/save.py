@@ -13,7 +13,7 @@ from typing import Any
 from deepff import __version__
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
-from deepff.layers.extents import Extent
+from deepff.layers.layer import Extent
 from deepff.report.manifest import MANIFEST, read_manifest
 from deepff.report.report import write_report, write_report_page
 from deepff.result import Result

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
-from deepff.layers.extents import Extent
+from deepff.layers.layer import Extent
 from deepff.results.sampling import Band, bands, covering, sampled
 
 

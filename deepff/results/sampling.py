@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.layers.extents import Extent
+from deepff.layers.layer import Extent
 
 WHOLE: Extent = ((0.0, 1.0), (0.0, 1.0))
 

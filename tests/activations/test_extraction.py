@@ -18,7 +18,8 @@ from PIL import Image
 from deepff.activations.extraction import extract, extract_layers
 from deepff.errors import InputError
 from deepff.images.image_files import find_images
-from deepff.layers.layer_map import Layer, resolve_layer
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 
@@ -32,7 +33,7 @@ def backbone() -> Backbone:
 
 @pytest.fixture(scope="module")
 def layer(backbone: Backbone) -> Layer:
-    return resolve_layer(backbone, None, SIZE)
+    return map_layers(backbone, SIZE).resolve()
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_activations_that_are_not_finite_name_the_image(mixed_set):
     broken = load_backbone()
     with torch.no_grad():
         broken.network.bn2.weight.fill_(float("nan"))
-    layer = resolve_layer(load_backbone(), None, SIZE)
+    layer = map_layers(load_backbone(), SIZE).resolve()
     with pytest.raises(InputError, match=r"layer bn2 for 0\.png hold NaN or infinity"):
         extract(find_images(mixed_set), broken, layer, size=SIZE)
 
@@ -152,7 +153,7 @@ def test_the_cache_runs_an_image_once_whatever_its_name(backbone, layer, mixed_s
 def test_another_layer_size_or_preprocessing_shares_no_rows(backbone, layer, mixed_set, tmp_path):
     cache = tmp_path / "cache"
     files = find_images(mixed_set)[:2]
-    other_layer = resolve_layer(backbone, "blocks.5.0.bn1", SIZE)
+    other_layer = map_layers(backbone, SIZE).resolve("blocks.5.0.bn1")
     other_mean = load_backbone(mean=(0.5, 0.5, 0.5))
     for network, where, size in [
         (backbone, layer, SIZE),
@@ -219,7 +220,7 @@ def test_several_layers_share_one_pass_and_lie_over_the_same_pixels(
 ):
     """Sides are multiples of the largest stride, so the finer grid halves the coarser's cells."""
     (mixed_set / "broken.png").write_bytes(b"not an image")
-    layers = [resolve_layer(backbone, path, SIZE) for path in ("blocks.5.0.bn1", "bn2")]
+    layers = [map_layers(backbone, SIZE).resolve(path) for path in ("blocks.5.0.bn1", "bn2")]
     counts: list[int] = []
     handle = count_images(backbone, counts)
     cache = tmp_path / "cache" if cached else None

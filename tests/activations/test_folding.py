@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.activations.folding import folded
-from deepff.layers.layer_map import forward_to_layers, map_layers
-from deepff.layers.probe import noise
+from deepff.layers.layer_map import forward_to_layers, map_layers, noise
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 

@@ -17,7 +17,7 @@ from deepff.activations.extraction import extract, extract_layers
 from deepff.activations.openvino_engine import openvino_version
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_files import ImageFile, find_images
-from deepff.layers.layer_map import resolve_layer
+from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
 
 # Not importorskip: imported by itself, it would report over the network.
@@ -41,7 +41,7 @@ def files(data_root: Path) -> list[ImageFile]:
 
 def read(engine: str, files, layers=("bn2",), model="efficientnet_lite0", **options):
     backbone = load_backbone(model, engine=engine, device="cpu", pretrained=model[0] == "e")
-    resolved = [resolve_layer(backbone, layer, SIZE) for layer in layers]
+    resolved = [map_layers(backbone, SIZE).resolve(layer) for layer in layers]
     return extract_layers(files, backbone, resolved, size=SIZE, **options)[0]
 
 
@@ -87,7 +87,8 @@ def test_token_layouts_are_those_of_torch(files):
     found = []
     for engine in ("openvino", "torch"):
         backbone = load_backbone(network, engine=engine, device="cpu")
-        layers = [resolve_layer(backbone, x, SIZE) for x in ("blocks.1.attn.qkv:keys", "blocks.0")]
+        resolve = map_layers(backbone, SIZE).resolve
+        layers = [resolve("blocks.1.attn.qkv:keys"), resolve("blocks.0")]
         found.append(extract_layers(files[:3], backbone, layers, size=SIZE)[0])
     for ours, theirs in zip(*found, strict=True):
         assert ours.engine != "torch" and ours.rows.shape == theirs.rows.shape
@@ -132,13 +133,13 @@ def test_ones_own_network_runs_by_it_where_it_can(files, tmp_path):
         with pytest.warns(InputWarning, match=r"Own runs in torch, as OpenVINO .* other values"):
             (ours,) = read_own(network, files, tmp_path)
         backbone = load_backbone(network, engine="torch", device="cpu")
-        theirs, _ = extract(files, backbone, resolve_layer(backbone, "norm", SIZE), size=SIZE)
+        theirs, _ = extract(files, backbone, map_layers(backbone, SIZE).resolve("norm"), size=SIZE)
         assert ours.engine == "torch" and torch.equal(ours.rows, theirs.rows)
 
 
 def read_own(network: nn.Module, files, folder: Path):
     backbone = load_backbone(network, engine="openvino", device="cpu")
-    layer = resolve_layer(backbone, "norm", SIZE)
+    layer = map_layers(backbone, SIZE).resolve("norm")
     return [extract(files, backbone, layer, size=SIZE)[0]]
 
 

@@ -11,8 +11,8 @@ from deepff.activations.extraction import extract
 from deepff.activations.openvino_engine import openvino_version
 from deepff.errors import InputError
 from deepff.images.image_files import find_images
-from deepff.layers.layer_map import resolve_layer
-from deepff.networks.backbone import normalised
+from deepff.layers.layer_map import map_layers
+from deepff.networks.backbone import normalized
 from deepff.networks.loading import load_backbone
 
 SIZE = 128
@@ -53,7 +53,7 @@ class MeansOfWide(Means):
 def opened(network: nn.Module, engine: str):
     as_they_are = {"mean": (0, 0, 0), "std": (1, 1, 1)}
     backbone = load_backbone(network, engine=engine, device="cpu", **as_they_are)
-    return backbone, resolve_layer(backbone, "cells", SIZE)
+    return backbone, map_layers(backbone, SIZE).resolve("cells")
 
 
 @pytest.mark.parametrize("engine", ["torch", OPENVINO])
@@ -101,5 +101,5 @@ def test_pixels_are_normalised_by_channel():
     backbone = load_backbone(Means(), mean=(0.4, 0.5, 0.6), std=(0.1, 0.2, 0.3), device="cpu")
     mean, std = (torch.tensor(v).double().view(3, 1, 1) for v in (backbone.mean, backbone.std))
     expected = ((pixels.double() / 255 - mean) / std).float()
-    found = normalised(backbone, pixels.to(torch.uint8))
+    found = normalized(backbone, pixels.to(torch.uint8))
     assert found.dtype == torch.float32 and (found - expected).abs().max() < 2e-6

@@ -27,7 +27,7 @@ from deepff.evaluation.datasets import GroundTruthSet, load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.factorization import NMF
 from deepff.images.image_files import find_images
-from deepff.layers.layer_map import map_layers, resolve_layer
+from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.heatmaps import HeatMaps
@@ -320,7 +320,7 @@ def test_weights_and_two_layers_beat_the_papers_recipe_on_real_images(data_root)
     (truth,) = load_icoseg(data_root / "icoseg", ["033"])
     files = [item.image for item in truth.images]
     backbone = load_backbone()
-    head, _ = extract(files, backbone, resolve_layer(backbone))
+    head, _ = extract(files, backbone, map_layers(backbone).resolve())
     paper = object_factor(head, torch.ones(head.rows.shape[1])).heatmaps
     layers, _ = extract_layers(files, backbone, contrast_layers(map_layers(backbone)))
     weights = [border_contrast(activations).weights for activations in layers]

@@ -22,7 +22,7 @@ from deepff.evaluation.datasets import CAR_PARTS, GroundTruthImage, GroundTruthS
 from deepff.evaluation.metrics import count_overlaps, factor_quality
 from deepff.factorization import NMF
 from deepff.images.image_set import read_pixels
-from deepff.layers.layer_map import map_layers, resolve_layer
+from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
 from deepff.regions.dense_crf import crf_kernels
 from deepff.regions.guided_crf import refined_labels, refined_masks
@@ -267,7 +267,7 @@ def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
     files = [item.image for item in truth]
     backbone = load_backbone()
     layers = [
-        resolve_layer(backbone),
+        map_layers(backbone).resolve(),
         part_layer(map_layers(backbone)),
         *contrast_layers(map_layers(backbone)),
     ]

@@ -19,7 +19,7 @@ from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthSet, load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.factorization import NMF
-from deepff.layers.layer_map import resolve_layer
+from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.options import RegionOptions, region_options
@@ -130,7 +130,7 @@ def test_the_recipe_is_its_steps(elephants, backbone, contrast):
 def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephants, backbone):
     files = [item.image for item in elephants.images[:4]]
     result = deepff.discover(files, 3, channel_weights="border", model=backbone)
-    activations, _ = extract(files, backbone, resolve_layer(backbone))
+    activations, _ = extract(files, backbone, map_layers(backbone).resolve())
     weights = border_contrast(activations).weights
     torch.testing.assert_close(result.channel_weights, weights)
     expected = NMF(3, random_state=0).fit_transform(activations.rows * weights)

@@ -33,7 +33,7 @@ from deepff.evaluation.named_parts import LABEL_HEIGHT, part_masks, table3
 from deepff.evaluation.objects import Poorest, table2
 from deepff.evaluation.predictions import Network
 from deepff.evaluation.tables import Table, write_tables
-from deepff.layers.layer_map import map_layers, resolve_layer
+from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.loading import load_backbone
 from deepff.regions.regions import find_regions
@@ -56,7 +56,7 @@ def colors() -> Network:
     nn.init.dirac_(convolution.weight)
     network = nn.Sequential(convolution, nn.ReLU()).eval()
     backbone = load_backbone(network, mean=(0, 0, 0), std=(1, 1, 1))
-    return Network(backbone, resolve_layer(backbone, "1", SIDE), SIDE)
+    return Network(backbone, map_layers(backbone, SIDE).resolve("1"), SIDE)
 
 
 def write_photo(path: Path) -> None:
@@ -301,7 +301,7 @@ def test_parts_inside_the_object_of_real_cars(tmp_path: Path, data_root: Path) -
     (tmp_path / "annotations.json").write_text(json.dumps(content))
     (tmp_path / "JPEGImages").symlink_to(data_root / "car_parts/JPEGImages")
     backbone = load_backbone()
-    network = Network(backbone, resolve_layer(backbone))
+    network = Network(backbone, map_layers(backbone).resolve())
 
     tables = table4(network, tmp_path, [3], report=quiet)
 
@@ -531,12 +531,12 @@ def test_no_two_groups_share_a_column() -> None:
 def test_a_layer_that_goes_negative_is_refused() -> None:
     backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 1)).eval())
     with pytest.raises(InputError, match="DFF needs a layer that is never negative"):
-        Network(backbone, resolve_layer(backbone, "0", SIDE), SIDE)
+        Network(backbone, map_layers(backbone, SIDE).resolve("0"), SIDE)
 
 
 def test_table_1_on_real_groups_is_near_an_independent_measurement(data_root: Path) -> None:
     backbone = load_backbone()
-    network = Network(backbone, resolve_layer(backbone))
+    network = Network(backbone, map_layers(backbone).resolve())
 
     table = table1(network, data_root / "icoseg", groups=["018", "020"], report=quiet)["table1-top"]
 

@@ -6,15 +6,14 @@ from torch import Tensor, nn
 
 from deepff.errors import InputError
 from deepff.layers.later import OpenLayer, later_outputs, outputs_of_edits
-from deepff.layers.layer_map import resolve_layer
-from deepff.layers.probe import noise
+from deepff.layers.layer_map import map_layers, noise
 from deepff.networks.loading import load_backbone
 
 
 def opened(model: str, layer: str, size: int = 224) -> tuple[OpenLayer, Tensor]:
     torch.manual_seed(0)
     backbone = load_backbone(model, pretrained=False, device="cpu")
-    return OpenLayer(backbone, resolve_layer(backbone, layer, size)), noise(backbone, size)
+    return OpenLayer(backbone, map_layers(backbone, size).resolve(layer)), noise(backbone, size)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ class Twice(nn.Module):
 @torch.no_grad()
 def test_the_last_call_is_replaced():
     backbone = load_backbone(Twice(), device="cpu")
-    layer = resolve_layer(backbone, "act", 8)
+    layer = map_layers(backbone, 8).resolve("act")
     batch = torch.ones(1, 3, 8, 8)
     outputs = later_outputs(OpenLayer(backbone, layer), batch, lambda maps: 5 * maps)
     assert outputs.tolist() == [[10.0, 10.0, 10.0]]
@@ -72,6 +71,6 @@ class Features(nn.Module):
 @torch.no_grad()
 def test_a_network_without_classes_is_told_so():
     backbone = load_backbone(Features(), device="cpu")
-    later = OpenLayer(backbone, resolve_layer(backbone, "act", 8))
+    later = OpenLayer(backbone, map_layers(backbone, 8).resolve("act"))
     with pytest.raises(InputError, match="does not end with one number a class"):
         later_outputs(later, torch.ones(1, 3, 8, 8), lambda maps: maps)

@@ -9,15 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.layers.layer_map import (
-    Layer,
-    forward_to_layers,
-    list_layers,
-    map_layers,
-    resolve_layer,
-)
-from deepff.layers.probe import paper_names
-from deepff.networks.backbone import Backbone
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import forward_to_layers, list_layers, map_layers
+from deepff.networks.backbone import Backbone, paper_names
 from deepff.networks.loading import load_backbone
 
 
@@ -127,14 +121,14 @@ def test_only_vgg_has_paper_names() -> None:
 
 def test_vgg_layers_carry_the_papers_name_and_are_found_by_either() -> None:
     backbone = load_backbone(torchvision.models.vgg11_bn(weights=None, init_weights=False))
-    by_name = resolve_layer(backbone, "conv4_2", size=64)
-    assert by_name == resolve_layer(backbone, "features.20", size=64)
+    by_name = map_layers(backbone, 64).resolve("conv4_2")
+    assert by_name == map_layers(backbone, 64).resolve("features.20")
     assert (by_name.path, by_name.name, by_name.channels) == ("features.20", "conv4_2", 512)
     assert (by_name.stride, by_name.grid, by_name.minimum) == (8, (8, 8), 0)
     # Its input, before the ReLU, is another layer, and signed.
-    assert resolve_layer(backbone, "features.18", size=64).minimum < 0
+    assert map_layers(backbone, 64).resolve("features.18").minimum < 0
     with pytest.raises(InputError) as error:
-        resolve_layer(backbone, "conv5_3", size=64)
+        map_layers(backbone, 64).resolve("conv5_3")
     assert message(error) == (
         "VGG has no layer 'conv5_3'; choose one that it has, such as "
         "conv5_2, conv5_1, conv4_2, conv4_1, conv3_2"
@@ -185,7 +179,7 @@ def test_stride_does_not_depend_on_whether_it_divides_the_size(size: int, halvin
 
 def test_stride_that_is_no_power_of_two() -> None:
     backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 2, 14, stride=14)))
-    assert resolve_layer(backbone, "0", size=448).stride == 14
+    assert map_layers(backbone, 448).resolve("0").stride == 14
 
 
 @pytest.mark.parametrize(
@@ -202,22 +196,22 @@ def test_stride_that_is_no_power_of_two() -> None:
 )
 def test_default_is_the_last_non_negative_map(build, path: str) -> None:
     backbone = load_backbone(build(weights=None))
-    assert resolve_layer(backbone, size=128).path == path
+    assert map_layers(backbone, 128).resolve().path == path
 
 
 def test_default_of_the_embedded_network(lite: Backbone) -> None:
-    assert resolve_layer(lite, size=64).path == lite.default_layer == "bn2"
+    assert map_layers(lite, 64).resolve().path == lite.default_layer == "bn2"
 
 
 def test_default_is_the_last_map_where_every_layer_is_signed() -> None:
     backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.AvgPool2d(2)))
-    assert resolve_layer(backbone, size=32).path == "1"
+    assert map_layers(backbone, 32).resolve().path == "1"
 
 
 def test_no_default_of_single_cells() -> None:
     backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 32), nn.GELU()))
     with pytest.raises(InputError) as error:
-        resolve_layer(backbone, size=32)
+        map_layers(backbone, 32).resolve()
     assert message(error) == (
         "every layer of Sequential is pooled or a single cell at 32×32 pixels, so there is no "
         "default; name the layer, or give a larger size"
@@ -235,7 +229,7 @@ def test_no_default_of_single_cells() -> None:
 )
 def test_a_module_that_gives_no_map_is_refused(small: Backbone, layer: str, fault: str) -> None:
     with pytest.raises(InputError) as error:
-        resolve_layer(small, layer, size=64)
+        map_layers(small, 64).resolve(layer)
     assert message(error) == (
         f"layer '{layer}' of SmallNetwork {fault}; choose another, such as relu, tap, last"
     )
@@ -244,7 +238,7 @@ def test_a_module_that_gives_no_map_is_refused(small: Backbone, layer: str, faul
 def test_attention_weights_are_not_taken_for_maps() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), AttentionWeights())
     with pytest.raises(InputError, match=r"gives shape \(1, 1, 16, 16\), attention weights"):
-        resolve_layer(load_backbone(network), "1", size=32)
+        map_layers(load_backbone(network), 32).resolve("1")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +254,7 @@ def test_unknown_layer_names_up_to_five_nearby(
     lite: Backbone, wanted: str, expected: list[str]
 ) -> None:
     with pytest.raises(InputError) as error:
-        resolve_layer(lite, wanted, size=64)
+        map_layers(lite, 64).resolve(wanted)
     start = f"efficientnet_lite0 has no layer '{wanted}'; choose one that it has, such as "
     text = message(error)
     assert text.startswith(start)
@@ -283,7 +277,7 @@ def test_images_too_small_for_the_network() -> None:
 def test_forward_to_layer_gives_what_a_whole_forward_shows(
     small: Backbone, path: str, shape: tuple[int, ...]
 ) -> None:
-    layer = resolve_layer(small, path, size=64)
+    layer = map_layers(small, 64).resolve(path)
     batch = images(*shape)
     seen: list[Tensor] = []
     module = small.network.get_submodule(path)
@@ -309,7 +303,7 @@ def test_forward_to_layer_gives_what_a_whole_forward_shows(
 def test_nothing_runs_after_the_layers_last_call(
     small: Backbone, path: str, ran: list[str]
 ) -> None:
-    layer = resolve_layer(small, path, size=64)
+    layer = map_layers(small, 64).resolve(path)
     started: list[str] = []
     for name, module in small.network.named_children():
         module.register_forward_pre_hook(lambda m, i, name=name: started.append(name))
@@ -328,7 +322,7 @@ def test_shared_relu_of_a_resnet_is_read_at_its_last_call() -> None:
 
 
 def test_forward_to_layer_removes_its_hook_whatever_happens(small: Backbone) -> None:
-    layer = resolve_layer(small, "conv", size=64)
+    layer = map_layers(small, 64).resolve("conv")
     forward_to_layer(small, layer, images(1, 3, 64, 64))
     with pytest.raises(InputError, match="SmallNetwork cannot run on images of 64×64 pixels"):
         forward_to_layer(small, layer, images(1, 5, 64, 64))
@@ -336,14 +330,14 @@ def test_forward_to_layer_removes_its_hook_whatever_happens(small: Backbone) -> 
 
 
 def test_layer_that_runs_less_often_than_on_the_probe(small: Backbone) -> None:
-    relu = resolve_layer(small, "relu", size=64)
+    relu = map_layers(small, 64).resolve("relu")
     thrice = Layer(**{**relu.__dict__, "calls": 3})
     with pytest.raises(InputError, match="'relu' of SmallNetwork ran 2 times on these images"):
         forward_to_layer(small, thrice, images(1, 3, 64, 64))
 
 
 def test_forward_to_layer_is_the_same_to_the_bit(lite: Backbone) -> None:
-    layer = resolve_layer(lite, size=64)
+    layer = map_layers(lite, 64).resolve()
     batch = images(2, 3, 96, 64)
     first = forward_to_layer(lite, layer, batch)
     assert first.shape == (2, 1280, 3, 2)
@@ -365,7 +359,7 @@ def test_nearby_non_negative_layers(lite: Backbone) -> None:
 def test_several_layers_in_one_pass_are_what_each_alone_is(lite: Backbone) -> None:
     """An inner module, the one around it, and one whose output is overwritten in place."""
     paths = ["blocks.5.0.bn1", "blocks.5.0.bn1.act", "blocks.6.0.bn1", "bn2", "blocks.5.0"]
-    layers = [resolve_layer(lite, path, 64) for path in paths]
+    layers = [map_layers(lite, 64).resolve(path) for path in paths]
     batch = images(2, 3, 96, 64)
     together = forward_to_layers(lite, layers, batch)
     for layer, output in zip(layers, together, strict=True):
@@ -373,9 +367,9 @@ def test_several_layers_in_one_pass_are_what_each_alone_is(lite: Backbone) -> No
 
 
 def test_of_several_layers_the_one_that_does_not_run_is_named(small: Backbone) -> None:
-    relu = resolve_layer(small, "relu", size=64)
+    relu = map_layers(small, 64).resolve("relu")
     thrice = Layer(**{**relu.__dict__, "calls": 3})
     with pytest.raises(InputError, match="'relu' of SmallNetwork ran 2 times on these images"):
         forward_to_layers(
-            small, [resolve_layer(small, "conv", size=64), thrice], images(1, 3, 8, 8)
+            small, [map_layers(small, 64).resolve("conv"), thrice], images(1, 3, 8, 8)
         )

@@ -20,7 +20,7 @@ from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
 from deepff.errors import InputError, InputWarning
-from deepff.layers.layer_map import forward_to_layers, resolve_layer
+from deepff.layers.layer_map import forward_to_layers, map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.networks.weights import weights_digest
@@ -68,7 +68,7 @@ def loaded(content: object, tmp_path: Path, network: nn.Module | None = None) ->
 
 def stage_of(backbone: Backbone) -> Tensor:
     batch = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    return forward_to_layers(backbone, [resolve_layer(backbone, "stage", 32)], batch)[0]
+    return forward_to_layers(backbone, [map_layers(backbone, 32).resolve("stage")], batch)[0]
 
 
 def within_itself() -> dict[str, object]:
@@ -247,7 +247,7 @@ def test_heads_that_training_alone_uses_may_be_missing(tmp_path: Path) -> None:
     torch.save(source.state_dict(), tmp_path / "weights.pth")
     backbone = load_backbone("googlenet", weights=tmp_path / "weights.pth")
     assert all(key.startswith("aux") for key in backbone.missing) and backbone.missing
-    layer = resolve_layer(backbone, "inception5b", 64)
+    layer = map_layers(backbone, 64).resolve("inception5b")
     batch = torch.zeros(1, 3, 64, 64)
     (features,) = forward_to_layers(backbone, [layer], batch)
     assert features.isfinite().all()
@@ -379,9 +379,9 @@ def test_other_protocols_and_tensors_without_values_are_named(tmp_path: Path) ->
 @pytest.mark.filterwarnings("ignore::deepff.errors.InputWarning")
 def test_a_layer_that_needs_what_is_missing_is_refused_by_name(tmp_path: Path) -> None:
     backbone = loaded(headless() | {"fc.weight": torch.ones(3, 3)}, tmp_path, torch_head())
-    assert resolve_layer(backbone, None, 32).path == "stage"
+    assert map_layers(backbone, 32).resolve().path == "stage"
     with pytest.raises(InputError, match=r"layer fc of WithMap needs 'fc.weight', which the file"):
-        resolve_layer(backbone, "fc", 32)
+        map_layers(backbone, 32).resolve("fc")
 
 
 def torch_head() -> nn.Module:

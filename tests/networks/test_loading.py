@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 import deepff.networks.weights
 from deepff.errors import InputError
-from deepff.layers.layer_map import Layer, forward_to_layers, resolve_layer
+from deepff.layers.layer import Layer
+from deepff.layers.layer_map import forward_to_layers, map_layers
 from deepff.networks.available import available_models
 from deepff.networks.backbone import Backbone
 from deepff.networks.building import IMAGENET_MEAN, IMAGENET_STD
@@ -54,7 +55,7 @@ def random_network(name: str, num_classes: int = 10) -> nn.Module:
 
 
 def activations(backbone: Backbone, layer: str | None) -> Tensor:
-    found = resolve_layer(backbone, layer, size=64)
+    found = map_layers(backbone, 64).resolve(layer)
     return forward_to_layer(backbone, found, images(2, 3, 64, 64))
 
 
@@ -591,7 +592,7 @@ def test_digest_covers_every_value_and_name_but_not_the_order() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_digest_and_activations_of_other_types(dtype: torch.dtype) -> None:
     backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU()).to(dtype))
-    layer = resolve_layer(backbone, size=32)
+    layer = map_layers(backbone, 32).resolve()
     assert forward_to_layer(backbone, layer, images(1, 3, 8, 8).to(dtype)).dtype == dtype
     assert len(backbone.weights_digest) == 64
 

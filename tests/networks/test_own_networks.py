@@ -13,7 +13,7 @@ from deepff.activations.activations import Activations
 from deepff.activations.extraction import extract
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_files import find_images
-from deepff.layers.layer_map import list_layers, resolve_layer
+from deepff.layers.layer_map import list_layers, map_layers
 from deepff.networks.loading import load_backbone
 
 SIZE = 32
@@ -46,7 +46,7 @@ def run(network: nn.Module, folder: Path, layer: str | None = None, **options: o
     """A of the images, which need no resizing, by a network whose input is not normalised."""
     n = options.get("channels", 3)
     backbone = load_backbone(network, mean=[0.0] * n, std=[1.0] * n, **options)
-    found = resolve_layer(backbone, layer, SIZE)
+    found = map_layers(backbone, SIZE).resolve(layer)
     activations: Activations
     activations, _ = extract(find_images(folder), backbone, found, size=SIZE, batch_size=2)
     return activations.rows
@@ -149,7 +149,7 @@ CANNOT = {
 def test_a_network_that_cannot_run_says_why(case: str) -> None:
     make, options, advice = CANNOT[case]
     with pytest.raises(InputError) as error:
-        resolve_layer(load_backbone(make(), **options), None, SIZE)
+        map_layers(load_backbone(make(), **options), SIZE).resolve()
     assert advice in str(error.value)
     assert "try another size" not in str(error.value) and "\n" not in str(error.value)
 
@@ -218,7 +218,7 @@ NO_NETWORKS = {
 def test_what_is_no_network_that_can_run_is_one_sentence(case: str) -> None:
     make, words = NO_NETWORKS[case]
     with pytest.raises(InputError) as error:
-        resolve_layer(load_backbone(make()), None, SIZE)
+        map_layers(load_backbone(make()), SIZE).resolve()
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
@@ -237,7 +237,7 @@ def deep_photos(folder: Path, largest: int) -> Path:
 def test_images_that_are_nearly_black_are_told_once_and_can_be_stretched(tmp_path: Path) -> None:
     dark, light = deep_photos(tmp_path / "dark", 1023), deep_photos(tmp_path / "light", 65535)
     backbone = load_backbone(trunk())
-    layer = resolve_layer(backbone, None, SIZE)
+    layer = map_layers(backbone, SIZE).resolve()
     cache = tmp_path / "cache"
     with pytest.warns(InputWarning) as caught:
         as_is, _ = extract(find_images(dark), backbone, layer, size=SIZE, cache=cache)
@@ -262,7 +262,7 @@ def test_of_equal_broken_files_each_is_skipped(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(cut)
     backbone = load_backbone(trunk())
-    layer = resolve_layer(backbone, None, SIZE)
+    layer = map_layers(backbone, SIZE).resolve()
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
         activations, skipped = extract(find_images(folder), backbone, layer, size=SIZE, cache=cache)
         assert sorted(file.name for file in skipped) == ["a.png", "b.png", "sub/c.png"]

@@ -1,0 +1,123 @@
+"""A layer of a network, and where on the image its cells are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deepff.layers.layouts import CHANNELS_FIRST, Layout
+
+SIGNS = "signs"  # after a colon, in the names of layers by sign
+
+# (top, bottom) and (left, right) of a grid, as shares of the image's height and width.
+Extent = tuple[tuple[float, float], tuple[float, float]]
+
+# Maps move only where an offset is this share of a cell off center, beyond so many standard errors.
+SHARE = 0.1
+_ERRORS = 3
+
+
+@dataclass(frozen=True)
+class Centers:
+    """Receptive-field centers: that of cell i is offset + i · spacing, in pixels of the input.
+
+    Pairs are (down, across); spacing and centred are the same in both directions.
+    """
+
+    offset: tuple[float, float]
+    offset_error: tuple[float, float]  # standard errors
+    spacing: float  # exact: the network's geometry, whatever its weights are
+    # The offset of cells that cover the input evenly: spacing / 2 where windows do not overlap,
+    # more where they stay inside the input.
+    centred: float
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Centers:
+        """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
+        down, across = map(float, fields["offset"])
+        error_down, error_across = map(float, fields["offset_error"])
+        spacing, centred = float(fields["spacing"]), float(fields["centred"])
+        return cls((down, across), (error_down, error_across), spacing, centred)
+
+    @property
+    def drawn_offset(self) -> tuple[float, float]:
+        """The offset by which maps are drawn, down and across.
+
+        The measured one where it is clearly off center: by more than a tenth of a cell, beyond
+        three standard errors. Else the centered one.
+        """
+        down, across = (
+            value
+            if abs(value - self.centred) - _ERRORS * error > SHARE * self.spacing
+            else self.centred
+            for value, error in zip(self.offset, self.offset_error, strict=True)
+        )
+        return down, across
+
+    def extent(self, stride: int, shape: tuple[int, int], grid: tuple[int, int]) -> Extent | None:
+        """The part of an image that a grid (h, w) covers; None where it is the whole image.
+
+        ``shape`` is the height and width at which the image goes through the network, in pixels.
+        """
+        offset = self.drawn_offset
+        if self.spacing == stride and offset == (stride / 2, stride / 2):
+            return None
+        vertical, horizontal = (
+            ((first - self.spacing / 2) / side, (first + (cells - 0.5) * self.spacing) / side)
+            for first, side, cells in zip(offset, shape, grid, strict=True)
+        )
+        return vertical, horizontal
+
+
+def extent_from(ends: Any) -> Extent | None:
+    """An extent from JSON; None where it has none."""
+    if ends is None:
+        return None
+    (top, bottom), (left, right) = ends
+    return (top, bottom), (left, right)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module whose output is one map, as a forward pass on a square image showed it."""
+
+    # The module's path; with the part after a colon where one module gives several
+    # (`blocks.11.attn.qkv:keys`), and with `:signs` from `by_sign`.
+    path: str
+    name: str  # the paper's name where there is one (`conv5_4`), else the path
+    channels: int
+    stride: int  # pixels of the input per cell, along each side
+    grid: tuple[int, int]  # height and width of the map
+    minimum: float  # smallest value
+    calls: int  # per forward pass; the other fields are about the last call
+    layout: Layout = CHANNELS_FIRST
+    # The side of the square images that the network takes, where it takes no others.
+    input_size: int | None = None
+    # None where they are not measured, or each cell's is the center of the pixels that it covers.
+    centers: Centers | None = None
+
+    @property
+    def module(self) -> str:
+        """The path of the module alone."""
+        return self.path.partition(":")[0]
+
+    @property
+    def non_negative(self) -> bool:
+        """Whether no value below zero was seen, as NMF needs."""
+        return self.minimum >= 0
+
+
+def by_sign(layer: Layer) -> Layer:
+    """The layer with every channel's positive and negative part as channels of their own.
+
+    Its map, (b, 2c, h, w), has the positive parts first, and is nowhere negative.
+    """
+    return replace(
+        layer,
+        path=f"{layer.path}:{SIGNS}",
+        name=f"{layer.name}:{SIGNS}",
+        channels=2 * layer.channels,
+        minimum=min(layer.minimum, 0.0) * 0,  # NaN stays NaN
+        layout=replace(layer.layout, by_sign=True),
+    )
