@@ -72,7 +72,7 @@ from deepff.evaluation.predictions import (  # noqa: E402
     image_masks,
 )
 from deepff.factorization import NMF, KMeans, SemiNMF  # noqa: E402
-from deepff.factorization.nnls import solve, solve_free, sweep  # noqa: E402
+from deepff.factorization.nnls import hals, solve, solve_free  # noqa: E402
 from deepff.images.image_files import find_images  # noqa: E402
 from deepff.layers.centers import with_centers  # noqa: E402
 from deepff.layers.layer_map import map_layers  # noqa: E402
@@ -103,7 +103,7 @@ def sparse_semi_nmf(share: float) -> Fit:
             W = SemiNMF(k, random_state=seed, max_iter=1).fit(A).components_
         H = torch.zeros(k, len(A))
         for _ in range(60):
-            sweep(H[None], (W @ A.T - penalty)[None], (W @ W.T)[None], 4)
+            hals(H, W @ A.T - penalty, W @ W.T, 4)
             W = normalize(solve_free((H @ A).double(), (H @ H.T).double()).float(), dim=1)
         return solve(H, W @ A.T - penalty, W @ W.T).T, W
 

@@ -18,14 +18,9 @@ from scipy.sparse import csr_array, issparse
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.factorization.sparse import SparseBlock
-from deepff.runtime.distributed import is_distributed
+from deepff.runtime.distributed import all_reduce_max, all_reduce_sum, is_distributed
 from deepff.runtime.files import reserve_space
 from deepff.runtime.memory import available_memory
-
-# What is read instead of A: the index of some rows, ascending, and these rows (b, c), to
-# other rows (b, c).
-Transform = Callable[[slice | Tensor, Tensor], Tensor]
 
 # Measured: a block this big stays in the cache from one product to the next, and is
 # still long enough for the library calls on it to cost nothing beside the products.
@@ -35,44 +30,32 @@ ACCELERATOR_BLOCK_BYTES = 256 * 2**20
 _LONGEST_CPU_BLOCK = 2048
 # Two blocks, what is computed from them and the sample must fit in the memory that is given.
 _BLOCK_SHARE = 16
-# Measured: products with sparse blocks are faster where density, the share of entries that are
-# not zero, is below this.
-SPARSE_DENSITY = 0.07
-_SPARSE_SAMPLE = 64  # rows, or up to twice as many, that say what the density is
-_SPARSE_BLOCKS = 16  # blocks at once: products with sparse ones do not depend on the cache
-# Of the memory; where none is given, of a fixed size, for the result must not depend on what
-# happens to be free.
-SPARSE_SHARE = 8
-_SPARSE_MEMORY = 2**30
+# Largest entries between these need no scaling for float32 to hold the sums of squares.
+_SAFE = (2.0**-30, 2.0**30)
+
+# The index of some rows, ascending, and these rows (b, c), to what is read instead of them (b, c).
+Transform = Callable[[slice | Tensor, Tensor], Tensor]
+# A tensor or array, dense or sparse (SciPy's too), a data frame, a list of lists of numbers; or a
+# sequence of tensors or of arrays, blocks of rows with equal c.
+Matrix: TypeAlias = Any
+# What is held of A: tensors as they are; what is no tensor becomes one block by block.
+Part: TypeAlias = Tensor | np.ndarray | csr_array
 
 
 class RowBlocks:
-    """One tall matrix (rows, c), given whole or as a sequence of blocks of rows.
+    """One tall matrix (rows, c) of any real dtype, whole or as a sequence of blocks of rows.
 
-    Reading yields blocks of its own size in float32 on `device`, wherever the given
-    ones end, so results do not depend on how the rows were split. A block is a view
-    where that is possible; nothing else is ever copied, but by `compress`.
+    Read in blocks of one size in float32 on `device` (None: where the first rows are), however the
+    rows were split, so that the result does not depend on it. A block is a view where possible.
 
     Parameters
     ----------
     A : tensor, array, sparse matrix or data frame (rows, c), or sequence of these with equal c
-        Any real dtype; converted to float32 block by block.
-    device : where to compute; None is where the (first) rows are.
-    transform : applied to rows whenever they are read, so that a matrix which is A row by row,
-        such as A·diag(weights), need not be held.
-    memory : bytes that reading and computing may take beside A itself; None is what is free.
-        Where A is memory-mapped, larger than this or on another device, the next block is
-        fetched while one is used.
-
-    Attributes
-    ----------
-    power : int
-        The matrix read is A · 2^power, so that squares stay in float32's range.
-    memory : int
-        The bound in bytes.
-    n_rows, n_channels : int
-    n_reads : int
-        How often all rows have been read.
+    transform : applied to rows whenever they are read: a matrix such as A·diag(weights) need not be
+        held.
+    memory : bytes that reading and computing may take besides A; None is what is free. Where A is
+        memory-mapped, larger than this or on another device, the next block is fetched while one is
+        used.
 
     Raises
     ------
@@ -88,8 +71,8 @@ class RowBlocks:
         memory: int | None = None,
     ) -> None:
         self._parts = as_parts(A)
-        given = A if isinstance(A, list | tuple) else [A]
-        self._mapped = any(isinstance(block, np.memmap) for block in given)
+        blocks = A if isinstance(A, list | tuple) else [A]
+        self._mapped = any(isinstance(block, np.memmap) for block in blocks)
         channels = sorted({part.shape[1] for part in self._parts})
         if len(channels) > 1:
             raise InputError(
@@ -111,10 +94,8 @@ class RowBlocks:
         if self.memory < 2**20:
             raise InputError(f"memory is {memory} bytes; it must be at least 1 MiB.")
         self._transform = transform
-        self.power = 0
-        self.n_reads = 0
-        self._sparse_memory = (memory or _SPARSE_MEMORY) // SPARSE_SHARE
-        self._kept: list[tuple[slice, SparseBlock]] | None = None
+        self.power = 0  # what is read is A · 2^power, so that squares stay in float32's range
+        self.n_reads = 0  # of all rows
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -140,42 +121,32 @@ class RowBlocks:
             yield index, self._prepared(index, block)
         self.n_reads += 1
 
-    def compress(self) -> Iterator[tuple[slice, Tensor | SparseBlock]]:
-        """Read all rows once; where nearly all entries are zero, keep the others in memory.
+    def scan(self, signed: bool = False) -> tuple[Tensor, float]:
+        """Check all entries and set `power`; the lengths of the rows (rows,), and ‖A‖².
 
-        Only on the CPU, and only while what is kept is a small part of the memory: once it is
-        more, it is dropped, and the rows that follow are yielded as they are.
+        Negative entries are refused unless A may be `signed`. Then lengths alone are looked at
+        first, and mostly show that all entries are in range.
         """
-        kept: list[tuple[slice, SparseBlock]] | None = [] if self._mostly_zero() else None
-        size = 0
-        for index, block in self.read(1 if kept is None else _SPARSE_BLOCKS):
-            if kept is None:
-                yield index, block
-                continue
-            sparse = SparseBlock.of(block)
-            size += sparse.n_bytes
-            kept.append((index, sparse))
-            if size > self._sparse_memory:
-                kept = None
-            yield index, sparse
-        self._kept = kept
+        if signed:
+            lengths, energy, (_, longest) = self._measure(by_entry=False)
+            if _SAFE[0] < longest < _SAFE[1]:
+                return lengths, energy
+        lengths, energy, extremes = self._measure(by_entry=True)
+        if power := _power(extremes, signed):  # squares overflow or vanish
+            self.power = power
+            lengths, energy, _ = self._measure(by_entry=False)
+        return lengths, energy
 
-    def read_compressed(self, times: int = 1) -> Iterator[tuple[slice, Tensor | SparseBlock]]:
-        """Read all rows once, from what `compress` kept if it kept them."""
-        if self._kept is None:
-            yield from self.read(times)
-        else:
-            yield from self._kept
-            self.n_reads += 1
-
-    def _mostly_zero(self) -> bool:
-        if self.device.type != "cpu" or self.n_rows == 0:
-            return False
-        step = max(1, self.n_rows // _SPARSE_SAMPLE)
-        sample = self.take(torch.arange(0, self.n_rows, step, device="cpu"))
-        density = float((sample != 0).sum()) / sample.numel()
-        n_bytes = 8 * density * self.n_rows * self.n_channels
-        return density < SPARSE_DENSITY and n_bytes < self._sparse_memory
+    def _measure(self, by_entry: bool) -> tuple[Tensor, float, Tensor]:
+        """One read: the lengths of the rows, ‖A‖², and the extremes of entries, or of lengths."""
+        lengths = torch.empty(self.n_rows, dtype=torch.float32, device=self.device)
+        energy = sums(1, device=self.device)
+        extremes = torch.zeros(2, dtype=torch.float32, device=self.device)
+        for index, block in self:
+            norms = lengths[index] = torch.linalg.vector_norm(block, dim=1)
+            extremes = torch.maximum(extremes, _extremes(block if by_entry else norms))
+            energy += norms.to(energy).square().sum()
+        return lengths, float(all_reduce_sum(energy)), all_reduce_max(extremes)
 
     def take(self, indices: Tensor) -> Tensor:
         """The rows (m, c) at ascending `indices` (m,), float32 on the device, always a copy."""
@@ -187,22 +158,14 @@ class RowBlocks:
             taken.append(dense_rows(part, local).to(self.device, torch.float32))
         return self._prepared(indices, taken[1] if len(taken) == 2 else torch.cat(taken))
 
-    def take_compressed(self, indices: Tensor) -> Tensor | SparseBlock:
-        """The rows (m, c) at ascending `indices` (m,), from what `compress` kept if it did."""
-        if self._kept is None:
-            return self.take(indices)
-        return SparseBlock.joined([block for _, block in self._kept]).take(indices)
-
     def reopen(
         self, device: str | torch.device | None = None, memory: int | None = None
     ) -> RowBlocks:
         """The same rows, unscaled and not read yet; None leaves device or memory as they are."""
         rows = copy.copy(self)
         rows.power = rows.n_reads = 0
-        rows._kept = None
         rows.device = torch.device(device) if device is not None else self.device
-        if memory:
-            rows.memory, rows._sparse_memory = memory, memory // SPARSE_SHARE
+        rows.memory = memory or self.memory
         return rows
 
     def coefficients(self, k: int, value: float = 0.0) -> Tensor:
@@ -287,6 +250,39 @@ def scaled(X: Tensor, power: int) -> Tensor:
     return X if power == 0 else X * math.ldexp(1.0, power)
 
 
+def unscaled(X: Tensor, power: int) -> Tensor:
+    """X / 2^power; raises InputError where that is past float32."""
+    X = scaled(X, -power)
+    if power < 0:
+        check_range(X)
+    return X
+
+
+def safe_power(block: Tensor, signed: bool) -> int:
+    """The power of two to scale a block (b, c) with, mostly 0; refuses what `scan` refuses."""
+    return _power(_extremes(block), signed)
+
+
+def _power(extremes: Tensor, signed: bool) -> int:
+    """The power that brings the largest entry near one; refuses infinite and negative entries."""
+    negative, high = extremes.tolist()
+    if signed:
+        check_finite(negative)
+        check_finite(high)
+        high = max(negative, high)
+    else:
+        check_non_negative(-negative, high)
+    if high == 0 or _SAFE[0] < high < _SAFE[1]:
+        return 0
+    return max(-126, min(126, -math.frexp(high)[1]))
+
+
+def _extremes(block: Tensor) -> Tensor:
+    """The least entry, negated, and the largest (2,); infinite where one is not a number."""
+    low, high = block.aminmax()
+    return torch.stack([-low, high]).nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+
+
 def sums(*shape: int, device: torch.device) -> Tensor:
     """Zeros in float64 to add to, on `device` where that has float64."""
     return torch.zeros(shape, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
@@ -318,21 +314,8 @@ def check_non_negative(low: float, high: float) -> None:
         )
 
 
-# Tensors and arrays, dense or sparse (SciPy's too), data frames, lists of lists of numbers; or a
-# sequence of tensors or of arrays, blocks of rows with equal c.
-Matrix: TypeAlias = Any
-# What is held of A: tensors are read as they are, what is no tensor becomes one block by block.
-Part: TypeAlias = Tensor | np.ndarray | csr_array
-
-
 def as_parts(A: Matrix) -> list[Part]:
-    """The blocks of rows (m, c) that A is given as, none of them copied where it is dense.
-
-    Raises
-    ------
-    InputError
-        A is not a real matrix, or a sequence of none.
-    """
+    """The blocks of rows (m, c) that A is made of; dense ones are not copied."""
     blocks = list(A) if _is_blocks(A) else [A]
     if not blocks:
         raise InputError("There are no activations: give at least one row.")
@@ -340,13 +323,13 @@ def as_parts(A: Matrix) -> list[Part]:
 
 
 def are_tensors(A: Matrix) -> bool:
-    """Whether A is given as tensors, so that what is computed from it should be tensors."""
+    """Whether A comes as tensors, so that what is computed from it should be tensors."""
     blocks = A if _is_blocks(A) else [A]
     return any(isinstance(block, Tensor) for block in blocks)
 
 
 def dense_rows(part: Part, rows: slice | Tensor) -> Tensor:
-    """Some rows (b, c) of a part, in its own dtype or one that holds it; a view if possible.
+    """Rows (b, c) of a part, in its dtype or one that holds it; a view if possible.
 
     `rows` is a slice, or ascending numbers on the CPU.
     """
@@ -354,8 +337,9 @@ def dense_rows(part: Part, rows: slice | Tensor) -> Tensor:
         if isinstance(rows, slice):
             return part[rows]
         return part.index_select(0, rows.to(part.device))
-    found: Any = part[rows if isinstance(rows, slice) else rows.numpy()]
-    array = found.toarray() if issparse(found) else found
+    array: Any = part[rows if isinstance(rows, slice) else rows.numpy()]
+    if issparse(array):
+        array = array.toarray()
     if array.dtype.itemsize > 8:  # longer than any that torch has
         array = array.astype(np.float64)
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.factorization.blocks import Matrix, RowBlocks, are_tensors, as_row_blocks
-from deepff.runtime.distributed import rows_before
+from deepff.runtime.distributed import from_first_rank, rows_before
 
 # A tensor where A is given as tensors or `RowBlocks`, on the device where it was computed;
 # otherwise a NumPy array.
@@ -184,6 +184,16 @@ def checked_seed(random_state: object) -> int | None:
             "numpy.random.RandomState or None."
         )
     return None if random_state is None else int(random_state)  # type: ignore[call-overload]
+
+
+def seeded_generator(random_state: int | np.random.RandomState | None) -> torch.Generator:
+    """A generator on the CPU, the same for every rank; of None, another one each time."""
+    generator = torch.Generator("cpu")
+    seed = checked_seed(random_state)
+    if seed is None:
+        drawn = torch.tensor(generator.seed() & (2**63 - 1), dtype=torch.int64, device="cpu")
+        seed = int(from_first_rank(drawn))
+    return generator.manual_seed(seed)
 
 
 @contextmanager

@@ -1,9 +1,14 @@
-"""Non-negative matrix factorization, A ≈ H W with H, W ≥ 0, by blocks of rows."""
+"""Non-negative matrix factorization, A ≈ H W with H, W ≥ 0, by blocks of rows.
+
+`alternate` is the method: one loop under its formula, which SemiNMF uses as well. `NMF` chooses
+the start, the updates and when to stop. `Fit` is the state of a fit.
+"""
 
 import math
 import warnings
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,47 +16,96 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.factorization.blocks import RowBlocks
-from deepff.factorization.estimator import Factorization, checked_seed
-from deepff.factorization.nnls import sweep
+from deepff.factorization.blocks import RowBlocks, sums, unscaled
+from deepff.factorization.estimator import Factorization, seeded_generator
+from deepff.factorization.nnls import (
+    CANCELLATION,
+    SOLVE_BLOCKS,
+    CoefficientSolver,
+    coefficients,
+    gram_matrix,
+    hals,
+    multiply,
+)
 from deepff.factorization.refinement import refine_best, revive
-from deepff.factorization.sparse import dense
 from deepff.factorization.start import (
     SAMPLE_ROWS,
     Sample,
-    balanced_start,
-    distant_starts,
-    draw,
     nndsvda_start,
     normalize,
     race,
+    start_sample,
+    starts_in_memory,
 )
-from deepff.factorization.updates import (
-    CANCELLATION,
-    Progress,
-    Update,
-    accumulate,
-    coefficients,
-    finish,
-    multiply,
-    scan,
-    sweep_coefficients,
-    unscaled,
-)
-from deepff.runtime.distributed import from_first_rank
+from deepff.runtime.distributed import all_reduce_sum, from_first_rank
 
 # Of H in the first read, where it starts at zero, and in those after it; of W, which is small.
-FIRST_SWEEPS, H_SWEEPS, _W_SWEEPS = 5, 2, 20
+_FIRST_SWEEPS, _H_SWEEPS, _W_SWEEPS = 5, 2, 20
 MAX_READS = 8  # of A by "hals" unless `max_iter` is given
 MAX_ITER = {"hals": 500, "mu": 200}  # where reads do not count
 # Measured: after a fit to the sample, the first update of W by all rows gains what the sample
 # lacked, the second 0.03 to 0.09 of that, and each later one 0.3 to 0.6 of the one before it.
 _SECOND_GAIN, _LATER_GAIN = 0.06, 0.4
-_SAMPLE_SHARE = 8  # the start holds the sample a few times
-# Rows of the sample that a factor needs; entries of A that are fitted in memory, whole.
-_ROWS_A_FACTOR, WHOLE_ENTRIES = 32, 2**21
 # Of the starts, fitted to all of an A with no more entries than the second.
 _FINALISTS, _FINAL_ENTRIES = 3, 2**19
+
+# H (k, b) of a block, G = W · blockᵀ (k, b) and W Wᵀ (k, k) to the next H.
+UpdateH = Callable[[Tensor, Tensor, Tensor], Tensor]
+# W (k, c), P = HᵀA (k, c) and Q = HᵀH (k, k) to the next W, all in float64 on the CPU.
+UpdateW = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def alternate(
+    fit: "Fit",
+    update_H: UpdateH,
+    update_W: UpdateW,
+    is_done: Callable[["Step"], bool],
+    max_iter: int,
+    max_reads: float = math.inf,
+) -> bool:
+    """Alternate between H and W until `is_done`; whether that was before `max_iter` iterations.
+
+    An iteration is one read of A:
+
+        for each block b of rows:  H_b ← update(H_b, A_b Wᵀ, W Wᵀ);  P += H_bᵀ A_b;  Q += H_bᵀ H_b
+        all-reduce P (k, c), Q (k, k)
+        ‖A − HW‖² = ‖A‖² − 2⟨P, W⟩ + ⟨Q, W Wᵀ⟩
+        W ← update(W, P, Q)
+
+    The updates are multiplicative (Lee & Seung 2001), HALS (Cichocki & Phan 2009), with several
+    sweeps for each product with A (Gillis & Glineur 2012), or for W of any sign W ← Q⁻¹P (Ding, Li
+    & Jordan 2010).
+    """
+    while len(fit.errors) < max_iter:
+        P, Q, loss = read_and_update(fit, update_H)
+        if fit.loses_digits(loss) and fit.rows.n_reads < max_reads:
+            P, Q, loss = read_and_update(fit, update_H)
+        fit.note(loss)
+        old = fit.W.cpu().double()
+        new = update_W(old, P, Q)
+        fit.set_components(new)
+        if is_done(Step(P, Q, loss, old, new)):
+            return True
+    return False
+
+
+def read_and_update(fit: "Fit", update_H: UpdateH) -> tuple[Tensor, Tensor, float]:
+    """One read of A: updates H; P = HᵀA (k, c) and Q = HᵀH (k, k) in float64, and ‖A − HW‖².
+
+    Nothing here waits for an accelerator before all blocks are read.
+    """
+    W, gram = fit.W, fit.W @ fit.W.T
+    P, Q, loss = (sums(*shape, device=W.device) for shape in (W.shape, gram.shape, (1,)))
+    for index, block in fit.rows:
+        G = W @ block.T  # measured: this order leaves the block in the cache
+        H = update_H(fit.H[index].T.contiguous().mul_(fit.scale[:, None]), G, gram)
+        fit.H[index] = H.T
+        P += (H @ block).to(P.device)
+        Q += (H @ H.T).to(Q.device)
+        loss += fit.block_loss(block, H, G).to(loss.device)
+    fit.scale = torch.ones_like(fit.scale)
+    P, Q, loss = all_reduced(P, Q, loss)
+    return P, Q, fit.total_loss(loss, Q)
 
 
 class NMF(Factorization):
@@ -68,7 +122,7 @@ class NMF(Factorization):
     init : {"random", "nndsvda"}
         "nndsvda" (Boutsidis & Gallopoulos 2008) is deterministic whatever `random_state` is.
     random_state : int, numpy.random.RandomState or None
-        Seed of every draw; None draws another one each time. Draws are made on the CPU,
+        Seed of every draw; None takes another one each time. Draws are made on the CPU,
         so that they are the same for every device.
     max_iter : int or None
         The most iterations over all rows; None is 200 for "mu" and 500 for "hals", but where
@@ -81,7 +135,7 @@ class NMF(Factorization):
         Random starts that "hals" tries on the sample.
     device : where to compute; None is where A is. Rows elsewhere are sent block by block.
     memory : int or None
-        Bytes that the fit may take beside A; None is what the machine has free. H goes to a
+        Bytes that the fit may take besides A; None is what the machine has free. H goes to a
         temporary file, mapped into memory, where it would take more than a quarter of them.
         The sample takes an eighth at most, but 32 rows for each factor whatever they take; one
         below 6000 rows can cost a few per cent of error, so that the fit warns.
@@ -107,13 +161,11 @@ class NMF(Factorization):
     Computation is in float32, of float64 input too (converted block by block), with sums over
     blocks in float64. H, (rows, k), is kept, and four bytes a row; of A, never more than a few
     blocks and a sample of 6000 rows is copied, which is all of A where that has no more rows, or
-    no more than 2²¹ entries. On the CPU, where nearly all entries of A are
-    zero, the others are copied too, as far as they fit in an eighth of the memory (of 1 GiB if
-    None is given), and read instead of A.
+    no more than 2²¹ entries.
 
-    Where `torch.distributed` is initialised, every rank calls `fit` with its own rows, of any
-    number; all get the W of all rows together, and H of their own. The ranks exchange sums
-    over rows, (k, c) and (k, k), and the sample.
+    Where `torch.distributed` is initialized, every rank calls `fit` with its rows, of any number;
+    all get the W of all rows together, and H of their rows. The ranks exchange sums over rows,
+    (k, c) and (k, k), and the sample.
 
     Examples
     --------
@@ -155,208 +207,225 @@ class NMF(Factorization):
 
     def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor]:
         self._check_parameters()
-        k = self.n_components
-        lengths, total = scan(rows)
-        generator = seeded(0 if self.init == "nndsvda" else self.random_state)
-        W = torch.zeros(k, rows.n_channels, dtype=torch.float32, device=rows.device)
-        H = rows.coefficients(k, 1.0 if self.solver == "mu" else 0.0)
-        progress = Progress(W, H, torch.ones_like(W[:, 0]), total)
-        if self.solver == "mu":
-            converged = self._multiply(rows, progress, lengths, generator)
-        else:
-            converged = self._descend(rows, progress, lengths, generator)
-        return concluded(self, rows, progress, lengths, converged)
+        fit = Fit.begin(rows, self.n_components, 1.0 if self.solver == "mu" else 0.0)
+        generator = seeded_generator(0 if self.init == "nndsvda" else self.random_state)
+        method = self._multiplicative if self.solver == "mu" else self._hals
+        return conclude(self, fit, method(fit, generator))
 
     def _coefficients(self, rows: RowBlocks, W: Tensor) -> Tensor:
         return coefficients(rows, W)
 
-    def _multiply(
-        self, rows: RowBlocks, progress: Progress, lengths: Tensor, generator: torch.Generator
-    ) -> bool:
-        """Multiplicative updates; whether they have converged."""
+    def _multiplicative(self, fit: "Fit", generator: torch.Generator) -> bool:
+        """Lee & Seung's updates; whether they have converged."""
+        W = fit.W
         if self.init == "random":
-            shape = progress.W.shape
-            W = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").abs()
-        elif sample := start_sample(rows, lengths, self.n_components, generator):
-            W = nndsvda_start(sample, self.n_components, generator)
-        else:
-            W = progress.W
-        progress.W = from_first_rank(normalize(W).to(progress.W))
-        errors = progress.errors
-        while len(errors) < (self.max_iter or MAX_ITER["mu"]):
-            P, Q, _ = read_sums(rows, progress, multiply, math.inf)
-            progress.set_components(multiply(progress.W.cpu().double(), P, Q))
-            checked = len(errors) % 10 == 0 and len(errors) > 10
-            if checked and errors[-11] - errors[-1] <= self.tol * errors[-1]:
-                return True
-        return False
+            W = torch.randn(W.shape, generator=generator, dtype=torch.float32, device="cpu").abs()
+        elif sample := start_sample(fit.rows, fit.lengths, len(W), generator):
+            W = nndsvda_start(sample, len(W), generator)
+        fit.W = from_first_rank(normalize(W).to(fit.W))
 
-    def _descend(
-        self, rows: RowBlocks, progress: Progress, lengths: Tensor, generator: torch.Generator
-    ) -> bool:
+        def is_converged(step: Step) -> bool:
+            errors = fit.errors
+            is_checked = len(errors) % 10 == 0 and len(errors) > 10
+            return is_checked and errors[-11] - errors[-1] <= self.tol * errors[-1]
+
+        return alternate(fit, multiply, multiply, is_converged, self.max_iter or MAX_ITER["mu"])
+
+    def _hals(self, fit: "Fit", generator: torch.Generator) -> bool:
         """HALS; whether it has converged, or made all the reads that it may."""
-        sample = start_sample(rows, lengths, self.n_components, generator)
+        k = self.n_components
+        sample = start_sample(fit.rows, fit.lengths, k, generator)
         if sample is None:
-            progress.note(0.0)
+            fit.note(0.0)
             return True
         if sample.is_whole:
-            return self._descend_in_memory(progress, sample, generator)
+            return self._hals_in_memory(fit, sample, generator)
         if self.init == "nndsvda":
-            W = nndsvda_start(sample, self.n_components, generator)
+            W = nndsvda_start(sample, k, generator)
         else:
-            W = race(sample, self.n_components, self.n_init, 1, generator)[0]
-        progress.W = from_first_rank(normalize(W))
-        return self._descend_by_blocks(rows, progress, sample)
+            W = race(sample, k, self.n_init, 1, generator)[0]
+        fit.W = from_first_rank(normalize(W))
+        return self._hals_by_blocks(fit, sample)
 
-    def _descend_in_memory(
-        self, progress: Progress, sample: Sample, generator: torch.Generator
-    ) -> bool:
-        A, k = sample.rows, self.n_components
+    def _hals_in_memory(self, fit: "Fit", sample: Sample, generator: torch.Generator) -> bool:
+        k, A = self.n_components, sample.rows
         n_kept = _FINALISTS if A.shape[0] * A.shape[1] <= _FINAL_ENTRIES else 1
-        if self.init == "nndsvda":
-            starts = nndsvda_start(sample, k, generator)[None]
-        elif 2 * k > min(A.shape):
-            starts = distant_starts(dense(A), k, self.n_init, generator)
-        else:
-            starts = race(sample, k, self.n_init, n_kept, generator)[:n_kept]
-            if n_kept > 1:
-                balanced = balanced_start(sample, k, self.n_init, generator)
-                starts = torch.cat([balanced, starts[: n_kept - 1]])
-        W, progress.errors, converged = refine_best(
+        starts = starts_in_memory(sample, k, self.init, self.n_init, n_kept, generator)
+        W, fit.errors, converged = refine_best(
             A, normalize(starts), n_kept, self.max_iter or MAX_ITER["hals"], self.tol
         )
-        progress.W = from_first_rank(normalize(W).to(progress.W))
-        error = torch.tensor(progress.errors[-1], dtype=torch.float64, device="cpu")
-        progress.by_residual = float(from_first_rank(error)) ** 2 < CANCELLATION
+        fit.W = from_first_rank(normalize(W).to(fit.W))
+        error = torch.tensor(fit.errors[-1], dtype=torch.float64, device="cpu")
+        fit.by_residual = float(from_first_rank(error)) ** 2 < CANCELLATION
         return converged
 
-    def _descend_by_blocks(self, rows: RowBlocks, progress: Progress, sample: Sample) -> bool:
-        # The last read is left for the solution.
-        enough_reads = MAX_READS - 1 if self.max_iter is None else math.inf
+    def _hals_by_blocks(self, fit: "Fit", sample: Sample) -> bool:
+        # The last read is left for the solution of H.
+        max_reads = MAX_READS - 1 if self.max_iter is None else math.inf
         full_sample = round(float(sample.mass.sum())) >= SAMPLE_ROWS
-        while len(progress.errors) < (self.max_iter or MAX_READS):
-            first = not progress.errors
-            update: Update = partial(sweep_coefficients, FIRST_SWEEPS if first else H_SWEEPS)
-            P, Q, loss = read_sums(rows, progress, update, enough_reads)
-            old = progress.W.cpu().double()
-            new = old.clone()
-            sweep(new[None], P[None], Q[None], _W_SWEEPS)
-            progress.set_components(new)
-            dead = (new.norm(dim=1) == 0) | (Q.diagonal() == 0)
-            revived = bool(dead.any()) and _revived(progress, sample, dead.to(progress.W.device))
-            if rows.n_reads >= enough_reads:
+
+        def is_done(step: Step) -> bool:
+            dead = (step.new.norm(dim=1) == 0) | (step.Q.diagonal() == 0)
+            revived = bool(dead.any()) and revive_factors(fit, sample, dead)
+            if fit.rows.n_reads >= max_reads:
                 return True
-            gain = 2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum()
-            if self.init == "random":
-                gain *= next_gain(progress, full_sample)
-            if gain <= 2 * self.tol * loss and not revived:
-                return True
-        return False
+            share = next_gain(fit, full_sample) if self.init == "random" else 1.0
+            return step.gain * share <= 2 * self.tol * step.loss and not revived
+
+        def sweep_components(W: Tensor, P: Tensor, Q: Tensor) -> Tensor:
+            return hals(W.clone(), P, Q, _W_SWEEPS)
+
+        max_iter = self.max_iter or MAX_READS
+        return alternate(fit, hals_update(fit), sweep_components, is_done, max_iter, max_reads)
 
     def _check_parameters(self) -> None:
         if self.solver not in ("hals", "mu"):
             raise InputError(f'solver is {self.solver!r}; it must be "hals" or "mu".')
         if self.init not in ("random", "nndsvda"):
             raise InputError(f'init is {self.init!r}; it must be "random" or "nndsvda".')
-        if (self.max_iter is not None and self.max_iter < 1) or self.n_init < 1:
-            raise InputError(
-                f"max_iter is {self.max_iter} and n_init {self.n_init}; both must be at least 1."
-            )
-        if not self.tol >= 0:
-            raise InputError(f"tol is {self.tol}; it must be at least 0.")
+        check_limits(self.max_iter, self.n_init, self.tol)
 
 
-def seeded(random_state: int | np.random.RandomState | None) -> torch.Generator:
-    """A generator on the CPU, the same for every rank; of None, another one each time."""
-    generator = torch.Generator("cpu")
-    seed = checked_seed(random_state)
-    if seed is None:
-        drawn = torch.tensor(generator.seed() & (2**63 - 1), dtype=torch.int64, device="cpu")
-        seed = int(from_first_rank(drawn))
-    return generator.manual_seed(seed)
+class Step(NamedTuple):
+    """One iteration: its sums, ‖A − HW‖² before W changed, and W before and after."""
+
+    P: Tensor
+    Q: Tensor
+    loss: float
+    old: Tensor
+    new: Tensor
+
+    @property
+    def gain(self) -> float:
+        """By how much the update of W lowered ‖A − HW‖²."""
+        P, Q, _, old, new = self
+        return float(2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum())
 
 
-def start_sample(
-    rows: RowBlocks,
-    lengths: Tensor,
-    k: int,
-    generator: torch.Generator,
-    n_rows: int = SAMPLE_ROWS,
-) -> Sample | None:
-    """About `n_rows` rows for a fit of k factors to start on; None if all are zero.
-
-    All of few are taken; and fewer where the memory is short.
-    """
-    bound = rows.memory // (_SAMPLE_SHARE * 4 * rows.n_channels)
-    # Some rows more or less than asked for are drawn.
-    n_allowed = min(SAMPLE_ROWS, max(bound * 49 // 50, _ROWS_A_FACTOR * k))
-    n_draws, n_whole = min(n_rows, n_allowed), min(WHOLE_ENTRIES // rows.n_channels, bound)
-    sample = draw(rows, lengths, n_draws, max(n_whole, n_allowed), generator)
-    if n_draws < n_rows and sample is not None and not sample.is_whole:
-        enough = _SAMPLE_SHARE * 4 * rows.n_channels * n_rows
-        warnings.warn(
-            f"memory is {rows.memory / 2**20:.3g} MiB, so that the fit starts on {n_draws} "
-            f"rows instead of {n_rows} and its error may be a few per cent higher; "
-            f"{math.ceil(enough / 2**20)} MiB are enough.",
-            stacklevel=6,
-        )
-    return sample
+def hals_update(fit: "Fit") -> UpdateH:
+    """HALS for H, with more sweeps in the first read."""
+    return lambda H, G, gram: hals(H, G, gram, _H_SWEEPS if fit.errors else _FIRST_SWEEPS)
 
 
-def read_sums(
-    rows: RowBlocks, progress: Progress, update: Update, enough_reads: float
-) -> tuple[Tensor, Tensor, float]:
-    """One iteration's sums and loss; read once more where the loss is lost in rounding."""
-    P, Q, loss = accumulate(rows, progress, update)
-    if not progress.by_residual and loss < CANCELLATION * progress.total:
-        progress.by_residual = True
-        if rows.n_reads < enough_reads:
-            progress.scale = torch.ones_like(progress.scale)
-            P, Q, loss = accumulate(rows, progress, update)
-    progress.note(loss)
-    return P, Q, loss
-
-
-def next_gain(progress: Progress, full_sample: bool) -> float:
+def next_gain(fit: "Fit", full_sample: bool) -> float:
     """The gain of the next update of W as a share of the last one's, after a fit to a sample."""
-    return _SECOND_GAIN if len(progress.errors) == 1 and full_sample else _LATER_GAIN
+    return _SECOND_GAIN if len(fit.errors) == 1 and full_sample else _LATER_GAIN
 
 
-def concluded(
-    model: Any,
-    rows: RowBlocks,
-    progress: Progress,
-    lengths: Tensor,
-    converged: bool,
-    signed: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """W (k, c) and the last H (rows, k), the factor that carries most first; sets the errors."""
+def revive_factors(fit: "Fit", sample: Sample, dead: Tensor) -> bool:
+    """Dead factors (k,) become rows of the sample that the others miss; False if none is needed."""
+    dead = dead.to(fit.W.device)
+    fit.W = from_first_rank(revive(sample.rows, fit.W, dead))
+    fit.scale = fit.scale * ~dead
+    return bool(fit.W[dead].any())
+
+
+@dataclass
+class Fit:
+    """A ≈ H W as far as the fit has come."""
+
+    rows: RowBlocks  # A
+    lengths: Tensor  # (rows,), of A's rows
+    total: float  # ‖A‖²
+    signed: bool  # whether W may be negative
+    W: Tensor  # (k, c), rows of length one, or zero
+    H: Tensor  # (rows, k), to be multiplied by diag(scale)
+    scale: Tensor  # (k,)
+    errors: list[float] = field(default_factory=list)  # ‖A − HW‖ / ‖A‖ after each iteration
+    # Whether ‖A − HW‖ is taken from A − HW, block by block in the cache: where A is fitted so well,
+    # float32 would leave little of the difference of the sums.
+    by_residual: bool = False
+
+    @classmethod
+    def begin(cls, rows: RowBlocks, k: int, value: float = 0.0, signed: bool = False) -> "Fit":
+        """Check A and choose its scale; W is zero, and H is `value`."""
+        lengths, total = rows.scan(signed)
+        W = torch.zeros(k, rows.n_channels, dtype=torch.float32, device=rows.device)
+        H = rows.coefficients(k, value)
+        return cls(rows, lengths, total, signed, W, H, torch.ones_like(W[:, 0]))
+
+    def set_components(self, W: Tensor) -> None:
+        """Take W (k, c) of any length, and H to match."""
+        W = from_first_rank(W)
+        lengths = W.norm(dim=1)
+        self.scale = lengths.to(self.scale)
+        self.W = (W / lengths.clamp_min(torch.finfo(W.dtype).tiny)[:, None]).to(self.W)
+
+    def note(self, loss: float) -> None:
+        """Append to the errors; 0 if A is zero."""
+        self.errors.append(math.sqrt(loss / self.total) if self.total > 0 else 0.0)
+
+    def loses_digits(self, loss: float) -> bool:
+        """Whether rounding hides a loss from sums; from then on, losses are taken from A − HW."""
+        is_lost = not self.by_residual and loss < CANCELLATION * self.total
+        self.by_residual |= is_lost
+        return is_lost
+
+    def block_loss(self, block: Tensor, H: Tensor, G: Tensor) -> Tensor:
+        """What a block adds to the loss, for H (k, b) and G = W · blockᵀ: -2⟨H, G⟩ or ‖A − HW‖²."""
+        if not self.by_residual:
+            return -2 * (H * G).sum(1).to(sums(device=H.device)).sum()
+        norms = torch.linalg.vector_norm(block - H.T @ self.W, dim=1)
+        return norms.to(sums(device=H.device)).square().sum()
+
+    def total_loss(self, block_losses: Tensor, Q: Tensor) -> float:
+        """‖A − HW‖² of all blocks (1,), where Q = HᵀH."""
+        loss = float(block_losses)
+        if not self.by_residual:
+            loss += self.total + float((Q * gram_matrix(self.W.cpu())).sum())
+        return max(loss, 0.0)
+
+
+def all_reduced(*summands: Tensor) -> list[Tensor]:
+    """The sums over all processes, on the CPU, exchanged at once."""
+    packed = torch.cat([values.flatten() for values in summands])
+    parts = all_reduce_sum(packed).cpu().split([values.numel() for values in summands])
+    return [part.view(values.shape) for part, values in zip(parts, summands, strict=True)]
+
+
+def conclude(model: Any, fit: Fit, converged: bool) -> tuple[Tensor, Tensor]:
+    """W (k, c) and its best H (rows, k), the factor that carries most first; sets the errors."""
     if not converged and model.tol > 0:
         warnings.warn(
-            f"{type(model).__name__} stopped after {len(progress.errors)} iterations, before its "
+            f"{type(model).__name__} stopped after {len(fit.errors)} iterations, before its "
             "tolerance was reached; a larger max_iter or tol would let it converge.",
             ConvergenceWarning,
             stacklevel=5,
         )
-    model.n_iter_ = len(progress.errors)
-    Q, loss = finish(rows, progress, lengths, signed)
-    progress.note(loss)
-
-    H = progress.H
+    model.n_iter_ = len(fit.errors)
+    rows, H = fit.rows, fit.H
+    Q, loss = solve_coefficients(fit)
+    fit.note(loss)
     order = Q.diagonal().argsort(descending=True, stable=True)
     needed = (Q.diagonal()[order] > 0).to(H.device)
     order = order.to(H.device)
     for part in H.split(2**16):
         part.copy_(unscaled(part[:, order], rows.power))
-    model.errors_ = progress.errors
-    model.relative_err_ = progress.errors[-1]
+    model.errors_ = fit.errors
+    model.relative_err_ = fit.errors[-1]
     model.reconstruction_err_ = math.ldexp(math.sqrt(loss), -rows.power)
     model.n_reads_ = rows.n_reads
-    return progress.W[order] * needed[:, None], H
+    return fit.W[order] * needed[:, None], H
 
 
-def _revived(progress: Progress, sample: Sample, dead: Tensor) -> bool:
-    """Whether rows of the sample need a factor that is dead (k,), which then starts as one."""
-    progress.W = from_first_rank(revive(dense(sample.rows), progress.W, dead))
-    progress.scale = progress.scale * ~dead
-    return bool(progress.W[dead].any())
+def solve_coefficients(fit: Fit) -> tuple[Tensor, float]:
+    """One read of A: H becomes optimal for W; Q = HᵀH (k, k), and ‖A − HW‖²."""
+    solver = CoefficientSolver(fit.W, fit.signed)
+    k = len(fit.W)
+    Q, loss = sums(k, k, device=fit.W.device), sums(1, device=fit.W.device)
+    for index, block in fit.rows.read(SOLVE_BLOCKS):
+        start = fit.H[index].T * fit.scale[:, None]
+        H, G = solver.solve(block, fit.lengths[index], start)
+        fit.H[index] = H.T
+        Q += (H @ H.T).to(Q)
+        loss += fit.block_loss(block, H, G).to(loss.device)
+    Q, loss = all_reduced(Q, loss)
+    return Q, fit.total_loss(loss, Q)
+
+
+def check_limits(max_iter: int | None, n_init: int, tol: float) -> None:
+    """Raise InputError where one of these parameters is out of its range."""
+    if (max_iter is not None and max_iter < 1) or n_init < 1:
+        raise InputError(f"max_iter is {max_iter} and n_init {n_init}; both must be at least 1.")
+    if not tol >= 0:
+        raise InputError(f"tol is {tol}; it must be at least 0.")

@@ -8,23 +8,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Beside the 6e-8 of an operation in float32, 1e-16 in float64: a gradient below this, relative
-# to the right-hand side's largest entry, is zero.
+from deepff.factorization.blocks import RowBlocks, safe_power, scaled, sums, unscaled
+
+# Of ‖A‖²: below, float32 moves an error that is computed from sums by more than about 1e-6.
+CANCELLATION = 0.03
+# A gradient below this, relative to the right-hand side's largest entry, is zero. One operation
+# rounds by 6e-8 in float32, by 1e-16 in float64.
 _SLACK = {torch.float32: 1e-6, torch.float64: 1e-10}
 _LACKING = {torch.float32: 1e-8, torch.float64: 1e-14}
+SOLVE_BLOCKS = 16  # blocks at once where there is one product only
 _CPU_COLUMNS = 1024  # whose matrices stay in the cache
+_PRECISE_ROWS = 2048  # in float64 at once
+# Added to |A - HW|², as a share of |H|², where W may be signed: ten times float32's rounding.
+_SHRINKAGE = 1e-6
 
 
-def sweep(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> None:
-    """HALS: solve for one row of X after the other, in place; never raises the objective.
+def multiply(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
+    """One multiplicative update of X (k, m): X · G / (Q X) (Lee & Seung 2001)."""
+    return X * (G / (Q @ X).clamp_min(1e-30))
 
-    Cichocki & Phan 2009; several sweeps for each G and Q as in Gillis & Glineur 2012.
 
-    Parameters
-    ----------
-    X, G : (batch, k, m)
-    Q : (batch, k, k)
+def hals(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> Tensor:
+    """Sweeps over the rows of X ([batch,] k, m), in place: x_j ← max(0, (g_j − Σ q_ji x_i) / q_jj).
+
+    The sum is over i ≠ j, and the objective never rises. Cichocki & Phan 2009; several sweeps for
+    each G and Q as in Gillis & Glineur 2012.
     """
+    if X.ndim == 2:
+        hals(X[None], G[None], Q[None], n_sweeps)
+        return X
     diagonal = Q.diagonal(dim1=1, dim2=2)
     # A factor that is zero in Q is zero in G as well, and must stay finite: 0/1, not 0/0.
     diagonal = torch.where(diagonal > 0, diagonal, 1.0).unsqueeze(2)
@@ -35,10 +47,11 @@ def sweep(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> None:
     for _ in range(n_sweeps):
         for x, g, q in views:
             torch.clamp(torch.baddbmm(g, q, X, alpha=-1), min=0, out=x)
+    return X
 
 
 def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
-    """The minimiser (k, m), exact but for rounding, from the start X (k, m); Q may be float64.
+    """The minimizer (k, m), exact but for rounding, from the start X (k, m); Q may be float64.
 
     Sweeps find which entries are zero; the others follow from a k × k system in float64.
     Columns whose solution is not yet optimal (Karush-Kuhn-Tucker) are swept again; the few
@@ -59,8 +72,8 @@ def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
 
 
 def _swept_and_solved(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> tuple[Tensor, Tensor]:
-    """X swept, in place, and where its zeros are the solution's, solved; and where that is so."""
-    sweep(X[None], G[None], Q.to(X)[None], n_sweeps)
+    """X after sweeps, exact in the columns whose zeros are the solution's; and which those are."""
+    hals(X, G, Q.to(X), n_sweeps)
     exact, optimal = _solve_support(X, G, Q)
     return torch.where(optimal, exact, X), optimal
 
@@ -93,23 +106,23 @@ def _solve_support(X: Tensor, G: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _products(matrices: Tensor, which: Tensor, X: Tensor) -> Tensor:
-    """Each column of X (k, m) times its own of the matrices (n, k, k), `which` (m,)."""
+    """Column i of X (k, m) times the matrix (k, k) number `which[i]` of `matrices` (n, k, k)."""
     products = torch.empty_like(X.T, memory_format=torch.contiguous_format)
     step = _CPU_COLUMNS if X.device.type == "cpu" else max(1, len(which))
     for start in range(0, len(which), step):
         part = slice(start, start + step)
-        own = matrices.index_select(0, which[part])  # a third of the time of indexing
-        torch.bmm(own, X.T[part].unsqueeze(2), out=products[part].unsqueeze(2))
+        selected = matrices.index_select(0, which[part])  # a third of the time of indexing
+        torch.bmm(selected, X.T[part].unsqueeze(2), out=products[part].unsqueeze(2))
     return products.T.contiguous()
 
 
 def _lawson_hanson(G: Tensor, Q: Tensor) -> Tensor:
-    """The same minimiser by scipy's active-set method, a column at a time, on the CPU."""
+    """The same minimizer by scipy's active-set method, a column at a time, on the CPU."""
     from scipy.optimize import nnls
 
     dtype, Q, G = G.dtype, Q.cpu().double(), G.cpu().double()
     X = torch.zeros_like(G)
-    # Rounding would give a factor that is zero in Q a column of its own below, and so any value.
+    # Rounding would turn a factor that is zero in Q into a column below, with any value.
     alive = Q.diagonal() > 0
     Q, G = Q[alive][:, alive], G[alive]
     values, vectors = torch.linalg.eigh(Q)
@@ -125,13 +138,7 @@ def _lawson_hanson(G: Tensor, Q: Tensor) -> Tensor:
 
 
 def solve_free(G: Tensor, Q: Tensor) -> Tensor:
-    """The minimiser (..., k, m) where X may go negative; zero for a factor that is zero in Q.
-
-    Parameters
-    ----------
-    G : (..., k, m)
-    Q : (..., k, k)
-    """
+    """The minimizer (..., k, m) where X may go negative; zero for a factor that is zero in Q."""
     device = torch.device("cpu") if G.device.type == "mps" else G.device  # mps has no float64
     rhs, Q = G.to(device).double(), Q.to(device).double()
     # Factors of one length each: a weak one is solved for as precisely as a strong one.
@@ -140,3 +147,57 @@ def solve_free(G: Tensor, Q: Tensor) -> Tensor:
     ridge = 1e-10 + (lengths == 0)  # equal factors make Q singular
     system = Q * inverse * inverse.mT + torch.diag_embed(ridge)
     return (torch.linalg.solve(system, rhs * inverse) * inverse).to(G.device, G.dtype)
+
+
+class CoefficientSolver:
+    """H that minimizes ‖A − HW‖ for one W (k, c); of several minima always the same one."""
+
+    def __init__(self, W: Tensor, signed: bool) -> None:
+        gram = gram_matrix(W)
+        if signed:  # components that cancel would let coefficients grow without end
+            gram.diagonal().mul_(1 + _SHRINKAGE)
+        values = torch.linalg.eigvalsh(gram.cpu())
+        self._is_unique = bool(values[0] > 1e-3 * values[-1])
+        if not self._is_unique:  # in an order that does not depend on the order of W's rows
+            order = torch.from_numpy(np.lexsort(W.cpu().numpy().T)).to(W.device)
+            self._inverse = order.argsort()
+            W, gram = W[order], gram[order][:, order]
+        self._W, self._gram = W, gram
+
+    def solve(
+        self, block: Tensor, lengths: Tensor, start: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Hᵀ (k, b) of a block (b, c) whose rows have these lengths, and W · blockᵀ (k, b).
+
+        Where HW is nearly the whole block, float32's rounding is much of what remains, and more of
+        it in H where rows of W are alike: then it is solved once more, in float64.
+        """
+        G = (block @ self._W.T).T
+        if start is None or not self._is_unique:
+            start = torch.zeros_like(G)
+        H = solve(start.contiguous(), G, self._gram)
+        energy = float(lengths.to(sums(device=lengths.device)).square().sum())
+        left = energy - 2 * float((H * G).sum()) + float(((H @ H.T) * self._gram.to(H)).sum())
+        if left < CANCELLATION * energy:
+            W = self._W.to(sums(device=self._W.device))
+            precise = torch.cat([W @ part.T.to(W) for part in block.split(_PRECISE_ROWS)], dim=1)
+            H = solve(H.to(precise), precise, self._gram.to(precise)).to(G)
+        return (H, G) if self._is_unique else (H[self._inverse], G[self._inverse])
+
+
+def coefficients(rows: RowBlocks, W: Tensor, signed: bool = False) -> Tensor:
+    """The optimal H (rows, k) for W (k, c); every block is checked and scaled by itself."""
+    H = rows.coefficients(len(W))
+    solver = CoefficientSolver(W, signed)
+    for index, block in rows.read(SOLVE_BLOCKS):
+        power = safe_power(block, signed)
+        block = scaled(block, power)
+        h, _ = solver.solve(block, torch.linalg.vector_norm(block, dim=1))
+        H[index] = unscaled(h.T, power)
+    return H
+
+
+def gram_matrix(W: Tensor) -> Tensor:
+    """W Wᵀ (k, k) in float64."""
+    W = W.to(sums(device=W.device))
+    return W @ W.T

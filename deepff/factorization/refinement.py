@@ -5,9 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from deepff.factorization.nnls import solve, sweep
-from deepff.factorization.sparse import SparseBlock, dense, row_norms
-from deepff.factorization.updates import CANCELLATION
+from deepff.factorization.nnls import CANCELLATION, hals, solve
 
 _SWEEPS = 3
 # The extrapolation's first step, and by how much it changes (Ang & Gillis 2019).
@@ -17,51 +15,42 @@ _EXACT = 1e-15  # of ‖A‖²; H is float32 in the end
 
 
 def refine_best(
-    A: Tensor | SparseBlock, starts: Tensor, n_kept: int, max_iter: int, tol: float
+    A: Tensor, starts: Tensor, n_kept: int, max_iter: int, tol: float
 ) -> tuple[Tensor, list[float], bool]:
     """`refine` from each of the `n_kept` best of the starts (n, k, c), and the best of that."""
     if len(starts) > n_kept:
         tried = [refine(A, W, _CHECKED, 0.0)[1][-1] for W in starts]
         starts = starts[torch.tensor(tried, device=starts.device).argsort()[:n_kept]]
-    found = []
+    runs = []
     for W in starts:
-        found.append(refine(A, W, max_iter, tol))
-        if found[-1][1][-1] ** 2 <= _EXACT:
+        runs.append(refine(A, W, max_iter, tol))
+        if runs[-1][1][-1] ** 2 <= _EXACT:
             break
-    return min(found, key=lambda one: one[1][-1])
+    return min(runs, key=lambda run: run[1][-1])
 
 
-def refine(
-    A: Tensor | SparseBlock, W: Tensor, max_iter: int, tol: float
-) -> tuple[Tensor, list[float], bool]:
-    """Components (k, c) from W, all of A (m, c) being in memory.
+def refine(A: Tensor, W: Tensor, max_iter: int, tol: float) -> tuple[Tensor, list[float], bool]:
+    """Extrapolated HALS (Ang & Gillis 2019): components (k, c) from W, all of A (m, c) in memory.
 
-    Extrapolated HALS (Ang & Gillis 2019): each update starts ahead of the last one's result, the
-    way it went, by a step that grows while the loss falls; where it rises, the step is undone.
-
-    Returns
-    -------
-    W : Tensor (k, c)
-    errors : list of float
-        ‖A − HW‖ / ‖A‖ after each iteration; never rises.
-    converged : bool
-        Whether the last iterations would lower the error by no more than the share `tol` in ten.
+    Each update starts ahead of the last result, the way it went, by a step that grows while the
+    loss falls; where it rises, the step is undone. Also ‖A − HW‖ / ‖A‖ after each iteration, which
+    never rises, and whether ten iterations would now lower it by no more than the share `tol`.
     """
-    total = float(row_norms(A).cpu().double().square().sum())
+    total = float(torch.linalg.vector_norm(A, dim=1).cpu().double().square().sum())
     # Exact, for a start that is: of k rows and channels, sweeps would lose what it has.
-    G = _products(W, A)
+    G = W @ A.T
     H = solve(torch.zeros_like(G), G, W @ W.T)
     ahead_H, ahead_W, best = H, W, W
     step, limit, least = 0.0, 1.0, math.inf
     errors: list[float] = []
     while len(errors) < max_iter:
-        new_H = _swept(ahead_H, _products(ahead_W, A), ahead_W @ ahead_W.T)
+        new_H = hals(ahead_H.clone(), ahead_W @ A.T, ahead_W @ ahead_W.T, _SWEEPS)
         next_H = (new_H + step * (new_H - H)).clamp_min(0)
-        P, Q = _sums(next_H, A), next_H @ next_H.T
-        new_W = _swept(ahead_W, P, Q)
+        P, Q = next_H @ A, next_H @ next_H.T
+        new_W = hals(ahead_W.clone(), P, Q, _SWEEPS)
         loss = total - 2 * _inner(P, new_W) + _inner(Q, new_W @ new_W.T)
         if W.dtype == torch.float32 and loss < CANCELLATION * total:
-            A, H, W = (_double(X) for X in (dense(A), new_H, new_W))
+            A, H, W = (_double(X) for X in (A, new_H, new_W))
             total = float(A.square().sum())
             ahead_H, ahead_W, step = H, W, 0.0
             continue
@@ -80,7 +69,7 @@ def refine(
             continue
         dead = (H.norm(dim=1) == 0) | (W.norm(dim=1) == 0)
         if dead.any():
-            W = revive(dense(A), W, dead)
+            W = revive(A, W, dead)
             H = H * ~dead[:, None]
             ahead_H, ahead_W, step = H, W, 0.0
             if W[dead].any():
@@ -92,9 +81,9 @@ def refine(
 
 
 def revive(A: Tensor, W: Tensor, dead: Tensor) -> Tensor:
-    """W (k, c) with its dead rows (k,), where A (m, c) needs them, being rows that the others miss.
+    """W (k, c) with rows of A (m, c) that it fits worst in place of its `dead` rows (k,).
 
-    A row that nothing needs becomes zero.
+    A dead row that A does not need becomes zero.
     """
     W = W * ~dead[:, None]
     G = W @ A.T
@@ -108,22 +97,6 @@ def revive(A: Tensor, W: Tensor, dead: Tensor) -> Tensor:
         W[j] = row / row.norm()
         missed = missed - (missed @ W[j]).clamp_min(0)[:, None] * W[j]
     return W
-
-
-def _swept(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
-    X = X.clone()
-    sweep(X[None], G[None], Q[None], _SWEEPS)
-    return X
-
-
-def _products(W: Tensor, A: Tensor | SparseBlock) -> Tensor:
-    """W Aᵀ (k, m)."""
-    return W @ A.T if isinstance(A, Tensor) else (A @ W.T).T.contiguous()
-
-
-def _sums(H: Tensor, A: Tensor | SparseBlock) -> Tensor:
-    """H A (k, c)."""
-    return H @ A if isinstance(A, Tensor) else A.weighted_sums(H).to(H)
 
 
 def _double(X: Tensor) -> Tensor:

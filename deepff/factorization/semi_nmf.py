@@ -1,35 +1,26 @@
 """Semi-NMF, A ≈ H W with H ≥ 0 and W of any sign, by blocks of rows."""
 
 import math
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks
-from deepff.factorization.estimator import Factorization
+from deepff.factorization.estimator import Factorization, seeded_generator
 from deepff.factorization.nmf import (
-    FIRST_SWEEPS,
-    H_SWEEPS,
     MAX_ITER,
     MAX_READS,
-    concluded,
+    Fit,
+    Step,
+    alternate,
+    check_limits,
+    conclude,
+    hals_update,
     next_gain,
-    read_sums,
-    seeded,
-    start_sample,
 )
-from deepff.factorization.nnls import solve_free
-from deepff.factorization.start import SIGNED_ROWS, normalize, race
-from deepff.factorization.updates import (
-    Progress,
-    Update,
-    coefficients,
-    scan,
-    sweep_coefficients,
-)
+from deepff.factorization.nnls import coefficients, solve_free
+from deepff.factorization.start import SIGNED_ROWS, normalize, race, start_sample
 from deepff.runtime.distributed import from_first_rank
 
 _EXACT = 1e-12  # of ‖A‖²: what rounding leaves of a matrix that is fitted whole
@@ -114,50 +105,36 @@ class SemiNMF(Factorization):
         self.memory = memory
 
     def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor]:
-        self._check_parameters()
-        k = self.n_components
-        lengths, total = scan(rows, signed=True)
-        W = torch.zeros(k, rows.n_channels, dtype=torch.float32, device=rows.device)
-        progress = Progress(W, rows.coefficients(k), torch.ones_like(W[:, 0]), total)
-        converged = self._descend(rows, progress, lengths)
-        return concluded(self, rows, progress, lengths, converged, signed=True)
+        check_limits(self.max_iter, self.n_init, self.tol)
+        fit = Fit.begin(rows, self.n_components, signed=True)
+        return conclude(self, fit, self._alternate(fit))
 
     def _coefficients(self, rows: RowBlocks, W: Tensor) -> Tensor:
         return coefficients(rows, W, signed=True)
 
-    def _descend(self, rows: RowBlocks, progress: Progress, lengths: Tensor) -> bool:
+    def _alternate(self, fit: Fit) -> bool:
         """Whether it has converged, or made all the reads that it may."""
-        generator = seeded(self.random_state)
-        sample = start_sample(rows, lengths, self.n_components, generator, SIGNED_ROWS)
+        k, generator = self.n_components, seeded_generator(self.random_state)
+        sample = start_sample(fit.rows, fit.lengths, k, generator, SIGNED_ROWS)
         if sample is None:
-            progress.note(0.0)
+            fit.note(0.0)
             return True
-        W = race(sample, self.n_components, self.n_init, 1, generator, signed=True)[0]
-        progress.W = from_first_rank(normalize(W))
+        W = race(sample, k, self.n_init, 1, generator, signed=True)[0]
+        fit.W = from_first_rank(normalize(W))
         # Components that cancel each other, which many iterations may come to, lose the difference.
-        progress.by_residual = sample.is_whole
-        # The last read is left for the solution.
+        fit.by_residual = sample.is_whole
+        # The last read is left for the solution of H.
         by_reads = self.max_iter is None and not sample.is_whole
-        enough_reads = MAX_READS - 1 if by_reads else math.inf
+        max_reads = MAX_READS - 1 if by_reads else math.inf
         full_sample = float(sample.mass.sum()) > 0.99 * SIGNED_ROWS  # some less than asked for
-        while len(progress.errors) < (self.max_iter or MAX_ITER["hals"]):
-            first = not progress.errors
-            update: Update = partial(sweep_coefficients, FIRST_SWEEPS if first else H_SWEEPS)
-            P, Q, loss = read_sums(rows, progress, update, enough_reads)
-            old = progress.W.cpu().double()
-            new = solve_free(P, Q)
-            progress.set_components(new)
-            gain = 2 * (P * (new - old)).sum() - (Q * (new @ new.T - old @ old.T)).sum()
-            gain *= 30 if sample.is_whole else next_gain(progress, full_sample)
-            is_exact = loss <= _EXACT * progress.total
-            if is_exact or gain <= 2 * self.tol * loss or rows.n_reads >= enough_reads:
-                return True
-        return False
 
-    def _check_parameters(self) -> None:
-        if (self.max_iter is not None and self.max_iter < 1) or self.n_init < 1:
-            raise InputError(
-                f"max_iter is {self.max_iter} and n_init {self.n_init}; both must be at least 1."
-            )
-        if not self.tol >= 0:
-            raise InputError(f"tol is {self.tol}; it must be at least 0.")
+        def is_done(step: Step) -> bool:
+            gain = step.gain * (30 if sample.is_whole else next_gain(fit, full_sample))
+            is_exact = step.loss <= _EXACT * fit.total
+            return is_exact or gain <= 2 * self.tol * step.loss or fit.rows.n_reads >= max_reads
+
+        def solve_components(W: Tensor, P: Tensor, Q: Tensor) -> Tensor:
+            return solve_free(P, Q)
+
+        max_iter = self.max_iter or MAX_ITER["hals"]
+        return alternate(fit, hals_update(fit), solve_components, is_done, max_iter, max_reads)

@@ -54,10 +54,10 @@ def run_rank(rank: int, name: str, folder: Path) -> None:
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=len(SHARES[name]) + 1
     )
     # A small sample, so that not all rows are in it.
-    import deepff.factorization.nmf as module
+    from deepff.factorization import nmf, start
 
-    module.SAMPLE_ROWS = 500
-    module.WHOLE_ENTRIES = 0
+    nmf.SAMPLE_ROWS = start.SAMPLE_ROWS = 500
+    start.WHOLE_ENTRIES = 0
     found = {}
     for label, build in MODELS.items():
         model = build()
@@ -98,8 +98,9 @@ def ranks(request, tmp_path_factory) -> list[tuple[dict, list[str]]]:
 def test_ranks_find_what_one_process_finds(
     label: str, ranks: list[tuple[dict, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deepff.factorization.nmf.SAMPLE_ROWS", 500)
-    monkeypatch.setattr("deepff.factorization.nmf.WHOLE_ENTRIES", 0)
+    for module in ("nmf", "start"):
+        monkeypatch.setattr(f"deepff.factorization.{module}.SAMPLE_ROWS", 500)
+    monkeypatch.setattr("deepff.factorization.start.WHOLE_ENTRIES", 0)
     found = [results[label] for results, _ in ranks]
     A = matrix_for(label)
     H, W = torch.cat([one[0] for one in found]), found[0][1]

@@ -11,8 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.factorization import METHODS, NMF
-from deepff.factorization import start as start_module
+from deepff.factorization import METHODS, NMF, start
 from deepff.factorization.blocks import RowBlocks
 from deepff.factorization.nnls import solve
 
@@ -84,7 +83,7 @@ def test_hals_reaches_scikit_learns_error(k: int, seed: int) -> None:
 
 
 def test_hals_on_a_sample_reaches_the_error_of_all_rows() -> None:
-    A = activations_like(start_module.SAMPLE_ROWS + 6000, 40, 8, 0)
+    A = activations_like(start.SAMPLE_ROWS + 6000, 40, 8, 0)
     model = NMF(5, random_state=0).fit(A)
     everything = NMF(5, random_state=1, max_iter=100, tol=1e-7)
     everything.fit(A[torch.randperm(len(A), generator=torch.Generator().manual_seed(0))])
@@ -471,18 +470,18 @@ def test_of_runs_the_best_wins_and_of_those_that_end_alike_the_first() -> None:
     """Rounding, which another engine does otherwise, would make another of them the best."""
     energy = torch.tensor(100.0)
     losses = torch.tensor([5.0, 2.0001, 2.0, 2.1, 2.00015]) - energy
-    assert start_module._order(losses, energy).argsort().tolist() == [1, 2, 4, 3, 0]
+    assert start.stable_order(losses, energy).argsort().tolist() == [1, 2, 4, 3, 0]
     exact = torch.tensor([1.0, 3e-5, 0.0]) - energy  # rounding is all that is left
-    assert start_module._order(exact, energy).argsort().tolist() == [1, 2, 0]
+    assert start.stable_order(exact, energy).argsort().tolist() == [1, 2, 0]
 
 
 def test_the_losses_of_a_race_are_what_runs_are_ordered_by() -> None:
     """‖B − HW‖² less ‖B‖², and so never above 0."""
     generator = torch.Generator().manual_seed(0)
     A = torch.rand(300, 20, generator=generator)
-    basis = start_module._leading_subspace(A, 4, generator)
-    B = start_module._projected(A, basis)
-    W, losses = start_module._hals(B, basis, A[:12].view(3, 4, 20).clone(), 20)
+    basis = start.leading_subspace(A, 4, generator)
+    B = start.projected(A, basis)
+    W, losses = start.hals_runs(B, basis, A[:12].view(3, 4, 20).clone(), 20)
     for found, loss in zip(W, losses, strict=True):
         H = solve(torch.zeros(4, 300), found @ A.T, found @ found.T).T
         expected = (A - H @ found).square().sum() - A.square().sum()

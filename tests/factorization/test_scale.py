@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.factorization import NMF, PCA, KMeans, updates
+from deepff.factorization import NMF, PCA, KMeans
 from deepff.factorization.blocks import RowBlocks
 
 MIB = 2**20
@@ -61,13 +61,13 @@ def test_memory_bounds_blocks_and_sample(
     tmp_path: Path, fetched: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = []
-    take = RowBlocks.take_compressed
+    take = RowBlocks.take
 
     def noted(self: RowBlocks, indices: Tensor) -> Tensor:
         samples.append(take(self, indices))
         return samples[-1]
 
-    monkeypatch.setattr(RowBlocks, "take_compressed", noted)
+    monkeypatch.setattr(RowBlocks, "take", noted)
     A = matrix()
     reference = NMF(4, random_state=0).fit(A)
     model = NMF(4, random_state=0, memory=4 * MIB).fit(mapped(A, tmp_path))
@@ -150,6 +150,16 @@ def test_bounds_that_cannot_be_kept_are_refused() -> None:
         KMeans(3, memory=2 * MIB).fit(A)
 
 
+def test_the_bits_do_not_depend_on_the_memory_that_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fits = []
+    for free in (2**30, 2**36):
+        monkeypatch.setattr("deepff.factorization.blocks.available_memory", lambda free=free: free)
+        fits.append(NMF(3, random_state=0).fit(matrix()).components_)
+    assert torch.equal(*fits)
+
+
 def test_reads_stay_within_eight_by_default() -> None:
     """Noise has no structure to converge to, so every read that is allowed is made."""
     generator = torch.Generator().manual_seed(0)
@@ -169,7 +179,7 @@ def test_reading_keeps_nothing_of_each_block() -> None:
     """Python's own memory beside 9,375 blocks of the smallest size, of rows that are all one."""
     rows = RowBlocks(torch.ones(1, 256).expand(600_000, 256), memory=MIB)
     tracemalloc.start()
-    filled, total = updates.scan(rows)
+    filled, total = rows.scan()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert filled.all() and total == pytest.approx(600_000 * 256)

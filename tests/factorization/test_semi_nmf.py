@@ -12,7 +12,6 @@ from matrices import MATRICES
 
 from deepff.errors import InputError
 from deepff.factorization import NMF, SemiNMF
-from deepff.factorization.blocks import RowBlocks
 
 ROUNDING = 5e-6  # what float32 leaves uncertain of a relative error where factors nearly cancel
 
@@ -130,20 +129,6 @@ def test_of_rows_that_are_never_negative_it_fits_no_worse_than_nmf() -> None:
     A = torch.rand(400, 5) @ torch.rand(5, 40) + 0.1 * torch.rand(400, 40)
     semi, nmf = SemiNMF(3, random_state=0).fit(A), NMF(3, random_state=0).fit(A)
     assert semi.relative_err_ <= 1.001 * nmf.relative_err_
-
-
-def test_signed_rows_that_are_mostly_zero_are_read_compressed() -> None:
-    generator = torch.Generator().manual_seed(0)
-    A = torch.randn(9000, 300, generator=generator)
-    A *= torch.rand(A.shape, generator=generator) < 0.03
-    A[:3000, :5] += 1
-    sparse, dense = SemiNMF(3, random_state=0), SemiNMF(3, random_state=0)
-    H = sparse.fit_transform(A)
-    small = RowBlocks(A, memory=2**27)
-    dense.fit(small)
-    assert sparse.relative_err_ == pytest.approx(dense.relative_err_, rel=1e-3)
-    error = relative_error(A.double().numpy(), H.numpy(), sparse.components_.numpy())
-    assert sparse.relative_err_ == pytest.approx(error, rel=1e-4)
 
 
 @pytest.mark.parametrize(
