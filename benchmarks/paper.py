@@ -36,7 +36,7 @@ from deepff.evaluation.datasets import (
     load_voc,
 )
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
-from deepff.evaluation.icoseg_table import PAPER_SETS
+from deepff.evaluation.objects import PAPER_SETS
 from deepff.runtime.files import atomic_path
 
 VGG = ("--model", "vgg19", "--layer", "conv5_4")

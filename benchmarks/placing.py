@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import deepff
-from deepff.evaluation.baselines import factorize
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import iou
 from deepff.evaluation.predictions import (
@@ -22,6 +21,7 @@ from deepff.evaluation.predictions import (
     Variant,
     collect,
     count_by_variant,
+    factorize,
     image_masks,
 )
 from deepff.layers.layer_map import map_layers

@@ -61,7 +61,6 @@ from torch import Tensor  # noqa: E402
 from torch.nn.functional import normalize  # noqa: E402
 
 from deepff.activations.extraction import extract_layers  # noqa: E402
-from deepff.evaluation.baselines import factorize  # noqa: E402
 from deepff.evaluation.datasets import CAR_PARTS, load_coco  # noqa: E402
 from deepff.evaluation.metrics import factor_quality  # noqa: E402
 from deepff.evaluation.predictions import (  # noqa: E402
@@ -69,6 +68,7 @@ from deepff.evaluation.predictions import (  # noqa: E402
     Features,
     Variant,
     count_by_variant,
+    factorize,
     image_masks,
 )
 from deepff.factorization import NMF, KMeans, SemiNMF  # noqa: E402
@@ -200,7 +200,7 @@ def print_parts(root: Path) -> None:
         files = [image.image for image in truth.images]
         layers = with_centers(backbone, [layer_map.resolve(path)], OPTIONS.cache)
         (found,), _ = extract_layers(files, backbone, layers)
-        features = Features(truth.name, found, tuple(truth.images), truth.part_names, None)
+        features = Features(truth, found)
         fits = {Variant(DFF, k, 0): factorize(found, method, k, 0) for k in OPTIONS.k}
         counts = count_by_variant(image_masks(features, fits, crf=False), features)
         quality = statistics.mean(factor_quality(counts[variant]) for variant in fits)

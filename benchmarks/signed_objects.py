@@ -66,7 +66,7 @@ def localized(features: Features) -> dict[str, float]:
         for variant, masks in found.items():
             first = [*component_boxes(masks[0]), None][0]
             boxes.setdefault(variant.method, []).append(first)
-    truth = [item.boxes_of(features.name) for item in features.truth]
+    truth = [item.boxes_of(features.truth.name) for item in features.truth.images]
     return {method: corloc(own, truth) for method, own in boxes.items()}
 
 
@@ -105,8 +105,7 @@ def one_object(
     cells = Cells.of([by_path[layer.path] for layer in of_cells], sources)
     whole = classify_object(whole, cells)
     first = by_path[fused[0].path]
-    features = Features(truth.name, first, tuple(truth.images), truth.part_names, whole)
-    return features, border.separation
+    return Features(truth, first, whole), border.separation
 
 
 def cars(data: Path, cache: Path | None) -> None:

@@ -85,7 +85,7 @@ def table1(
     _check_files(out, "table1" + _PUBLISHED)
     network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
 
-    from deepff.evaluation.icoseg_table import table1
+    from deepff.evaluation.objects import table1
 
     tables = table1(network, data, groups=_names(groups), parts=parts, crf=crf, seeds=seeds)
     _publish(tables, out)

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from deepff.errors import InputError
-from deepff.evaluation.baselines import factorize
 from deepff.evaluation.datasets import GroundTruthSet
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES, is_coco, part_sets
 from deepff.evaluation.metrics import factor_quality
@@ -18,15 +16,12 @@ from deepff.evaluation.predictions import (
     Features,
     Network,
     Variant,
-    attempt,
     collect,
     count_by_variant,
-    failure_notes,
+    factorize,
     image_masks,
-    require_success,
-    to_stderr,
 )
-from deepff.evaluation.tables import NOT_IN_PAPER, Row, Table, published_rows
+from deepff.evaluation.tables import NOT_IN_PAPER, Attempts, Row, Table, published_rows
 from deepff.runtime.files import atomic_path
 
 COLUMNS = ("k", "quality", "spread over seeds", "images")
@@ -34,16 +29,9 @@ COLUMNS = ("k", "quality", "spread over seeds", "images")
 
 @dataclass(frozen=True)
 class Curve:
-    """Factor quality of one layer of one network.
+    """Factor quality of one layer of one network."""
 
-    Attributes
-    ----------
-    qualities : ndarray, (ks, seeds)
-        Means over the classes.
-    source : str
-        What made it.
-    """
-
+    # Means over the classes, (ks, seeds).
     qualities: np.ndarray
     n_images: int
     source: str
@@ -58,53 +46,32 @@ def figure5(
     classes: Sequence[str] = TABLE4_CLASSES,
     crf: bool = False,
     seeds: int = 3,
-    report: Callable[[str], None] = to_stderr,
 ) -> tuple[Table, dict[str, Curve]]:
-    """Factor quality of DFF over k, a curve a network.
+    """Factor quality of DFF over k: a table with a row per curve and k, and the curves by label.
 
-    Parameters
-    ----------
-    name : "figure5a" or "figure5b"
-    networks : mapping
-        A curve's label to what loads its network.
-    root : path
-        As `deepff.evaluation.discovered_parts.part_sets` takes it.
-    ks : sequence of int
-        Numbers of factors.
-    classes : sequence of str
-        PASCAL-Part's, over which the quality is averaged.
-    crf : bool
-        Whether masks are those of DFF-CRF.
-    seeds : int
-        How many seeds, from 0, give the mean and the spread (the standard deviation).
-    report : callable
-        Told of each curve that is done or failed.
-
-    Returns
-    -------
-    table : Table
-        One row a curve and k.
-    curves : dict of str to Curve
-        Those that could be made.
-
-    Raises
-    ------
-    InputError
-        No curve could be made.
+    ``name`` is "figure5a" or "figure5b"; ``networks`` has what loads each curve's network. ``root``
+    and ``classes`` are as for `part_sets`; quality is averaged over the classes. ``crf`` takes the
+    masks of DFF-CRF. ``seeds`` seeds, from 0, give the mean and the spread (standard deviation).
     """
-    failures: dict[str, str] = {}
+    attempts = Attempts()
     sets = part_sets(root, classes)
-    outcomes = {
-        label: attempt(
-            label,
-            partial(_curve, label, load, sets, ks, crf, seeds, failures, report),
-            failures,
-            report,
-        )
-        for label, load in networks.items()
-    }
-    require_success(outcomes, failures)
-    curves = {label: curve for label, curve in outcomes.items() if curve is not None}
+
+    def evaluate_curve(label: str) -> Curve:
+        network = networks[label]()
+
+        def evaluate(load: Callable[[], GroundTruthSet]) -> tuple[int, np.ndarray]:
+            features = collect(load(), network)
+            return len(features), qualities(features, ks, crf, seeds)
+
+        outcomes = {
+            name: attempts.run(f"{label}, {name}", evaluate, load) for name, load in sets.items()
+        }
+        counts, of_sets = zip(*attempts.succeeded(outcomes).values(), strict=True)
+        return Curve(np.mean(of_sets, axis=0), sum(counts), network.describe(sum(counts)))
+
+    curves = attempts.succeeded(
+        {label: attempts.run(label, evaluate_curve, label) for label in networks}
+    )
     rows = [
         Row(label, [k, float(of_seeds.mean()), float(of_seeds.std()), curve.n_images])
         for label, curve in curves.items()
@@ -116,7 +83,7 @@ def figure5(
         f"Factor quality of {method}: mean over the factors of the set-wide IoU with their best "
         f"part, background aside; mean over {', '.join(sets)}",
         f"Mean and standard deviation over {seeds} seeds",
-        *failure_notes(failures),
+        *attempts.notes(),
         *published_notes,
     ]
     source = "; ".join(curve.source for curve in curves.values())
@@ -127,15 +94,15 @@ def figure5(
 def qualities(features: Features, ks: Sequence[int], crf: bool, seeds: int) -> np.ndarray:
     """Factor quality of DFF for each k and seed: (ks, seeds)."""
     method = DFF_CRF if crf else DFF
-    found = []
+    of_ks = []
     for k in ks:
         coefficients = {
             Variant(DFF, k, seed): factorize(features.activations, "nmf", k, seed)
             for seed in range(seeds)
         }
         counts = count_by_variant(image_masks(features, coefficients, crf), features)
-        found.append([factor_quality(counts[Variant(method, k, seed)]) for seed in range(seeds)])
-    return np.array(found)
+        of_ks.append([factor_quality(counts[Variant(method, k, seed)]) for seed in range(seeds)])
+    return np.array(of_ks)
 
 
 def require_matplotlib() -> None:
@@ -165,32 +132,3 @@ def write_plot(curves: Mapping[str, Curve], ks: Sequence[int], title: str, path:
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)
     return path
-
-
-def _curve(
-    label: str,
-    load: Callable[[], Network],
-    sets: Mapping[str, Callable[[], GroundTruthSet]],
-    ks: Sequence[int],
-    crf: bool,
-    seeds: int,
-    failures: dict[str, str],
-    report: Callable[[str], None],
-) -> Curve:
-    network = load()
-
-    def evaluate(load_set: Callable[[], GroundTruthSet]) -> tuple[int, np.ndarray]:
-        features = collect(load_set(), network)
-        return len(features), qualities(features, ks, crf, seeds)
-
-    outcomes = {
-        f"{label}, {set_name}": attempt(
-            f"{label}, {set_name}", partial(evaluate, load_set), failures, report
-        )
-        for set_name, load_set in sets.items()
-    }
-    require_success(outcomes, failures)
-    done = [outcome for outcome in outcomes.values() if outcome is not None]
-    n_images = sum(count for count, _ in done)
-    mean = np.mean([of_set for _, of_set in done], axis=0)
-    return Curve(mean, n_images, network.describe(n_images))

@@ -1,8 +1,6 @@
 """Table 3: parts of cows and horses from factors that a person names."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,6 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.evaluation.baselines import factor_coefficients
 from deepff.evaluation.datasets import TABLE3_PARTS, load_pascal_part
 from deepff.evaluation.metrics import iou
 from deepff.evaluation.predictions import (
@@ -18,34 +15,24 @@ from deepff.evaluation.predictions import (
     DFF_CRF,
     Features,
     Network,
-    attempt,
     collect,
     count_by_variant,
-    failure_notes,
+    factor_coefficients,
     image_masks,
-    require_success,
-    to_stderr,
 )
-from deepff.evaluation.tables import Row, Table, mean_of_known, published_rows
+from deepff.evaluation.tables import Attempts, Scores, Table, score_table
 from deepff.regions.part_names import read_parts
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path
 from deepff.runtime.outputs import REPLACE_OWN, output_folder
 
 N_FACTORS = 3
-LOOKED_AT = 5
+N_PICTURES = 5
+# A mapping file's name is its class and the suffix of its method.
 MAPPING_SUFFIXES = {DFF: "", "PCA": "-pca", "k-means": "-kmeans"}
 _METHODS = (DFF, DFF_CRF, "PCA", "k-means")
 LABEL_HEIGHT = 20
 _PANEL_SIDE = 400
-
-
-@dataclass(frozen=True)
-class NamedPartScores:
-    """IoU of each part of one class, for every method whose factors are named."""
-
-    n_images: int
-    ious: Mapping[str, list[float]]
 
 
 def table3(
@@ -56,36 +43,14 @@ def table3(
     overlays: Path | None = None,
     classes: Sequence[str] = tuple(TABLE3_PARTS),
     crf: bool = True,
-    report: Callable[[str], None] = to_stderr,
 ) -> Table:
     """IoU of head, neck + torso and legs on PASCAL-Part's cows and horses, k = 3.
 
-    A person looks at five images of a class and writes which factor is which part; factors keep
-    their numbers from run to run, since the seed is always 0. A part's mask is all the masks of the
-    factors of its name; a part that no factor has scores 0.
-
-    Parameters
-    ----------
-    network : Network
-    root : path
-        As for `deepff.evaluation.datasets.load_pascal_part`.
-    mappings : sequence of path
-        Files such as ``cow.yaml``, named by the class, with lines such as ``0: head``
-        (`deepff.regions.part_names.read_parts`); ``cow-pca.yaml`` and ``cow-kmeans.yaml`` are for
-        the factors of PCA and k-means.
-    overlays : path, optional
-        Write the pictures that one needs to make those files here.
-    classes : sequence of str
-    crf : bool
-        Whether there is a row for DFF-CRF.
-    report : callable
-        Told of each class that is done or failed.
-
-    Raises
-    ------
-    InputError
-        There is neither a mapping nor a folder for pictures, a file's name fits no class, or no
-        class could be evaluated.
+    A person looks at five images of a class (written to ``overlays``) and writes which factor is
+    which part, as `deepff.regions.part_names.read_parts` reads it: ``cow.yaml``, and
+    ``cow-pca.yaml`` and ``cow-kmeans.yaml`` for the factors of PCA and k-means. Factors keep their
+    numbers from run to run, since the seed is always 0. A part's mask is all the masks of the
+    factors with its name; a part that no factor has scores 0.
     """
     if not mappings and overlays is None:
         raise InputError(
@@ -93,57 +58,30 @@ def table3(
             "--write-overlays FOLDER, then give cow.yaml and horse.yaml with --mapping"
         )
     files = _mapping_files(mappings, classes)
-    failures: dict[str, str] = {}
+    attempts = Attempts()
     scores = {
-        name: attempt(
-            name,
-            partial(_evaluate, network, root, name, files, overlays, crf),
-            failures,
-            report,
-        )
+        name: attempts.run(name, _evaluate, network, root, name, files, overlays, crf)
         for name in classes
     }
-    require_success(scores, failures)
-    columns = [f"{name} {part}" for name in classes for part in TABLE3_PARTS[name]]
-    columns.append("mean")
-    rows = [_row(method, scores) for method in _METHODS if crf or method != DFF_CRF]
-    published, published_notes = published_rows("table3", columns)
-    n_images = {name: score.n_images for name, score in scores.items() if score is not None}
-    counts = ", ".join(f"{name} {count}" for name, count in n_images.items())
+    columns = {f"{name} {part}": (name, part) for name in classes for part in TABLE3_PARTS[name]}
+    counts = [f"{name} {score.n_images}" for name, score in scores.items() if score is not None]
     notes = [
         "Set-wide IoU of a part with the masks of the factors that a person named it; a part that "
         "no factor was given scores 0, – where a class has no mapping file",
-        f"Images: {counts}",
-        *failure_notes(failures),
-        *published_notes,
+        f"Images: {', '.join(counts)}",
     ]
-    return Table(
-        "Table 3: PASCAL-Part, cow and horse, k = 3 (IoU)",
-        columns,
-        [*rows, *published],
-        network.describe(sum(n_images.values())),
-        notes,
-    )
+    title = "Table 3: PASCAL-Part, cow and horse, k = 3 (IoU)"
+    return score_table("table3", title, scores, columns, attempts, network.describe, notes)
 
 
 def part_masks(masks: Tensor, mapping: Mapping[int, str], part_names: Sequence[str]) -> Tensor:
-    """Masks of named parts: a pixel is on where a factor of that name is.
+    """Masks of p named parts, (p, H, W): a pixel is on where a factor with that name is.
 
-    Parameters
-    ----------
-    masks : bool Tensor, (k, H, W)
-    mapping : mapping
-        Factor number to part name; factors that are not in it are background.
-    part_names : sequence of p strings
-
-    Returns
-    -------
-    bool Tensor, (p, H, W)
+    ``masks`` is bool (k, H, W). Factors that are not in ``mapping`` are background.
     """
-    nothing = torch.zeros_like(masks[:1])
     return torch.stack(
         [
-            torch.cat([nothing, *(masks[f : f + 1] for f in mapping if mapping[f] == name)]).any(0)
+            masks[[factor for factor in mapping if mapping[factor] == name]].any(0)
             for name in part_names
         ]
     )
@@ -159,7 +97,7 @@ def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> li
     maps = HeatMaps.of_images(coefficients, images)
     colors = factor_colors(maps.n_factors)
     paths = []
-    for index in np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).round().astype(int)):
+    for index in np.unique(np.linspace(0, len(images) - 1, N_PICTURES).round().astype(int)):
         photo = Image.fromarray(images[index].read())
         photo.thumbnail((_PANEL_SIDE, _PANEL_SIDE))
         pixels = np.asarray(photo)
@@ -199,7 +137,7 @@ def _evaluate(
     files: Mapping[str, Path],
     overlays: Path | None,
     crf: bool,
-) -> NamedPartScores:
+) -> Scores:
     part_names = tuple(TABLE3_PARTS[class_name])
     mappings = {
         method: _read_mapping(files[class_name + suffix], part_names)
@@ -214,23 +152,25 @@ def _evaluate(
             stem = class_name + MAPPING_SUFFIXES[variant.method]
             with output_folder(overlays / stem, REPLACE_OWN) as folder:
                 write_overlays(features, H, folder)
+    values: dict[str, dict[str, list[float | None]]]
+    values = {method: {} for method in _METHODS if crf or method != DFF_CRF}
     named = {variant: H for variant, H in coefficients.items() if variant.method in mappings}
-    if not named:
-        return NamedPartScores(len(features), {})
-    mappings[DFF_CRF] = mappings.get(DFF, {})
-    masks_of_images = (
-        {
-            variant: part_masks(own, mappings[variant.method], part_names)
-            for variant, own in found.items()
-        }
-        for found in image_masks(features, named, crf)
-    )
-    counts = count_by_variant(masks_of_images, features)
-    # mask i is of part i, whose label is i + 1
-    return NamedPartScores(
-        len(features),
-        {variant.method: iou(own).diagonal(1).tolist() for variant, own in counts.items()},
-    )
+    if named:
+        mappings[DFF_CRF] = mappings.get(DFF, {})
+        masks_of_images = (
+            {
+                variant: part_masks(own, mappings[variant.method], part_names)
+                for variant, own in masks.items()
+            }
+            for masks in image_masks(features, named, crf)
+        )
+        for variant, overlaps in count_by_variant(masks_of_images, features).items():
+            # Mask i is of part i, whose label is i + 1.
+            ious = iou(overlaps).diagonal(1).tolist()
+            values[variant.method] = {
+                part: [value] for part, value in zip(part_names, ious, strict=True)
+            }
+    return Scores(len(features), values)
 
 
 def _read_mapping(path: Path, part_names: Sequence[str]) -> dict[int, str]:
@@ -241,11 +181,3 @@ def _read_mapping(path: Path, part_names: Sequence[str]) -> dict[int, str]:
                 f"{path} names factor {factor} “{name}”; the parts are: {', '.join(part_names)}"
             )
     return mapping
-
-
-def _row(method: str, scores: Mapping[str, NamedPartScores | None]) -> Row:
-    values: list[float | None] = []
-    for class_name, score in scores.items():
-        found = None if score is None else score.ious.get(method)
-        values += found or [None] * len(TABLE3_PARTS[class_name])
-    return Row(method, [*values, mean_of_known(values)])

@@ -1,20 +1,24 @@
-"""Whole objects with one factor: co-segmentation (Table 1, top) and co-localization (Table 2)."""
+"""Whole objects with one factor: Table 1 (co-segmentation, with parts below it) and Table 2
+(co-localization).
+"""
 
-from __future__ import annotations
-
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
-from deepff.evaluation.baselines import object_coefficients
-from deepff.evaluation.datasets import VOC_CLASSES, load_voc
+from deepff.errors import InputError
+from deepff.evaluation.datasets import VOC_CLASSES, load_icoseg, load_label_folder, load_voc
 from deepff.evaluation.datasets.pascal_voc import check_classes
-from deepff.evaluation.metrics import BoxCoordinates, box_iou, corloc, iou, jaccard
+from deepff.evaluation.discovered_parts import part_scores, part_tables
+from deepff.evaluation.metrics import Overlaps, best_iou, corloc, iou
 from deepff.evaluation.predictions import (
     CONTRAST,
     CONTRAST_CLASSIFIER,
@@ -25,21 +29,30 @@ from deepff.evaluation.predictions import (
     Features,
     Network,
     Variant,
-    attempt,
     collect,
     contrast_masks,
-    count_by_variant,
-    failure_notes,
+    count_masks,
     image_masks,
-    read_each,
-    require_success,
-    to_stderr,
+    object_coefficients,
 )
-from deepff.evaluation.tables import Row, Table, mean_of_known, published_rows
-from deepff.options import VocFilter
+from deepff.evaluation.tables import Attempts, Scores, Table, score_table
+from deepff.images.image_files import natural_key
+from deepff.options import VocFilter, chosen
 from deepff.pictures.figures import read_photo
 from deepff.pictures.region_pictures import region_picture
 from deepff.regions.components import Box, component_boxes
+
+PAPER_SETS = {
+    "021": "Elephants",
+    "017": "Taj Mahal",
+    "018": "Taj Mahal",
+    "020": "Pyramids",
+    "036": "Gymnastics",
+    "042": "Statue of Liberty",
+}
+"""Groups of iCoseg with the paper's five sets, by number; which Taj Mahal it used is not known."""
+
+PART_FACTORS = (2, 3, 4)
 
 BASELINE_NOTE = (
     "k-means has two clusters, of which that with the longer centre is taken for the object; "
@@ -47,15 +60,91 @@ BASELINE_NOTE = (
     "negative, PCA's first component is what NMF finds with one factor, so the two rows agree"
 )
 
+N_SHOWN = 3
+# The columns of pictures; images are chosen by the last there is. Rows come in another order.
+_SHOWN = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST_CLASSIFIER, CONTRAST)
+_FIRST_ROWS = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST, CONTRAST_CLASSIFIER)
 
-@dataclass(frozen=True)
-class Scores:
-    """A metric of each method on one class or group, one value a seed."""
+M = TypeVar("M")
 
-    n_images: int
-    by_method: Mapping[str, list[float]]
-    counts: Mapping[str, int]
-    poorest: Poorest
+
+def table1(
+    network: Network,
+    root: str | Path,
+    *,
+    groups: Sequence[str] = tuple(PAPER_SETS),
+    parts: Path | None = None,
+    crf: bool = True,
+    seeds: int = 1,
+) -> dict[str, Table]:
+    """Set-wide IoU on groups of iCoseg: the object with k = 1, and parts with k = 2, 3, 4.
+
+    Parameters
+    ----------
+    network : Network
+    root : path
+        As for `deepff.evaluation.datasets.load_icoseg`.
+    groups : sequence of str
+        Numbers or pieces of names; ``["all"]`` for every group there is.
+    parts : path, optional
+        Part masks: a folder with one folder per group, which has the group's name and is as
+        `deepff.evaluation.datasets.load_label_folder` takes it. Without it there is no bottom of
+        the table.
+    crf : bool
+        Whether there are rows for DFF-CRF, and for parts inside the object, which are refined too.
+    seeds : int
+        How many seeds, from 0, the values are means over.
+
+    Returns
+    -------
+    dict of str to Table
+        "table1-top"; with part masks also "table1-bottom" with its "-factors" and "-quality".
+
+    Raises
+    ------
+    InputError
+        No group could be evaluated, or there is no folder `parts`.
+    """
+    if parts is not None and not parts.is_dir():
+        raise InputError(f"no folder of part masks {parts}")
+    if list(groups) == ["all"]:
+        groups = _all_groups(Path(root) / "images")
+    attempts, part_attempts = Attempts(), Attempts()
+    scores: dict[str, Scores | None] = {}
+    of_parts: dict[str, Scores | None] = {}
+
+    def evaluate(group: str) -> tuple[Features, Scores]:
+        (truth,) = load_icoseg(root, [group])
+        features = collect(truth, network)
+        return features, overlap_scores(features, crf, seeds)
+
+    def evaluate_parts(features: Features, folder: Path) -> Scores:
+        images = [item.image for item in features.truth.images]
+        truth = load_label_folder(folder / features.truth.name, images)
+        return part_scores(replace(features, truth=truth), PART_FACTORS, crf, seeds, network)
+
+    for group, label in zip(groups, column_names(groups), strict=True):
+        evaluated = attempts.run(label, evaluate, group)
+        scores[label] = evaluated and evaluated[1]
+        if evaluated is not None and parts is not None:
+            job = partial(evaluate_parts, evaluated[0], parts)
+            of_parts[label] = part_attempts.run(f"{label}, parts", job)
+    notes = [
+        "Set-wide IoU of the object with the mask of the 75th percentile",
+        "The paper has five sets; its Taj Mahal is shown beside both groups of iCoseg that fit",
+        *_common_notes(scores, seeds),
+        *part_attempts.notes(),
+    ]
+    title = "Table 1: iCoseg, whole object, k = 1 (IoU)"
+    columns = {label: (label, "IoU") for label in scores}
+    top = score_table("table1-top", title, scores, columns, attempts, network.describe, notes)
+    tables = {"table1-top": top}
+    if any(of_parts.values()):
+        title = "Table 1, bottom: iCoseg, parts labelled automatically (IoU)"
+        tables |= part_tables(
+            "table1-bottom", title, network, of_parts, part_attempts, PART_FACTORS, seeds
+        )
+    return tables
 
 
 def table2(
@@ -66,225 +155,176 @@ def table2(
     filter: str = VocFilter.DIFFICULT_OR_TRUNCATED,
     crf: bool = True,
     seeds: int = 1,
-    report: Callable[[str], None] = to_stderr,
 ) -> Table:
     """CorLoc on Pascal VOC 2007, class by class: a box around the largest component, k = 1.
 
-    Parameters
-    ----------
-    network : Network
-    root : path
-        As for `deepff.evaluation.datasets.load_voc`.
-    classes : sequence of str
-    filter : str
-        One of :class:`deepff.options.VocFilter`.
-    crf : bool
-        Whether there is a row for DFF-CRF.
-    seeds : int
-        How many seeds, from 0, the values are means over.
-    report : callable
-        Told of each class that is done or failed.
-
-    Raises
-    ------
-    InputError
-        A class or filter is unknown, or no class could be evaluated.
+    ``root`` and ``filter`` are as for `load_voc`, ``crf`` and ``seeds`` as for `table1`.
     """
     check_classes(classes, VOC_CLASSES)
-    jobs = {name: partial(_corloc, network, root, name, filter, crf, seeds) for name in classes}
-    failures: dict[str, str] = {}
-    scores = {name: attempt(name, job, failures, report) for name, job in jobs.items()}
-    require_success(scores, failures)
-    count_rows = [_count_row(scores, name) for name in VocFilter]
+
+    def evaluate(name: str) -> Scores:
+        sets = {of: load_voc(root, year=2007, classes=[name], filter=of)[0] for of in VocFilter}
+        scores = box_scores(collect(sets[chosen(VocFilter, filter, "filter")], network), crf, seeds)
+        counts = {f"images, filter {of}": len(truth) for of, truth in sets.items()}
+        return replace(scores, counts=counts)
+
+    attempts = Attempts()
+    scores = {name: attempts.run(name, evaluate, name) for name in classes}
     notes = [
         "CorLoc: share of images whose box has an IoU above 0.5 with a box of the class, difficult "
         "and truncated ones included. The box is around the largest component of the mask",
         f"The images are those with an instance that passes the filter {filter}; one that shows "
         "several classes counts in each",
-        *common_notes(seeds, scores),
+        *_common_notes(scores, seeds),
     ]
-    return object_table(
-        "table2",
-        "Table 2: VOC 2007, co-localization, k = 1 (CorLoc)",
-        network,
-        scores,
-        failures,
-        notes,
-        count_rows,
+    title = "Table 2: VOC 2007, co-localization, k = 1 (CorLoc)"
+    columns = {name: (name, "CorLoc") for name in classes}
+    return score_table("table2", title, scores, columns, attempts, network.describe, notes)
+
+
+def overlap_scores(features: Features, crf: bool, seeds: int) -> Scores:
+    """Set-wide IoU of each method's mask with the object."""
+
+    def measure(index: int, masks: Mapping[Variant, Tensor]) -> dict[Variant, Overlaps]:
+        labels = features.truth.images[index].labels()
+        return count_masks(masks, labels, features.truth)
+
+    def of_set(images: Sequence[Overlaps]) -> float:
+        return float(iou(sum(images[1:], images[0]))[0, 1])
+
+    def of_image(index: int, overlaps: Overlaps) -> float:
+        return of_set([overlaps])
+
+    return _object_scores(features, "IoU", crf, seeds, measure, of_image, of_set)
+
+
+def box_scores(features: Features, crf: bool, seeds: int) -> Scores:
+    """CorLoc of each method's box with the boxes of the class."""
+    true_boxes = [item.boxes_of(features.truth.name) for item in features.truth.images]
+
+    def measure(index: int, masks: Mapping[Variant, Tensor]) -> dict[Variant, Box | None]:
+        # The largest component comes first.
+        return {
+            variant: next(iter(component_boxes(own[0])), None) for variant, own in masks.items()
+        }
+
+    def of_image(index: int, box: Box | None) -> float:
+        return best_iou(box, true_boxes[index])
+
+    def of_set(images: Sequence[Box | None]) -> float:
+        return corloc(images, true_boxes)
+
+    return _object_scores(features, "CorLoc", crf, seeds, measure, of_image, of_set)
+
+
+def _object_scores(
+    features: Features,
+    metric: str,
+    crf: bool,
+    seeds: int,
+    measure: Callable[[int, Mapping[Variant, Tensor]], Mapping[Variant, M]],
+    of_image: Callable[[int, M], float],
+    of_set: Callable[[Sequence[M]], float],
+) -> Scores:
+    """What is measured in each image makes the score of the set, and of the image, for pictures."""
+    values: dict[str, list[float | None]] = {}
+    poorest: list[Shown] = []
+    for seed in range(seeds):
+        measured: dict[str, list[M]] = {}
+        for index, masks in enumerate(_object_masks(features, crf, seed, metric == "CorLoc")):
+            for variant, measurement in measure(index, masks).items():
+                measured.setdefault(variant.method, []).append(measurement)
+            if seed == 0:
+                by_method = {variant.method: own for variant, own in masks.items()}
+                shown = {method: by_method[method] for method in _SHOWN if method in by_method}
+                score = of_image(index, measured[list(shown)[-1]][-1])
+                entry = (score, features.activations.images[index], shown)
+                poorest = sorted([*poorest, entry], key=lambda shown: shown[0])[:N_SHOWN]
+        for method, measurements in measured.items():
+            values.setdefault(method, []).append(of_set(measurements))
+    rows = [*(method for method in _FIRST_ROWS if method in values), *values]
+    return Scores(
+        len(features),
+        {method: {metric: values[method]} for method in rows},
+        {"images": len(features)},
+        pictures=dict([poorest_picture(poorest)]),
     )
 
 
-def object_scores(features: Features, crf: bool, seeds: int) -> Scores:
-    """Set-wide IoU of each method's mask with the object."""
-    by_method: dict[str, list[float]] = {}
-    poorest = Poorest()
-
-    def judged(
-        found_in_images: Iterator[dict[Variant, Tensor]],
-    ) -> Iterator[dict[Variant, Tensor]]:
-        for index, found in enumerate(found_in_images):
-            labels = features.truth[index].labels()
-            poorest.add(
-                features.activations.images[index],
-                {variant.method: own for variant, own in found.items()},
-                {variant.method: jaccard(own[0], labels) for variant, own in found.items()},
-            )
-            yield found
-
-    for seed in range(seeds):
-        found = _all_masks(features, crf, seed)
-        overlaps_of = count_by_variant(judged(found) if seed == 0 else found, features)
-        for variant, overlaps in overlaps_of.items():
-            by_method.setdefault(variant.method, []).append(float(iou(overlaps)[0, 1]))
-    return Scores(len(features), by_method, {}, poorest)
-
-
-def _all_masks(
-    features: Features, crf: bool, seed: int, for_boxes: bool = False
+def _object_masks(
+    features: Features, crf: bool, seed: int, for_boxes: bool
 ) -> Iterator[dict[Variant, Tensor]]:
     """Masks of every method; the recipe contrast has no seed, so it comes with the first."""
-    found = image_masks(features, object_coefficients(features.activations, seed), crf)
+    masks = image_masks(features, object_coefficients(features.activations, seed), crf)
     if seed > 0:
-        return found
-    pairs = zip(found, contrast_masks(features, crf, for_boxes), strict=True)
+        return masks
+    pairs = zip(masks, contrast_masks(features, crf, for_boxes), strict=True)
     return (own | contrast for own, contrast in pairs)
 
 
-def object_table(
-    name: str,
-    title: str,
-    network: Network,
-    scores: Mapping[str, Scores | None],
-    failures: Mapping[str, str],
-    notes: Sequence[str],
-    count_rows: Sequence[Row] = (),
-) -> Table:
-    """One column a class or group, their mean, and a row a method."""
-    columns = [*scores, "mean"]
-    done = [score for score in scores.values() if score is not None]
-    first = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST, CONTRAST_CLASSIFIER)
-    methods = sorted(done[0].by_method, key=lambda m: first.index(m) if m in first else len(first))
-    rows = [_method_row(scores, method) for method in methods]
-    if not count_rows:
-        counts = read_each(scores, lambda score: score.n_images)
-        count_rows = [Row("images", [*counts, None])]
-    published, published_notes = published_rows(name, columns)
-    return Table(
-        title,
-        columns,
-        [*count_rows, *rows, *published],
-        network.describe(sum(score.n_images for score in done)),
-        [*notes, *failure_notes(failures), *published_notes],
-        {
-            score.poorest.caption(name): score.poorest.picture()
-            for name, score in scores.items()
-            if score is not None
-        },
+# An image's score by the last of the methods, and each method's mask (1, H, W).
+Shown = tuple[float, ImageRecord, dict[str, Tensor]]
+
+
+def poorest_picture(poorest: Sequence[Shown]) -> tuple[str, np.ndarray]:
+    """A caption, and one row per image with one column per method: uint8 (H, W, 3)."""
+    methods = list(poorest[0][2])
+    scores = ", ".join(f"{score:.2f}" for score, _, _ in poorest)
+    caption = (
+        f"the images with the lowest IoU ({methods[-1]}: {scores}), from left to right: "
+        f"{'; '.join(methods)}"
     )
+    rows = []
+    for _, image, masks in poorest:
+        photo, _ = read_photo(image)
+        panels = [region_picture(photo, mask[0].int().cpu().numpy()) for mask in masks.values()]
+        rows.append(np.concatenate(panels, axis=1))
+    width = max(row.shape[1] for row in rows)
+    padded = [
+        np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255)
+        for row in rows
+    ]
+    return caption, np.concatenate(padded)
 
 
-def common_notes(seeds: int, scores: Mapping[str, Scores | None]) -> list[str]:
+def _common_notes(scores: Mapping[str, Scores | None], seeds: int) -> list[str]:
     """What is said below every table of whole objects."""
+    done = [score for score in scores.values() if score is not None]
     notes = [BASELINE_NOTE]
-    if len([score for score in scores.values() if score is not None]) < len(scores):
+    if len(done) < len(scores):
         notes.append("The mean is over the columns that could be evaluated")
-    if seeds > 1:
-        spread = max(
-            float(np.std(values))
-            for score in scores.values()
-            if score is not None
-            for values in score.by_method.values()
-        )
+    if seeds > 1 and done:
+        by_row = [row for score in done for row in score.values.values()]
+        spread = max(np.std(np.array([*row.values()], float)) for row in by_row)
         notes.append(
             f"Means over {seeds} seeds; the largest standard deviation over seeds is {spread:.3f}"
         )
     return notes
 
 
-def _corloc(
-    network: Network, root: str | Path, class_name: str, filter: str, crf: bool, seeds: int
-) -> Scores:
-    counts = {
-        str(name): len(load_voc(root, year=2007, classes=[class_name], filter=name)[0])
-        for name in VocFilter
-    }
-    (truth,) = load_voc(root, year=2007, classes=[class_name], filter=filter)
-    features = collect(truth, network)
-    boxes = [item.boxes_of(class_name) for item in features.truth]
-    poorest = Poorest()
-    by_method: dict[str, list[float]] = {}
-    for seed in range(seeds):
-        predicted: dict[str, list] = {}
-        for index, found in enumerate(_all_masks(features, crf, seed, for_boxes=True)):
-            for variant, own in found.items():
-                # the largest component comes first
-                first = [*component_boxes(own[0]), None][0]
-                predicted.setdefault(variant.method, []).append(first)
-            if seed == 0:
-                poorest.add(
-                    features.activations.images[index],
-                    {variant.method: own for variant, own in found.items()},
-                    {method: _best_iou(own[-1], boxes[index]) for method, own in predicted.items()},
-                )
-        for method, own_boxes in predicted.items():
-            by_method.setdefault(method, []).append(corloc(own_boxes, boxes))
-    return Scores(len(features), by_method, counts, poorest)
+def column_names(groups: Sequence[str]) -> list[str]:
+    """A name for each group: the paper's where it has one, with iCoseg's number in brackets.
 
-
-def _best_iou(box: Box | None, boxes: Sequence[BoxCoordinates]) -> float:
-    return 0.0 if box is None else float(box_iou([box], boxes).max())
-
-
-def _count_row(scores: Mapping[str, Scores | None], filter: str) -> Row:
-    counts = read_each(scores, lambda score: score.counts[filter])
-    return Row(f"images, filter {filter}", [*counts, None])
-
-
-def _method_row(scores: Mapping[str, Scores | None], method: str) -> Row:
-    values = read_each(scores, lambda score: float(np.mean(score.by_method[method])))
-    return Row(method, [*values, mean_of_known(values)])
-
-
-N_SHOWN = 3
-_COLUMNS = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST_CLASSIFIER, CONTRAST)
-
-
-class Poorest:
-    """The images of a set with the lowest scores of its last column's method.
-
-    The columns are the paper's and the recipe contrast's of the methods that there are.
+    Groups that would have the same name ("036 Gymnastics-1" and "036 Gymnastics-2") keep theirs.
+    Raises InputError for a group that is named twice.
     """
+    repeated = [group for group, count in Counter(groups).items() if count > 1]
+    if repeated:
+        raise InputError(f"the group {repeated[0]!r} is named twice; name each once")
+    short = [_short_name(group) for group in groups]
+    counts = Counter(short)
+    return [name if counts[name] == 1 else group for name, group in zip(short, groups, strict=True)]
 
-    def __init__(self) -> None:
-        self._kept: list[tuple[float, ImageRecord, dict[str, Tensor]]] = []
 
-    def add(
-        self, image: ImageRecord, masks: Mapping[str, Tensor], scores: Mapping[str, float]
-    ) -> None:
-        """Look at one image: by method its mask (1, H, W) and its score."""
-        shown = {method: masks[method] for method in _COLUMNS if method in masks}
-        entry = (scores[list(shown)[-1]], image, shown)
-        self._kept = sorted([*self._kept, entry], key=lambda kept: kept[0])[:N_SHOWN]
+def _short_name(group: str) -> str:
+    number, _, rest = group.partition(" ")
+    if number in PAPER_SETS:
+        return f"{PAPER_SETS[number]} ({number})"
+    return f"{re.split('-', rest)[0]} ({number})" if number.isdecimal() and rest else group
 
-    def caption(self, name: str) -> str:
-        """What the picture shows."""
-        columns = list(self._kept[0][2])
-        scores = ", ".join(f"{score:.2f}" for score, _, _ in self._kept)
-        return (
-            f"{name}, the images with the lowest IoU ({columns[-1]}: {scores}), from left to "
-            f"right: {'; '.join(columns)}"
-        )
 
-    def picture(self) -> np.ndarray:
-        """One row an image, one column a method: uint8 (H, W, 3)."""
-        rows = []
-        for _, image, masks in self._kept:
-            photo, _ = read_photo(image)
-            panels = [region_picture(photo, mask[0].int().cpu().numpy()) for mask in masks.values()]
-            rows.append(np.concatenate(panels, axis=1))
-        width = max(row.shape[1] for row in rows)
-        padded = [
-            np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255)
-            for row in rows
-        ]
-        return np.concatenate(padded)
+def _all_groups(folder: Path) -> list[str]:
+    names = sorted((path.name for path in folder.glob("*/")), key=natural_key)
+    if not names:
+        raise InputError(f"iCoseg is laid out as images/ and ground_truth/: no group in {folder}")
+    return names

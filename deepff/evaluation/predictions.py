@@ -1,10 +1,12 @@
-"""What every table needs: activations beside their ground truth, masks of many methods at once."""
+"""What each method says about a set: activations, coefficients H, and masks image by image.
+
+Every method gives H (rows, k), with one column per map, and all of them become masks in the same
+way: maps at the image's size, and the 75th percentile over the set.
+"""
 
 import math
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -19,12 +21,14 @@ from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.contrast import contrast_object
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
-from deepff.evaluation.datasets import GroundTruthImage, GroundTruthSet
+from deepff.evaluation.datasets import GroundTruthSet
 from deepff.evaluation.metrics import Overlaps, count_overlaps
+from deepff.evaluation.tables import to_stderr
+from deepff.factorization import METHODS
 from deepff.layers.centers import with_centers
 from deepff.layers.layer import Layer
 from deepff.networks.backbone import Backbone
-from deepff.options import Threshold
+from deepff.options import SIZE, Threshold
 from deepff.regions.guided_crf import guided_crf, refined_masks, without_holes
 from deepff.regions.pixel_classifier import classes_by_kernels
 from deepff.regions.refine import photo_kernels, refined_densely
@@ -34,16 +38,18 @@ from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.parallel import in_parallel
 
 T = TypeVar("T")
-U = TypeVar("U")
+K = TypeVar("K")
 
-# What a CRF takes beside the masks of an image.
+# What a CRF takes in addition to the masks of an image.
 _CRF_BYTES = 2**26
 
 DFF, DFF_CRF = "DFF", "DFF-CRF"
-# The recipe as it is by default: for masks by its classifier, for boxes by the dense CRF.
+# The recipe with its defaults: for masks by its classifier, for boxes by the dense CRF.
 CONTRAST = "contrast"
 CONTRAST_UNREFINED, CONTRAST_CRF = "contrast, unrefined", "contrast, dense CRF"
 CONTRAST_CLASSIFIER = "contrast, classifier"
+
+FACTORIZATIONS = {DFF: "nmf", "PCA": "pca", "k-means": "kmeans"}
 
 
 class Variant(NamedTuple):
@@ -56,29 +62,15 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """Where activations come from.
-
-    Attributes
-    ----------
-    backbone, layer
-        What `load_backbone` and `LayerMap.resolve` give. The layer must not be negative anywhere.
-    object_layers : sequence of Layer
-        Those that the recipe contrast fuses; none where it is left out.
-    cell_layers : sequence of Layer
-        Those of its pixel classifier; none where it is left out.
-    size : int
-        The longer side of the resized images, in pixels.
-    cache : path or None
-        The folder of the activation cache; without it a set's activations are in memory.
-    progress : bool
-        Show the network's progress on standard error.
-    """
+    """Where activations come from. The layer must not be negative anywhere."""
 
     backbone: Backbone
     layer: Layer
-    size: int = 448
+    # The longer side of the resized images, in pixels.
+    size: int = SIZE
+    # The folder of the activation cache; without it a set's activations are in memory.
     cache: Path | None = None
-    progress: bool = False
+    # Those that the recipe contrast fuses, and those of its pixel classifier; none to leave it out.
     object_layers: Sequence[Layer] = ()
     cell_layers: Sequence[Layer] = ()
 
@@ -102,30 +94,19 @@ class Network:
 
 @dataclass(frozen=True)
 class Features:
-    """Activations of a set and the ground truth of the same images, in the same order.
+    """Ground truth, and activations of the same images in the same order."""
 
-    With ``object``, the recipe contrast's, where the network has layers for it.
-    """
-
-    name: str
+    truth: GroundTruthSet
     activations: Activations
-    truth: tuple[GroundTruthImage, ...]
-    part_names: tuple[str, ...]
-    object: Factorization | None = None
-    beside: tuple[str, ...] = ()
+    # The recipe contrast's, where the network has layers for it.
+    contrast: Factorization | None = None
 
     def __len__(self) -> int:
         return len(self.truth)
 
 
 def collect(truth: GroundTruthSet, network: Network) -> Features:
-    """Run the network over a set; files that cannot be decoded are named and left out.
-
-    Raises
-    ------
-    InputError
-        The set has no image, or none that can be read.
-    """
+    """Run the network over a set; files that cannot be decoded are named and left out."""
     if not truth.images:
         raise InputError(f"{truth.name} has no images")
     every = (network.layer, *network.object_layers, *network.cell_layers)
@@ -138,7 +119,6 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
         layers,
         size=network.size,
         cache=network.cache,
-        progress=network.progress,
     )
     for file in skipped:
         to_stderr(f"{truth.name}: skipped {file.name} ({file.reason})")
@@ -162,74 +142,125 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
             for x in network.cell_layers
         ]
         of_cells = [by_path[x.path] for x in network.cell_layers]
-        found = classify_object(found, Cells.of(of_cells, sources, network.progress))
-    return Features(truth.name, extracted[0], kept, truth.part_names, found, truth.beside)
+        found = classify_object(found, Cells.of(of_cells, sources))
+    return Features(replace(truth, images=kept), extracted[0], found)
+
+
+# --- coefficients ---
+
+
+def factor_coefficients(activations: Activations, k: int, seed: int = 0) -> dict[Variant, Tensor]:
+    """H of DFF, PCA and k-means with k factors: (rows, k) each.
+
+    On activations that are never negative the first principal component is not negative either, and
+    is what NMF finds with k = 1 (Perron and Frobenius): there the rows of DFF and PCA agree.
+    """
+    return {
+        Variant(name, k, seed): factorize(activations, method, k, seed)
+        for name, method in FACTORIZATIONS.items()
+    }
+
+
+def object_coefficients(activations: Activations, seed: int = 0) -> dict[Variant, Tensor]:
+    """One map of the whole object by every method, (rows, 1) each; two need no factorization."""
+    return {
+        **factor_coefficients(activations, 1, seed),
+        Variant("mean activation", 1, seed): mean_activation(activations),
+        Variant("Le et al.", 1, seed): category_consistent(activations, seed=seed),
+    }
+
+
+def factorize(activations: Activations, method: str, k: int, seed: int) -> Tensor:
+    """H (rows, k) of a method of `deepff.factorization`; k-means with k = 1 is `object_cluster`."""
+    if method == "kmeans" and k == 1:
+        return object_cluster(activations, seed)
+    options = {} if method == "pca" else {"random_state": seed}
+    return METHODS[method](k, **options).fit_transform(activations.blocks)
+
+
+def object_cluster(activations: Activations, seed: int = 0) -> Tensor:
+    """k-means with two clusters, of which the one with the longer center is the object: (rows, 1).
+
+    No label is needed: a network trained to name objects responds to them more strongly than to
+    what surrounds them.
+    """
+    estimator = METHODS["kmeans"](2, random_state=seed)
+    membership = estimator.fit_transform(activations.blocks)
+    cluster = int(estimator.components_.norm(dim=1).argmax())
+    return membership[:, cluster : cluster + 1].clone()
+
+
+def mean_activation(activations: Activations) -> Tensor:
+    """The mean over channels: (rows, 1)."""
+    return torch.cat([block.mean(1, keepdim=True) for block in activations.blocks])
+
+
+def category_consistent(activations: Activations, n_clusters: int = 5, seed: int = 0) -> Tensor:
+    """Sum of the channels that fire strongly in all images of the set: (rows, 1).
+
+    After the category-consistent features of Le, Yu, Zelinsky and Samaras, *Co-localization with
+    Category-Consistent Features and Geodesic Distance Propagation*, ICCV Workshops 2017: a channel
+    is described by its spatial maximum in each image, channels are clustered with k-means, and the
+    cluster that fires strongest is kept. Only the abstract was available: the number of clusters,
+    the choice by the mean maximum, and the unweighted sum are our reading. Their spreading of the
+    map over superpixels is left out, because maps are what we compare.
+    """
+    from sklearn.cluster import KMeans
+
+    maxima = torch.stack([rows.amax(0) for rows in activations.image_rows], dim=1).cpu().numpy()
+    clusters = KMeans(min(n_clusters, len(maxima)), n_init=4, random_state=seed).fit(maxima)
+    strongest = clusters.cluster_centers_.mean(axis=1).argmax()
+    kept = torch.from_numpy(clusters.labels_ == strongest)
+    return torch.cat(
+        [block[:, kept.to(block.device)].sum(1, keepdim=True) for block in activations.blocks]
+    )
+
+
+# --- masks ---
+
+# From an image's index, its masks by variant, and the maps of those that may overlap, each relative
+# to its maximum over the set.
+Work = Callable[[int, dict[Variant, Tensor], dict[Variant, Tensor]], T]
 
 
 def image_masks(
     features: Features, coefficients: Mapping[Variant, Tensor], crf: bool
 ) -> Iterator[dict[Variant, Tensor]]:
-    """Masks of all methods, image by image, by the paper's rule: the 75th percentile over the set.
+    """Masks of all methods, image by image, bool (k, H, W) each: the 75th percentile over the set.
 
-    Parameters
-    ----------
-    features : Features
-    coefficients : mapping
-        Each method's H, (rows, k), k of its own.
-    crf : bool
-        Add DFF-CRF after each DFF.
-
-    Yields
-    ------
-    dict of Variant to bool Tensor (k, H, W)
-        Factors of DFF-CRF do not overlap, others may.
+    With ``crf`` DFF-CRF comes after each DFF; its factors do not overlap, others may.
     """
     return in_images(features, coefficients, crf, lambda index, masks, maps: masks)
-
-
-# Of an image's index, its masks by variant, and the maps of those that may overlap, each relative
-# to its maximum over the set.
-Work = Callable[[int, dict[Variant, Tensor], dict[Variant, Tensor]], T]
 
 
 def in_images(
     features: Features, coefficients: Mapping[Variant, Tensor], crf: bool, work: Work[T]
 ) -> Iterator[T]:
-    """What work makes of each image's masks; several images at once, one a core.
-
-    Parameters
-    ----------
-    features, coefficients, crf
-        As for :func:`image_masks`.
-    work : callable
-        Of the image's index, its masks as :func:`image_masks` gives them, and their maps (k, H, W),
-        relative to the factors' maxima over the set, without those of DFF-CRF.
-    """
+    """What ``work`` makes of each image's masks (`image_masks`); one image per core at a time."""
     images = features.activations.images
     widths = [h.shape[1] for h in coefficients.values()]
     maps = HeatMaps.of_images(torch.cat(list(coefficients.values()), dim=1), images)
     limits = thresholds(maps)[0]
     crf_limits = (limits / maps.scale).split(widths)
 
-    def done(index: int) -> T:
+    def of_image(index: int) -> T:
         upsampled = maps[index]
         plain = masks(upsampled, limits).split(widths)
         photo = images[index].read() if crf else None
         normalized = maps.normalized(index).split(widths)
-        found = {}
-        for variant, own, grid, limit in zip(
+        by_variant = {}
+        for variant, mask, grid, limit in zip(
             coefficients, plain, normalized, crf_limits, strict=True
         ):
-            found[variant] = own
+            by_variant[variant] = mask
             if photo is not None and variant.method == DFF:
                 refined = refined_masks(guided_crf(photo, grid, limit))
-                found[variant._replace(method=DFF_CRF)] = refined
+                by_variant[variant._replace(method=DFF_CRF)] = refined
         relative = (upsampled / maps.scale[:, None, None]).split(widths)
-        return work(index, found, dict(zip(coefficients, relative, strict=True)))
+        return work(index, by_variant, dict(zip(coefficients, relative, strict=True)))
 
-    bytes_a_pixel = 16 * sum(widths)
-    costs = [_CRF_BYTES + bytes_a_pixel * math.prod(image.size) for image in images]
-    return in_parallel(done, costs)
+    costs = [_CRF_BYTES + 16 * sum(widths) * math.prod(image.size) for image in images]
+    return in_parallel(of_image, costs)
 
 
 def contrast_masks(
@@ -238,21 +269,21 @@ def contrast_masks(
     """The object's mask by the recipe contrast, image by image: bool (1, H, W) each.
 
     With ``crf`` also refined by dense CRF and by the classifier; which of the two is the recipe's
-    own way depends on ``for_boxes``. Nothing where the features have no object.
+    default depends on ``for_boxes``. Nothing where the features have no object.
     """
     images = features.activations.images
-    if features.object is None:
+    if features.contrast is None:
         return iter([{} for _ in images])
-    maps, classified = features.object.heatmaps, features.object.probabilities
+    maps, classified = features.contrast.heatmaps, features.contrast.probabilities
     limits = thresholds(maps, Threshold.OTSU_IMAGE)
     by_default = for_boxes or classified is None
     by_crf = Variant(CONTRAST if by_default else CONTRAST_CRF, 1)
     by_classifier = Variant(CONTRAST_CLASSIFIER if by_default else CONTRAST, 1)
 
-    def found(index: int) -> dict[Variant, Tensor]:
-        own = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
+    def of_image(index: int) -> dict[Variant, Tensor]:
+        by_variant = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
         if not crf:
-            return own
+            return by_variant
         size = images[index].size
         kernels = photo_kernels(images[index], limits.device)
 
@@ -261,80 +292,37 @@ def contrast_masks(
             return refined_masks(without_holes(full))
 
         limit = limits[index] / maps.scale
-        own[by_crf] = finished(refined_densely(kernels, maps.normalized(index)[None], limit))
+        by_variant[by_crf] = finished(refined_densely(kernels, maps.normalized(index)[None], limit))
         if classified is not None:
             probabilities = classes_by_kernels(kernels, classified.covering(index))
-            own[by_classifier] = finished(probabilities[None])
-        return own
+            by_variant[by_classifier] = finished(probabilities[None])
+        return by_variant
 
-    return in_parallel(found, [_CRF_BYTES + 16 * math.prod(image.size) for image in images])
+    return in_parallel(of_image, [_CRF_BYTES + 16 * math.prod(image.size) for image in images])
 
 
 def count_by_variant(
     masks_of_images: Iterable[Mapping[Variant, Tensor]], features: Features
 ) -> dict[Variant, Overlaps]:
     """Pixel counts of each method's masks against the set's labels, in one pass over the images."""
-    widths: dict[Variant, int] = {}
-
-    def stacked() -> Iterator[tuple[Tensor, np.ndarray]]:
-        for found, item in zip(masks_of_images, features.truth, strict=True):
-            widths.update({variant: len(own) for variant, own in found.items()})
-            yield torch.cat(list(found.values())), item.labels()
-
-    total = count_overlaps(stacked(), len(features.part_names))
-    counts, first = {}, 0
-    for variant, width in widths.items():
-        rows = slice(first, first + width)
-        counts[variant] = Overlaps(total.intersection[rows], total.predicted[rows], total.truth)
-        first += width
-    return counts
+    pairs = zip(masks_of_images, features.truth.images, strict=True)
+    return summed(count_masks(own, item.labels(), features.truth) for own, item in pairs)
 
 
-def attempt(
-    label: str,
-    job: Callable[[], T],
-    failures: dict[str, str],
-    report: Callable[[str], None],
-) -> T | None:
-    """Do one class or group; where it fails, say so, note it in `failures` and return None.
-
-    Whatever the cause: hours of other classes should not be lost to one.
-    """
-    started = time.perf_counter()
-    try:
-        outcome = job()
-    except Exception as error:
-        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        reason = f"{kind}{error}"
-        told_before = reason in failures.values()
-        failures[label] = reason
-        report(f"{label} failed{' for the same reason' if told_before else f': {reason}'}")
-        return None
-    report(f"{label}: {time.perf_counter() - started:.0f} s")
-    return outcome
+def count_masks(
+    by_variant: Mapping[Variant, Tensor], labels: np.ndarray, truth: GroundTruthSet
+) -> dict[Variant, Overlaps]:
+    """Pixel counts of each method's masks of one image."""
+    n_parts = len(truth.part_names)
+    return {
+        variant: count_overlaps([(own, labels)], n_parts) for variant, own in by_variant.items()
+    }
 
 
-def read_each(outcomes: Mapping[str, T | None], read: Callable[[T], U | None]) -> list[U | None]:
-    """What `read` makes of each outcome, None where there is none."""
-    return [None if outcome is None else read(outcome) for outcome in outcomes.values()]
-
-
-def require_success(outcomes: Mapping[str, object | None], failures: Mapping[str, str]) -> None:
-    """Raise InputError with the first failure if nothing succeeded."""
-    if not outcomes:
-        raise InputError("there is nothing to evaluate: name a class or group")
-    if all(outcome is None for outcome in outcomes.values()):
-        label, reason = next(iter(failures.items()))
-        alike = len(failures) > 1 == len(set(failures.values()))
-        whole = "" if alike else f"; the first, {label}, failed"
-        raise InputError(f"nothing could be evaluated{whole}: {reason}")
-
-
-def failure_notes(failures: Mapping[str, str]) -> list[str]:
-    """A note on each class or group that failed."""
-    return [f"**{label} failed**: {reason}" for label, reason in failures.items()]
-
-
-def to_stderr(message: str) -> None:
-    """Print a message as the command line does."""
-    print(f"deepff: {message}", file=sys.stderr)
+def summed(images: Iterable[Mapping[K, Overlaps]]) -> dict[K, Overlaps]:
+    """The counts of all images together."""
+    total: dict[K, Overlaps] = {}
+    for counts in images:
+        for key, overlaps in counts.items():
+            total[key] = total[key] + overlaps if key in total else overlaps
+    return total

@@ -1,38 +1,102 @@
-"""Tables of results and how they are written: Markdown, CSV and JSON."""
+"""Scores of sets of images, made into tables next to the paper's, and written to files."""
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from PIL import Image
 
+from deepff.errors import InputError
 from deepff.runtime.files import atomic_path
 
 MAX_COLUMNS = 12
 
+T = TypeVar("T")
 Value = float | int | str | None
 Origin = Literal["this run", "paper"]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One method's line of a table.
+class Scores:
+    """What one set of images gives: a class, or a group.
 
-    Attributes
-    ----------
-    label : str
-        The method, and k where a table has several.
-    values : sequence of float, int, str or None
-        One a column. None is missing: not computed in this run, or not printed in the paper.
-    origin : "this run" or "paper"
-        Whose numbers these are.
+    ``values[row][metric]`` has one value per seed. None stands for a value that there is not.
+    """
+
+    n_images: int
+    values: Mapping[str, Mapping[str, Sequence[float | None]]]
+    # Rows above those of the methods, such as "images".
+    counts: Mapping[str, int] = field(default_factory=dict)
+    # Every factor of the first seed, for the tables of parts.
+    factors: Sequence["Row"] = ()
+    remarks: Sequence[str] = ()
+    pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def mean(self, row: str, metric: str) -> float | None:
+        """The mean over the seeds that have a value; None if none has."""
+        known = [x for x in self.values.get(row, {}).get(metric, ()) if x is not None]
+        return float(np.mean(known)) if known else None
+
+
+class Attempts:
+    """Evaluates sets one after another. One that fails, for any reason, is noted, and the rest go
+    on: hours of other sets should not be lost to it.
+    """
+
+    def __init__(self) -> None:
+        self.failures: dict[str, str] = {}
+
+    def run(self, label: str, job: Callable[..., T], *arguments: Any) -> T | None:
+        """What the job returns, or None where it fails; says so on standard error."""
+        started = time.perf_counter()
+        try:
+            outcome = job(*arguments)
+        except Exception as error:
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            reason = f"{kind}{error}"
+            known = reason in self.failures.values()
+            self.failures[label] = reason
+            to_stderr(f"{label} failed{' for the same reason' if known else f': {reason}'}")
+            return None
+        to_stderr(f"{label}: {time.perf_counter() - started:.0f} s")
+        return outcome
+
+    def succeeded(self, outcomes: Mapping[str, T | None]) -> dict[str, T]:
+        """The outcomes that there are. Raises InputError with the first failure if none is."""
+        if not outcomes:
+            raise InputError("there is nothing to evaluate: name a class or group")
+        successes = {label: x for label, x in outcomes.items() if x is not None}
+        if not successes:
+            label, reason = next(iter(self.failures.items()))
+            same = len(self.failures) > 1 == len(set(self.failures.values()))
+            which = "" if same else f"; the first, {label}, failed"
+            raise InputError(f"nothing could be evaluated{which}: {reason}")
+        return successes
+
+    def notes(self) -> list[str]:
+        """A note for each set that failed."""
+        return [f"**{label} failed**: {reason}" for label, reason in self.failures.items()]
+
+
+def to_stderr(message: str) -> None:
+    """Print a message as the command line does."""
+    print(f"deepff: {message}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's line of a table, with one value per column.
+
+    None is a value that was not computed in this run, or that the paper does not print.
     """
 
     label: str
@@ -42,27 +106,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of results.
-
-    Attributes
-    ----------
-    title : str
-    columns : sequence of str
-    rows : sequence of Row
-        Each with one value a column.
-    source : str
-        Network, layer, weights and number of images behind the rows of this run.
-    notes : sequence of str
-        What a reader has to know: definitions, failures, where published numbers come from.
-    pictures : mapping of str to ndarray, uint8 (H, W, 3)
-        By a caption.
-    """
+    """A table of results."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Row]
+    # Network, layer, weights and number of images behind the rows of this run.
     source: str
+    # What a reader has to know: definitions, failures, where published numbers come from.
     notes: Sequence[str] = field(default=())
+    # By caption; uint8 (H, W, 3).
     pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,30 +129,29 @@ class Table:
     def markdown(self) -> str:
         """A heading, the table, and the source and notes as a list.
 
-        A table of many columns is turned over, with a line a column. Pictures are in files
-        (:func:`write_tables`).
+        Where there are many columns, each becomes a line. Pictures are left to `write_tables`.
         """
         cells = [[_cell(value) for value in row.values] for row in self.rows]
         if len(self.columns) <= MAX_COLUMNS:
             alignment = ["---", "---", *self._alignment()]
             lines = [_line(["", "from", *self.columns]), _line(alignment)]
             lines += [
-                _line([row.label, row.origin, *own])
-                for row, own in zip(self.rows, cells, strict=True)
+                _line([row.label, row.origin, *values])
+                for row, values in zip(self.rows, cells, strict=True)
             ]
         else:
             header = ["", *(f"{row.label} ({row.origin})" for row in self.rows)]
             lines = [_line(header), _line(["---", *["--:"] * len(self.rows)])]
             lines += [
-                _line([column, *own])
-                for column, own in zip(self.columns, zip(*cells, strict=True), strict=True)
+                _line([column, *values])
+                for column, values in zip(self.columns, zip(*cells, strict=True), strict=True)
             ]
         remarks = [f"This run: {self.source}", *self.notes]
         remarks = [f"- {remark.rstrip('.')}." for remark in remarks]
         return "\n".join([f"### {self.title}", "", *lines, "", *remarks]) + "\n"
 
     def csv(self) -> str:
-        """A header line and one line a row; missing values are empty."""
+        """A header line and one line per row; missing values are empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["method", "from", *self.columns])
@@ -145,6 +197,52 @@ def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
     return paths
 
 
+def score_table(
+    name: str,
+    title: str,
+    scores: Mapping[str, Scores | None],
+    columns: Mapping[str, tuple[str, str]],
+    attempts: Attempts,
+    describe: Callable[[int], str],
+    notes: Sequence[str],
+    in_paper: bool = True,
+) -> Table:
+    """A row per method and the mean over the columns, then the paper's rows.
+
+    ``columns`` has the set and the metric behind each column; ``describe`` gives the source for a
+    number of images; ``name`` is the table's in ``published.json``.
+    """
+    done = attempts.succeeded(scores)
+    rows = []
+    for label in dict.fromkeys(row for score in done.values() for row in score.counts):
+        counts = [done[of].counts[label] if of in done else None for of, _ in columns.values()]
+        rows.append(Row(label, [*counts, None]))
+    for label in dict.fromkeys(row for score in done.values() for row in score.values):
+        means = [
+            done[of].mean(label, metric) if of in done else None for of, metric in columns.values()
+        ]
+        rows.append(Row(label, [*means, mean_of_known(means)]))
+    headers = [*columns, "mean"]
+    published, published_notes = published_rows(name, headers) if in_paper else NOT_IN_PAPER
+    return Table(
+        title,
+        headers,
+        [*rows, *published],
+        describe(sum(score.n_images for score in done.values())),
+        [*notes, *attempts.notes(), *published_notes, *labeled_remarks(done)],
+        {
+            f"{label}, {caption}": picture
+            for label, score in done.items()
+            for caption, picture in score.pictures.items()
+        },
+    )
+
+
+def labeled_remarks(scores: Mapping[str, Scores]) -> list[str]:
+    """The remarks on each set, after its label."""
+    return [f"{label}: {text}" for label, score in scores.items() for text in score.remarks]
+
+
 def mean_of_known(values: Iterable[float | None]) -> float | None:
     """The mean without the missing values; None if all are missing."""
     known = [value for value in values if value is not None]
@@ -167,60 +265,39 @@ SETTING = (
 )
 
 NOT_IN_PAPER: tuple[list[Row], list[str]] = ([], ["The paper has no numbers for this data set"])
-"""In place of :func:`published_rows`, for data that the paper did not use."""
+"""What `published_rows` would give for data that the paper did not use."""
 
 
 def published_rows(table: str, columns: Sequence[str]) -> tuple[list[Row], list[str]]:
-    """The paper's rows that belong beside a table of ours.
+    """The paper's rows for a table of ours, as shares of 1, and notes on the paper's setting.
 
-    Parameters
-    ----------
-    table : str
-        A key of ``published.json``, such as ``"table1-top"``.
-    columns : sequence of str
-        Our columns. A published value is looked up by the column's name, or by what stands before
-        its bracket: both "Taj Mahal (017)" and "Taj Mahal (018)" are the paper's "Taj Mahal". A
-        published mean is shown only beside a mean over the same columns.
-
-    Returns
-    -------
-    rows : list of Row
-        Values are shares of 1. Where the paper prints factors and not methods, a row a k: the
-        means over the factors with parts. Rows that have nothing for these columns are left out.
-    notes : list of str
-        How the paper's setting differs.
+    A value is looked up by the column's name, or by what stands before its bracket: "Taj Mahal
+    (017)" and "Taj Mahal (018)" are both the paper's "Taj Mahal". A published mean is shown only if
+    our mean is over the same columns. Where the paper prints factors and not methods, there is a
+    row per k: the means over the factors with parts. Rows with nothing for these columns are left
+    out.
     """
     entry = published()["tables"][table]
     methods = {row["method"]: row["values"] for row in entry["rows"]}
-    methods |= {f"DFF, k = {k}": _means(entry, sets) for k, sets in _factors(entry).items()}
+    methods |= {
+        f"DFF, k = {k}": _means(entry, sets) for k, sets in entry.get("factors", {}).items()
+    }
     names = [column.split(" (")[0] for column in columns]
     known = {name for values in methods.values() for name in values}
     if known != set(names):
         names = ["" if name == "mean" else name for name in names]
     rows = []
     for method, values in methods.items():
-        found = [_share(values.get(name)) for name in names]
-        if any(value is not None for value in found):
-            rows.append(Row(method, found, "paper"))
+        shares = [_share(values.get(name)) for name in names]
+        if any(share is not None for share in shares):
+            rows.append(Row(method, shares, "paper"))
     return rows, [*([SETTING] if rows else []), *entry["notes"]]
 
 
 def published_factors(table: str, columns: Sequence[str]) -> list[Row]:
-    """Every factor that the paper prints for the sets that are our columns: its parts, its IoU.
-
-    Parameters
-    ----------
-    table, columns
-        As for :func:`published_rows`.
-
-    Returns
-    -------
-    list of Row
-        Parts joined by commas and the IoU as a share of 1, of each set's factors in the paper's
-        order.
-    """
+    """Every factor that the paper prints for our columns: its parts, and its IoU (0 to 1)."""
     names = dict.fromkeys(column.split(" (")[0] for column in columns)
-    factors = _factors(published()["tables"][table])
+    factors = published()["tables"][table].get("factors", {})
     return [
         Row(
             f"{name}, DFF, k = {k}, factor {number}",
@@ -235,12 +312,8 @@ def published_factors(table: str, columns: Sequence[str]) -> list[Row]:
 
 @cache
 def published() -> dict[str, Any]:
-    """The content of ``published.json``."""
+    """The content of ``published.json``: percentages as the paper prints them."""
     return json.loads((files(__package__) / "published.json").read_text(encoding="utf-8"))
-
-
-def _factors(entry: dict[str, Any]) -> dict[str, Any]:
-    return entry.get("factors", {})
 
 
 def _means(entry: dict[str, Any], sets: dict[str, Any]) -> dict[str, float | None]:

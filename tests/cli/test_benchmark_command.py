@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from deepff.cli.benchmark import PAPER_GROUPS, PART_CLASSES, app
 from deepff.errors import InputError
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
-from deepff.evaluation.icoseg_table import PAPER_SETS
+from deepff.evaluation.objects import PAPER_SETS
 
 
 def run(*arguments: str) -> str:

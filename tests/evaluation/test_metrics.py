@@ -8,22 +8,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from pycocotools import mask as mask_api
-from sklearn.metrics import jaccard_score
-from torchvision.ops import box_iou as torchvision_box_iou
+from sklearn.metrics import jaccard_score, normalized_mutual_info_score
 
 from deepff.errors import InputError
 from deepff.evaluation.metrics import (
     Overlaps,
     associated_iou,
     association,
-    box_iou,
+    best_iou,
     corloc,
     count_overlaps,
     coverage,
     factor_quality,
     iou,
-    jaccard,
+    normalized_mutual_information,
 )
 
 # Two images of 1 × 10 and 2 × 3 pixels, labels 0 (background), 1, 2 (parts), and the two that are
@@ -196,73 +194,32 @@ def test_metrics_stay_in_range_for_any_masks(masks: np.ndarray, labels: np.ndarr
         assert np.isfinite(values).all()
         assert (np.asarray(values) >= 0).all()
         assert (np.asarray(values) <= 1).all()
-    for mask in masks:
-        assert 0 <= jaccard(mask, labels) <= 1
 
 
-# --- one image ---
-
-
-def test_jaccard_by_hand() -> None:
-    # The object is parts 1 and 2 and the pixel of the object without a part: pixels 3 to 8. The
-    # mask has pixels 2, 3, 4, 5 and 8 of those that are judged: 4 shared, 7 in either.
-    assert jaccard(MASKS[0][0], LABELS[0]) == 4 / 7
-
-
-@given(arrays(bool, (4, 5)), arrays(bool, (4, 5)))
-@settings(deadline=None, max_examples=50)
-def test_jaccard_agree_with_others(mask: np.ndarray, truth: np.ndarray) -> None:
-    if mask.any() or truth.any():
-        assert jaccard(mask, truth) == pytest.approx(jaccard_score(truth.ravel(), mask.ravel()))
-        rles = [mask_api.encode(np.asfortranarray(m.astype(np.uint8))) for m in (mask, truth)]
-        assert jaccard(mask, truth) == pytest.approx(mask_api.iou(rles[:1], rles[1:], [0]).item())
-
-
-def test_jaccard_where_there_is_nothing() -> None:
-    nothing, something = np.zeros((2, 2), bool), np.eye(2) > 0
-
-    assert jaccard(nothing, nothing) == 1
-    assert jaccard(something, nothing) == jaccard(nothing, something) == 0
-    assert jaccard(something, np.full((2, 2), 255)) == 1
-
-
-def test_mask_of_another_size_is_refused() -> None:
-    with pytest.raises(InputError, match=r"\(2, 3\) does not fit"):
-        jaccard(np.ones((2, 3), bool), np.ones((3, 2), bool))
+@pytest.mark.parametrize(
+    "counts", [[[0, 32, 32], [96, 0, 0], [0, 128, 1]], [[5, 5], [5, 5]], [[3, 0], [0, 7]], [[4]]]
+)
+def test_mutual_information_of_counts_is_that_of_labels(counts: list[list[int]]) -> None:
+    table = np.array(counts)
+    groups, parts = (np.repeat(x.ravel(), table.ravel()) for x in np.indices(table.shape))
+    expected = normalized_mutual_info_score(parts, groups)
+    assert normalized_mutual_information(table) == pytest.approx(expected)
 
 
 # --- boxes ---
 
 
-def test_box_iou_by_hand() -> None:
+def test_the_iou_of_the_nearest_box_by_hand() -> None:
     # 2 × 2 and 2 × 2 that share one pixel: 1 of 7. A box in another: 4 of 16.
-    boxes, others = [(0, 0, 2, 2)], [(1, 1, 3, 3), (-1, -1, 3, 3), (2, 0, 4, 2), (1, 1, 1, 5)]
-
-    assert box_iou(boxes, others).tolist() == [[1 / 7, 4 / 16, 0, 0]]
-    assert box_iou(boxes, []).shape == (1, 0)
-    assert box_iou([(1, 1, 1, 1)], [(1, 1, 1, 1)]).tolist() == [[0]]
-
-
-coordinates = st.lists(st.integers(0, 20), min_size=4, max_size=4).map(
-    lambda c: (min(c[0], c[2]), min(c[1], c[3]), max(c[0], c[2]) + 1, max(c[1], c[3]) + 1)
-)
-
-
-@given(st.lists(coordinates, min_size=1, max_size=4), st.lists(coordinates, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=50)
-def test_box_iou_agrees_with_torchvision_and_with_masks(
-    boxes: list[tuple[int, ...]], others: list[tuple[int, ...]]
-) -> None:
-    expected = torchvision_box_iou(torch.tensor(boxes).double(), torch.tensor(others).double())
-    np.testing.assert_allclose(box_iou(boxes, others), expected.numpy(), rtol=1e-6)
-
-    # Pixel edges: a box's IoU is that of the masks that it frames.
-    filled = [np.zeros((2, 22, 22), bool) for _ in range(2)]
-    for mask, (x_min, y_min, x_max, y_max) in zip(filled, (boxes[0], others[0]), strict=True):
-        mask[:, y_min:y_max, x_min:x_max] = True
-    assert box_iou(boxes[:1], others[:1]).item() == pytest.approx(
-        jaccard(filled[0][0], filled[1][0])
-    )
+    box = (0, 0, 2, 2)
+    for truth, expected in (
+        ([(1, 1, 3, 3)], 1 / 7),
+        ([(1, 1, 3, 3), (-1, -1, 3, 3)], 4 / 16),
+        ([(2, 0, 4, 2), (1, 1, 1, 5)], 0),
+        ([], 0),
+    ):
+        assert best_iou(box, truth) == expected
+    assert best_iou(None, [box]) == 0
 
 
 def test_corloc_by_hand() -> None:

@@ -8,7 +8,6 @@ from deepff.evaluation.datasets.ground_truth import (
     AnnotatedBox,
     GroundTruthImage,
     GroundTruthSet,
-    object_labels,
 )
 from deepff.evaluation.datasets.mask_folders import load_icoseg, load_label_folder, read_part_names
 from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
@@ -31,6 +30,5 @@ __all__ = [
     "load_label_folder",
     "load_pascal_part",
     "load_voc",
-    "object_labels",
     "read_part_names",
 ]

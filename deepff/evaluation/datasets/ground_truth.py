@@ -137,24 +137,6 @@ class GroundTruthSet:
         return len(self.images)
 
 
-def object_labels(labels: np.ndarray) -> np.ndarray:
-    """Label map of the whole object: all parts, named or not, become label 1.
-
-    Parameters
-    ----------
-    labels : ndarray, (H, W)
-        A label map of a set with nothing beside the object, or a bool mask of the object.
-
-    Returns
-    -------
-    ndarray of uint8, (H, W)
-        0 background, 1 object, 255 ignored.
-    """
-    whole = (labels != BACKGROUND).astype(np.uint8)
-    whole[labels == IGNORED] = IGNORED
-    return whole
-
-
 def require_annotation(path: Path, image: ImageFile) -> bool:
     """Whether the file that annotates an image is there.
 

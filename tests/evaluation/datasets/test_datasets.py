@@ -12,7 +12,6 @@ from deepff.evaluation.datasets import (
     GroundTruthSet,
     load_icoseg,
     load_label_folder,
-    object_labels,
 )
 from deepff.images.image_files import ImageFile, find_images
 
@@ -32,17 +31,7 @@ def write_labels(path: Path, labels: np.ndarray) -> Path:
 # --- the common form ---
 
 
-def test_object_labels_join_all_parts_and_keep_what_is_not_judged() -> None:
-    labels = np.array([[0, 1, 2], [254, 255, 0]], np.uint8)
-
-    assert object_labels(labels).tolist() == [[0, 1, 1], [1, 255, 0]]
-
-
-def test_object_labels_of_a_bool_mask_are_the_mask() -> None:
-    assert object_labels(np.array([[True, False]])).tolist() == [[1, 0]]
-
-
-def test_labels_are_read_anew_each_time(tmp_path: Path) -> None:
+def test_labels_are_read_each_time(tmp_path: Path) -> None:
     image = ImageFile(write_image(tmp_path / "a.png", width=1, height=1), "a.png")
     values = iter([3, 4])
     truth = GroundTruthImage(image, read_labels=lambda: np.full((1, 1), next(values), np.uint8))

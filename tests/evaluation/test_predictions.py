@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from deepff.activations.activations import Activations, ImageRecord
-from deepff.evaluation.baselines import (
+from deepff.evaluation.predictions import (
+    Variant,
     category_consistent,
     factor_coefficients,
     mean_activation,
     object_cluster,
     object_coefficients,
 )
-from deepff.evaluation.predictions import Variant
 
 
 def activations(*blocks: Tensor, cells: list[int]) -> Activations:
@@ -53,7 +53,7 @@ def test_category_consistent_with_fewer_channels_than_clusters() -> None:
     assert any(torch.equal(found, blocks[:, j : j + 1]) for j in (0, 1))
 
 
-def test_the_object_is_the_cluster_with_the_longer_centre() -> None:
+def test_the_object_is_the_cluster_with_the_longer_center() -> None:
     weak, strong = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 4.0, 3.0])
     rows = torch.stack([weak, strong, weak, weak])
     assert object_cluster(activations(rows, cells=[4])).tolist() == [[0.0], [1.0], [0.0], [0.0]]
