@@ -113,6 +113,11 @@ def factor_colors(k: int) -> np.ndarray:
     return np.array(colors, np.uint8).reshape(k, 3)
 
 
+def hex_colors(colors: np.ndarray) -> list[str]:
+    """Colors, uint8 (k, 3), as HTML has them: "#d55e00"."""
+    return [f"#{bytes(color).hex()}" for color in colors]
+
+
 _SIDE = 112  # pixels
 _BLACK = 24
 

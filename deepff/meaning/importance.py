@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.errors import InputError
-from deepff.images.painting import factor_colors
+from deepff.images.painting import factor_colors, hex_colors
 from deepff.layers.later import (
     Edit,
     OpenLayer,
@@ -354,7 +354,7 @@ def importance_html(rows: Sequence[Mapping[str, Any]], color_slots: Sequence[int
     Bars are as long as the fall, of the longest; those of negative falls are hollow. Factor j has
     colour ``color_slots[j]``.
     """
-    colors = factor_colors(len(color_slots))[[*color_slots]]
+    colors = hex_colors(factor_colors(len(color_slots))[[*color_slots]])
     longest = max((abs(row["fall"]) for row in rows), default=0) or 1
     header = "".join(
         f"<th style='text-align: left'>{name}</th>"
@@ -362,7 +362,7 @@ def importance_html(rows: Sequence[Mapping[str, Any]], color_slots: Sequence[int
     )
     lines = []
     for row in rows:
-        color = "#" + bytes(colors[row["factor"]]).hex()
+        color = colors[row["factor"]]
         ground = color if row["fall"] >= 0 else "none"
         bar = (
             f"<span style='display: inline-block; height: .8em; box-sizing: border-box; "

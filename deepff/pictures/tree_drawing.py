@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 
-from deepff.images.painting import factor_colors
+from deepff.images.painting import factor_colors, hex_colors
 from deepff.results.factorization import Factorization
 from deepff.results.tree import Link, color_slots
 
@@ -95,13 +95,14 @@ def tree_svg(
     width = _NODE_STEP * (ks[-1] + 1)
     svg = _svg(width, _LEVEL_STEP * (len(ks) - 1) + 2 * _MARGIN, "Factors linked over k")
     shades = {k: factor_colors(k) if colors is None else colors[k] for k in ks}
+    hexes = {k: hex_colors(of_k) for k, of_k in shades.items()}
     places = _places(links, ks, width)
 
     # Links first, so that nodes and numbers lie over them.
     for link in links:
         start, end = places[link.parent_k, link.parent], places[link.k, link.child]
         line = _line(svg, start, end, _THICKEST * link.share, opacity="0.8")
-        line.set("stroke", _hexadecimal(shades[link.k][link.child]))
+        line.set("stroke", hexes[link.k][link.child])
         line.set("stroke-linecap", "round")
     for link in links:
         start, end = places[link.parent_k, link.parent], places[link.k, link.child]
@@ -115,7 +116,7 @@ def tree_svg(
         _text(svg, (x, y + 15), f"({link.chance:.2f})", halo=True, size=11)
     for (k, factor), (x, y) in places.items():
         node = SubElement(svg, "circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=f"{_RADIUS}")
-        node.set("fill", _hexadecimal(shades[k][factor]))
+        node.set("fill", hexes[k][factor])
         node.set("stroke", "currentColor")
         SubElement(node, "title").text = f"k = {k}, factor {factor}"
         _text(svg, (x, y + 5), str(factor), bold=True).set(
@@ -124,10 +125,6 @@ def tree_svg(
     for row, k in enumerate(ks):
         _text(svg, (2, _MARGIN + row * _LEVEL_STEP + 5), f"k = {k}", anchor="start")
     return ElementTree.tostring(svg, encoding="unicode")
-
-
-def _hexadecimal(color: np.ndarray) -> str:
-    return "#" + bytes(color).hex()
 
 
 def _places(

@@ -21,7 +21,7 @@ from torch.nn import functional
 from deepff.discovery.choose_k import AGREED
 from deepff.discovery.contrast import separation_warning
 from deepff.images.image_files import output_names
-from deepff.images.painting import factor_colors, overlay
+from deepff.images.painting import factor_colors, hex_colors, overlay
 from deepff.options import METHODS_IN_WORDS
 from deepff.pictures.crops import Crops, save_jpeg, strongest_crops, write_crops
 from deepff.pictures.figures import captions, compose, photo_shape, read_photo, spread
@@ -180,7 +180,7 @@ def _page(
     of_regions = factor_colors(
         1 + max((place for g in of_folder for place in g["places"]), default=0)
     )
-    colors = {k: _hexadecimal(own) for k, own in colors_over_k(result.factorizations).items()}
+    colors = {k: hex_colors(own) for k, own in colors_over_k(result.factorizations).items()}
     images = [
         {
             "name": result.names[i],
@@ -193,7 +193,7 @@ def _page(
     ]
     return environment.get_template("report.html").render(
         result=result,
-        region_colors=_hexadecimal(of_regions),
+        region_colors=hex_colors(of_regions),
         images=images,
         sections=[section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
         unnamed=result.unnamed,
@@ -225,10 +225,6 @@ def _drawings(result: Result) -> dict[str, str | None]:
         if len(ks) > 1
         else None,
     }
-
-
-def _hexadecimal(colors: np.ndarray) -> list[str]:
-    return ["#" + bytes(color).hex() for color in colors]
 
 
 def _embedded(
