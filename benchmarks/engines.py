@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 import deepff
+from deepff.activations.engines import openvino_forward
 from deepff.activations.folding import folded
-from deepff.activations.openvino_engine import openvino_forward
 from deepff.images.image_files import find_images
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import map_layers

@@ -56,7 +56,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from deepff.activations.extraction import extract  # noqa: E402
+from deepff.activations.extraction import extract_layers  # noqa: E402
 from deepff.factorization import NMF  # noqa: E402
 from deepff.images.image_files import find_images  # noqa: E402
 from deepff.layers.layer_map import map_layers  # noqa: E402
@@ -173,7 +173,7 @@ def matrices() -> dict[str, Tensor]:
         layer = map_layers(backbone).resolve(path)
         cells = layer.grid[0] * layer.grid[1]
         needed = files[: 2 * -(-OPTIONS.rows // cells)]  # an image fills at most its square
-        activations, _ = extract(needed, backbone, layer)
+        (activations,), _ = extract_layers(needed, backbone, [layer])
         found[f"{name} ({layer.channels} channels)"] = activations.rows[: OPTIONS.rows].clone()
     A = list(found.values())[-1]
     mixing = torch.randn(A.shape[1], 512, generator=torch.Generator().manual_seed(0))

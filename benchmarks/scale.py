@@ -76,7 +76,7 @@ def fit(path: str, n_images: int, k: int, memory: int) -> tuple[float, int, floa
 
 def write_photos(path: Path, photos: Path) -> int:
     """The head's activations of photographs; how many whole images of rows they make."""
-    from deepff.activations.extraction import extract
+    from deepff.activations.extraction import extract_layers
     from deepff.images.image_files import find_images
     from deepff.layers.layer_map import map_layers
     from deepff.networks.loading import load_backbone
@@ -84,7 +84,7 @@ def write_photos(path: Path, photos: Path) -> int:
     backbone = load_backbone()
     layer = map_layers(backbone).resolve("bn2")
     with tempfile.TemporaryDirectory(dir=path.parent) as cache:
-        activations, _ = extract(find_images(photos), backbone, layer, cache=cache)
+        (activations,), _ = extract_layers(find_images(photos), backbone, [layer], cache=cache)
         with open(path, "wb") as file:
             for rows in activations.image_rows:
                 file.write(rows.numpy().data)

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 import deepff
+from deepff.activations.activations import sources_of
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.contrast import contrast_object, weighable
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
@@ -101,8 +101,8 @@ def one_object(
     extracted, _ = extract_layers([x.image for x in truth.images], backbone, layers, cache=cache)
     by_path = {layer.path: own for layer, own in zip(layers, extracted, strict=True)}
     whole, border = contrast_object([by_path[layer.path] for layer in fused])
-    sources = [FeatureSource.of(backbone, x, 448, multiple=32) for x in of_cells]
-    cells = Cells.of([by_path[layer.path] for layer in of_cells], sources)
+    activations = [by_path[layer.path] for layer in of_cells]
+    cells = Cells.of(activations, sources_of(activations))
     whole = classify_object(whole, cells)
     first = by_path[fused[0].path]
     return Features(truth, first, whole), border.separation

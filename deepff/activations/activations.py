@@ -1,5 +1,6 @@
 """A, the activations of one layer for an image set."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,58 +8,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile
 from deepff.images.image_set import Origin, SetImage, read_pixels
 from deepff.layers.layer import Extent
-from deepff.options import Engine
 
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """An image of the set.
+    """An image of the set."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in the set, a POSIX path.
-    origin : Path, ImageItem or None
-        The file that it was read from, or the item of a sequence; None where that is gone.
-    size : (H, W)
-        Its own size in pixels, upright.
-    grid : (h, w)
-        The layer's grid on it, in cells.
-    digest : str or None
-        SHA-256 of the file, known when activations are cached.
-    stretch : bool
-        Whether its largest value is read as white, as for
-        :func:`deepff.images.reading.read_picture`.
-    extent : ((top, bottom), (left, right)) or None
-        What the grid lies on, as shares of the image's sides; None where that is the image.
-    """
-
-    name: str
+    name: str  # in the set, a POSIX path
     origin: Origin
-    size: tuple[int, int]
-    grid: tuple[int, int]
-    digest: str | None = None
-    stretch: bool = False
-    extent: Extent | None = None
+    size: tuple[int, int]  # (H, W) in pixels, upright
+    grid: tuple[int, int]  # (h, w) of the layer on it, in cells
+    digest: str | None = None  # SHA-256 of the file, known when activations are cached
+    stretch: bool = False  # as for :func:`deepff.images.reading.read_picture`
+    extent: Extent | None = None  # what the grid covers; None for the whole image
 
     @property
     def path(self) -> Path | None:
-        """The file that it was read from; None where it was no file."""
+        """The file that it was read from; None for other origins."""
         return self.origin if isinstance(self.origin, Path) else None
 
     @property
     def item(self) -> SetImage:
-        """The image as :func:`deepff.discover` takes it.
-
-        Raises
-        ------
-        InputError
-            It was no file, and is gone.
-        """
+        """The image as :func:`deepff.discover` takes it; raises InputError if it is gone."""
         if self.origin is None:
             raise InputError(
                 f"the image {self.name} was no file, so it cannot be read again: load the result "
@@ -88,13 +64,13 @@ class Activations:
         The set in order; the rows of A are ordered image by image, row-major.
     blocks : list of Tensor, each (rows of the block, c)
         A cut into blocks of rows, float32: one tensor in memory, or parts of a memory-mapped file.
-    engine : str
-        What ran the network, as a :class:`deepff.activations.feature_source.FeatureSource` has it.
+    source : FeatureSource or None
+        The network, the layer and the preparation that gave them, where that is known.
     """
 
     images: list[ImageRecord]
     blocks: list[Tensor]
-    engine: str = Engine.TORCH
+    source: FeatureSource | None = None
 
     def __repr__(self) -> str:
         n_rows, channels = sum(map(len, self.blocks)), self.blocks[0].shape[1]
@@ -107,7 +83,7 @@ class Activations:
 
     @property
     def rows(self) -> Tensor:
-        """The whole of A as one tensor, (rows, c); copied where it lies in several blocks."""
+        """The whole of A as one tensor, (rows, c); a copy if there are several blocks."""
         return self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks)
 
     @property
@@ -122,3 +98,8 @@ class Activations:
                 rows.append(block[first:last])
                 first = last
         return rows
+
+
+def sources_of(activations: Sequence[Activations]) -> tuple[FeatureSource, ...]:
+    """The sources of activations that a network gave."""
+    return tuple(layer.source for layer in activations if layer.source is not None)

@@ -1,4 +1,4 @@
-"""From a set of files to batches of decoded images of one shape."""
+"""From a set of images to batches of decoded images of one shape, run through a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
-from deepff.activations.openvino_engine import Forward
+from deepff.activations.engines import Forward
+from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import SetImage, origin_size_and_digest
@@ -25,16 +26,17 @@ from deepff.layers.layer_map import forward_to_layers
 from deepff.networks.backbone import Backbone
 from deepff.runtime.parallel import ahead
 
-BATCHES_AHEAD = 2  # of the one that is run
+BATCHES_AHEAD = 2  # decoded before the one that is run
+BATCHES_STARTED = 1  # while the rows of the one before are awaited and kept
 
 
 @dataclass(frozen=True)
 class PlannedImage:
-    """An image of the set, the shape at which it goes through the network, and the grids then."""
+    """An image of the set, with the shape at which it goes through the network."""
 
-    records: tuple[ImageRecord, ...]  # one a layer
+    records: tuple[ImageRecord, ...]  # one per layer
     shape: tuple[int, int]
-    content: str  # equal for images that need go through the network once
+    content: str  # images of equal content go through the network once
 
     @property
     def name(self) -> str:
@@ -43,13 +45,17 @@ class PlannedImage:
 
 @dataclass(frozen=True)
 class Decoded:
-    """An image as the network gets it, and, where it is nearly black, its largest value."""
+    """An image as the network gets it."""
 
     pixels: Tensor  # uint8, (3, H, W)
-    darkness: str | None
+    darkness: str | None  # the largest value of an image that is nearly black
 
 
-Found = Decoded | UnreadableImageError
+Outcome = Decoded | UnreadableImageError
+
+# A batch, the outcomes of decoding its images, and for those that could be read the rows of each
+# layer, float32 (images, cells, c); no rows if none could be read.
+RunBatches = Generator[tuple[list[PlannedImage], list[Outcome], list[Tensor]], None, None]
 
 
 class Store(Protocol):
@@ -60,54 +66,51 @@ class Store(Protocol):
 
 
 def plan(
-    files: Sequence[SetImage],
+    images: Sequence[SetImage],
     backbone: Backbone,
     layers: Sequence[Layer],
-    size: int,
-    coarsest_stride: int,
+    preparation: Preparation,
     once_each: bool,
-    stretch: bool,
 ) -> tuple[list[PlannedImage], dict[str, str]]:
-    """Look at each image: its resized shape, grids and digest, or why it is skipped.
+    """Each image with its resized shape, grids and digest; and by name, why others are skipped.
 
-    With ``once_each`` images of equal content go through the network once, for a store that knows
-    them by their digests.
+    With ``once_each`` images of equal content go through the network once: a cache identifies
+    images by their digests.
     """
 
-    def inspect(file: SetImage) -> tuple[tuple[int, int], str] | UnreadableImageError:
+    def inspect(image: SetImage) -> tuple[tuple[int, int], str] | UnreadableImageError:
         try:
-            return origin_size_and_digest(file.origin)
+            return origin_size_and_digest(image.origin)
         except UnreadableImageError as error:
             return error
 
     fixed = layers[0].input_size
+    multiple = max(layer.stride for layer in layers)
     planned: list[PlannedImage] = []
     reasons: dict[str, str] = {}
     grids: dict[tuple[int, int], list[tuple[int, int]]] = {}
     with ThreadPoolExecutor(_n_workers()) as pool:
-        for file, header in zip(files, pool.map(inspect, files), strict=True):
+        for image, header in zip(images, pool.map(inspect, images), strict=True):
             if isinstance(header, UnreadableImageError):
-                reasons[file.name] = str(header)
+                reasons[image.name] = str(header)
                 continue
-            own_size, digest = header
-            shape = (fixed, fixed) if fixed else resized_shape(*own_size, size, coarsest_stride)
+            size, digest = header
+            shape = (fixed, fixed) if fixed else resized_shape(*size, preparation.size, multiple)
             if shape not in grids:
                 grids[shape] = _grids(backbone, layers, shape)
             records = tuple(
                 ImageRecord(
-                    file.name,
-                    file.origin,
-                    own_size,
+                    image.name,
+                    image.origin,
+                    size,
                     grid,
                     digest,
-                    stretch,
-                    None
-                    if layer.centers is None
-                    else layer.centers.extent(layer.stride, shape, grid),
+                    preparation.stretch,
+                    layer.centers.extent(layer.stride, shape, grid) if layer.centers else None,
                 )
                 for layer, grid in zip(layers, grids[shape], strict=True)
             )
-            planned.append(PlannedImage(records, shape, digest if once_each else file.name))
+            planned.append(PlannedImage(records, shape, digest if once_each else image.name))
     return planned, reasons
 
 
@@ -117,7 +120,7 @@ def _grids(
     """The layers' grids on an input of ``shape``."""
     height, width = shape
     # A stride that is no power of two comes from padding that does not halve sides exactly, as in
-    # AlexNet; then only a forward pass tells.
+    # AlexNet; then the grid is known only after a forward pass.
     if all(layer.stride & (layer.stride - 1) == 0 for layer in layers):
         return [(height // layer.stride, width // layer.stride) for layer in layers]
     blank = torch.zeros(
@@ -129,9 +132,7 @@ def _grids(
 
 
 def cut_into_batches(
-    planned: Sequence[PlannedImage],
-    batch_size: int,
-    stores: Sequence[Store],
+    planned: Sequence[PlannedImage], batch_size: int, stores: Sequence[Store]
 ) -> list[list[PlannedImage]]:
     """Batches of one shape, cut over the whole set so that a resumed run has the same ones."""
     by_shape: dict[tuple[int, int], dict[str, PlannedImage]] = defaultdict(dict)
@@ -146,15 +147,16 @@ def cut_into_batches(
 
 
 def is_held(image: PlannedImage, stores: Sequence[Store]) -> bool:
+    """Whether the rows of every layer are there."""
     return all(store.holds(record) for store, record in zip(stores, image.records, strict=True))
 
 
-def decode_ahead(
+def _decode_ahead(
     batches: Sequence[list[PlannedImage]], interpolation: str
-) -> Generator[tuple[list[PlannedImage], list[Found]], None, None]:
+) -> Generator[tuple[list[PlannedImage], list[Outcome]], None, None]:
     """Decode batches in threads, a few ahead of the one that is yielded."""
 
-    def decode(image: PlannedImage) -> Found:
+    def decode(image: PlannedImage) -> Outcome:
         record = image.records[0]
         try:
             picture = read_and_reduce(record.origin, record.size, max(image.shape), record.stretch)
@@ -165,31 +167,24 @@ def decode_ahead(
         return Decoded(resize(picture.pixels, image.shape, interpolation), darkness)
 
     pool = ThreadPoolExecutor(_n_workers())
-    begun = ((batch, [pool.submit(decode, image) for image in batch]) for batch in batches)
+    submitted = ((batch, [pool.submit(decode, image) for image in batch]) for batch in batches)
     try:
-        for batch, futures in ahead(begun, BATCHES_AHEAD):
+        for batch, futures in ahead(submitted, BATCHES_AHEAD):
             yield batch, [future.result() for future in futures]
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def those_read(
-    batch: Sequence[PlannedImage], decoded: Sequence[Found]
+def readable(
+    batch: Sequence[PlannedImage], outcomes: Sequence[Outcome]
 ) -> list[tuple[PlannedImage, Tensor]]:
-    """Those of a batch that could be read, with their pixels."""
-    pairs = zip(batch, decoded, strict=True)
-    return [(image, found.pixels) for image, found in pairs if isinstance(found, Decoded)]
+    """The images of a batch that could be read, with their pixels."""
+    pairs = zip(batch, outcomes, strict=True)
+    return [(image, outcome.pixels) for image, outcome in pairs if isinstance(outcome, Decoded)]
 
 
 def _n_workers() -> int:
     return min(8, os.cpu_count() or 1)
-
-
-# A batch, what came of decoding its images, and of those that were read the rows of each layer,
-# float32 (images, cells, c); no layer's where none was read.
-RunBatches = Generator[tuple[list[PlannedImage], list[Found], list[Tensor]], None, None]
-
-BATCHES_STARTED = 1  # while the rows of the one before are awaited and kept
 
 
 def run_over(
@@ -201,36 +196,34 @@ def run_over(
 ) -> RunBatches:
     """Run a network over batches in their order; some are decoded, and one runs, ahead.
 
-    Raises
-    ------
-    InputError
-        The network cannot run on a batch, or gives another grid or values that are not finite.
+    Raises InputError if the network cannot run on a batch, or gives another grid or values that
+    are not finite.
     """
 
     def start(
-        batch: Sequence[PlannedImage], decoded: Sequence[Found]
+        batch: Sequence[PlannedImage], outcomes: Sequence[Outcome]
     ) -> Callable[[], list[Tensor]]:
-        read = those_read(batch, decoded)
-        if not read:
+        pairs = readable(batch, outcomes)
+        if not pairs:
             return lambda: []
-        images, pixels = zip(*read, strict=True)
+        images, pixels = zip(*pairs, strict=True)
         maps = _start(backbone, forward, pixels, amp)
         return lambda: [
             _rows(layer, values.float(), [image.records[index] for image in images])
             for index, (layer, values) in enumerate(zip(layers, maps(), strict=True))
         ]
 
-    with closing(decode_ahead(batches, backbone.interpolation)) as all_decoded:
-        started = ((batch, found, start(batch, found)) for batch, found in all_decoded)
-        for batch, found, rows in ahead(started, BATCHES_STARTED):
-            yield batch, found, rows()
+    with closing(_decode_ahead(batches, backbone.interpolation)) as decoded:
+        started = ((batch, outcomes, start(batch, outcomes)) for batch, outcomes in decoded)
+        for batch, outcomes, rows in ahead(started, BATCHES_STARTED):
+            yield batch, outcomes, rows()
             del rows  # before the next batch but one is started
 
 
 def _start(
     backbone: Backbone, forward: Forward, pixels: Sequence[Tensor], amp: bool
 ) -> Callable[[], list[Tensor]]:
-    """Set the network to work on images of uint8 (3, H, W); what waits for the layers' maps."""
+    """Start the network on images, uint8 (3, H, W); calling the result waits for the maps."""
     # With the channels last, as images are decoded, they are copied in one piece.
     batch = torch.stack([image.permute(1, 2, 0) for image in pixels]).permute(0, 3, 1, 2)
     device = backbone.device
@@ -254,7 +247,7 @@ def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tens
             "its stride"
         )
     rows = features.permute(0, 2, 3, 1).flatten(1, 2)
-    # Where the sum is finite, which takes one pass and no memory, all are.
+    # If the sum is finite, which takes one pass and no memory, all values are.
     if rows.sum().isfinite():
         return rows
     finite = rows.isfinite().flatten(1).all(1)

@@ -32,11 +32,10 @@ CREATE TABLE IF NOT EXISTS images (
     checksum INTEGER
 )
 """
-ADD_CHECKSUM = "ALTER TABLE images ADD COLUMN checksum INTEGER"  # which older caches lack
+ADD_CHECKSUM = "ALTER TABLE images ADD COLUMN checksum INTEGER"  # older caches have none
 ENTRIES = "SELECT digest, first_row, n_cells, done, checksum FROM images"
 
-# What is read when a result is opened, to tell whether its cache is still whole.
-SAMPLED_BYTES = 2**28
+SAMPLED_BYTES = 2**28  # read when a result is opened, to check that its cache is still whole
 
 
 @dataclass(frozen=True)
@@ -50,21 +49,14 @@ class _Entry:
 
 
 class ActivationCache:
-    """Rows of one network, layer and size in one memory-mapped file, each image's found by content.
+    """Rows of one source in a memory-mapped file, indexed by the images' content.
 
     ``<folder>/<model>-<layer>-<size>-<digest of the source>/`` holds ``activations.f32``, rows of
     c float32 values without a header, ``index.sqlite``, which says where each image's rows are,
-    whether they are written and with which checksum, and ``source.json``. An image's place is
-    reserved, on the disk too, before it is written, and marked only afterwards, so a killed run
-    loses the batches it was in and nothing else, and the resumed run lays the rows as an
-    uninterrupted one would. Rows that are gone or changed are run again.
-
-    Parameters
-    ----------
-    folder : path
-        Where caches of all sources are kept. Nothing is written before `reserve`.
-    source : FeatureSource
-        What the activations are of.
+    whether they are written and with which checksum, and ``source.json``. Rows are reserved, on
+    the disk too, before they are written, and marked only afterwards. So a killed run loses only
+    the batches it was in, and the resumed run lays the rows out as an uninterrupted one would.
+    Rows that are gone or changed are run again. Nothing is written before `reserve`.
     """
 
     def __init__(self, folder: str | Path, source: FeatureSource) -> None:
@@ -79,12 +71,9 @@ class ActivationCache:
         self._held: set[str] = set()
 
     def reserve(self, images: Sequence[ImageRecord]) -> None:
-        """Give each image that has none a place for its rows, in order; check those written.
+        """Reserve rows for each image that has none, in order, and check those written before.
 
-        Raises
-        ------
-        InputError
-            The cache cannot be written, or the disk has no room for the rows.
+        Raises InputError if the cache cannot be written, or the disk has no room for the rows.
         """
         with self._disk_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -96,12 +85,15 @@ class ActivationCache:
                 self._entries = _entries(self._index)
                 self._held = self._sound(images)
                 self._lay_out(images)
-                end = max((e.first_row + e.n_cells for e in self._entries.values()), default=0)
                 with open(self._data, "r+b") as file:
-                    reserve_space(file, end * self._row_bytes)
+                    reserve_space(file, self._end() * self._row_bytes)
+
+    def _end(self) -> int:
+        """The row after the last reserved one."""
+        return max((e.first_row + e.n_cells for e in self._entries.values()), default=0)
 
     def _lay_out(self, images: Sequence[ImageRecord]) -> None:
-        next_row = max((e.first_row + e.n_cells for e in self._entries.values()), default=0)
+        next_row = self._end()
         for image in images:
             entry = self._entries.get(_key(image))
             if entry is None or entry.n_cells != image.n_cells:
@@ -116,9 +108,9 @@ class ActivationCache:
             )
 
     def find(self, images: Sequence[ImageRecord]) -> list[Tensor] | None:
-        """As `blocks`, of a cache that is only read; None where it does not hold all of them.
+        """The `blocks` of a cache that is only read; None if it does not hold all of them.
 
-        Lengths are checked, and the checksums of about 256 MiB of the rows, spread over the set.
+        It checks lengths, and the checksums of about 256 MiB of the rows, spread over the set.
         """
         index = self.folder / "index.sqlite"
         try:
@@ -154,7 +146,7 @@ class ActivationCache:
         self._held.update(checksums)
 
     def blocks(self, images: Sequence[ImageRecord]) -> list[Tensor]:
-        """The rows of images in their order, as few memory-mapped blocks as their places allow."""
+        """The rows of images in their order, as few memory-mapped blocks as possible."""
         if not images:
             return [torch.empty(0, self._channels)]
         rows = torch.from_numpy(self._mapped())
@@ -173,7 +165,7 @@ class ActivationCache:
         return np.memmap(self._data, np.float32, mode="c", shape=(n_rows, self._channels))
 
     def _is_inside(self, image: ImageRecord) -> bool:
-        """Whether the rows are marked written, and within the file as long as it is now."""
+        """Whether the rows are marked written and within the file's present length."""
         entry = self._entries.get(_key(image))
         if entry is None or not entry.is_done or entry.n_cells != image.n_cells:
             return False
@@ -181,7 +173,7 @@ class ActivationCache:
         return end <= os.path.getsize(self._data)
 
     def _sound(self, images: Sequence[ImageRecord]) -> set[str]:
-        """The keys of those whose rows are in the file as they were written."""
+        """The keys of the images whose rows are in the file as they were written."""
         keys = list({_key(image): None for image in images if self._is_inside(image)})
         if not keys:
             return set()
@@ -190,7 +182,7 @@ class ActivationCache:
         def is_sound(key: str) -> bool:
             entry = self._entries[key]
             rows = mapped[entry.first_row : entry.first_row + entry.n_cells]
-            if entry.checksum is None:  # by an older version: at least not a hole in the file
+            if entry.checksum is None:  # of an older version: at least not a hole in the file
                 return bool(rows.any())
             return zlib.crc32(rows.data.cast("B")) == entry.checksum
 
@@ -210,7 +202,7 @@ class ActivationCache:
 
 
 def _opened_index(path: Path) -> sqlite3.Connection:
-    """The index, made if it is not there, and made anew if it is no database any more."""
+    """The index, created if it is missing, and replaced if it is not a database any more."""
     index = sqlite3.connect(path, timeout=60)
     try:
         with index:
@@ -235,11 +227,11 @@ def _entries(index: sqlite3.Connection) -> dict[str, _Entry]:
 
 
 def _key_fields(source: FeatureSource) -> dict[str, Any]:
-    """All fields that values depend on, without those at their default, which older caches lack."""
+    """The fields that values depend on, without those at their default, which older caches lack."""
     values = asdict(replace(source, centers=None))
     return {f.name: values[f.name] for f in fields(source) if values[f.name] != f.default}
 
 
 def _key(image: ImageRecord) -> str:
-    """What the image is found by: its content, or in a cache of one set alone its name."""
+    """An image's key: its content, or in a temporary cache its name."""
     return image.digest or image.name

@@ -1,35 +1,55 @@
-"""What runs a network over a set: PyTorch, or OpenVINO where it is installed and pays."""
+"""What runs a network over a set: PyTorch, or OpenVINO, which runs convolutions faster on a CPU."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from deepff.activations.folding import folded
-from deepff.activations.openvino_engine import (
-    ConversionError,
-    Forward,
-    openvino_forward,
-    openvino_version,
-)
-from deepff.errors import InputWarning
+from deepff.errors import InputError, InputWarning, first_line
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import forward_to_layers
-from deepff.networks.backbone import Backbone, normalized
-from deepff.options import Engine
+from deepff.layers.layer_map import forward_to_layers, noise, reading
+from deepff.layers.layouts import output_of, tensor_of
+from deepff.networks.backbone import Backbone, StopForwardError, normalized, run_network
+from deepff.options import BATCH_SIZE, Engine
 from deepff.runtime.distributed import all_reduce_sum
 
-# What a conversion takes, 3 to 10 s, is gained on about so many images by the embedded network.
-# Not the clock but the set decides, so that the same set gives the same bits.
+# A conversion takes 3 to 10 s, which the embedded network gains on about this many images. The set
+# decides, not the clock, so that the same set gives the same bits.
 AUTO_LEAST_IMAGES = 100
+
+TOLERANCE = 1e-3  # of a layer's largest value; rounding makes about 1e-5
+MOST_KEPT = 16
+# Batch, height and width, in cells: for tracing a network, and for testing the conversion.
+_TRACED, _TRIED = (2, 5, 4), (1, 4, 7)
+_LEAST_CELL = 32  # pixels
+_MODEL, _REASON = "model.xml", "reason.txt"
+
+# Starts the network on images, uint8 (b, 3, H, W). Calling the result waits for the layers' maps,
+# (b, c, h, w) each: the caller may start another batch before.
+Forward = Callable[[Tensor], Callable[[], list[Tensor]]]
+
+
+class ConversionError(Exception):
+    """A network cannot be converted; ``str(error)`` says why, in a few words."""
 
 
 def torch_forward(backbone: Backbone, layers: Sequence[Layer]) -> Forward:
-    """What runs batches by PyTorch, with batch normalisation folded."""
+    """What runs batches in PyTorch, with batch normalization folded."""
     ours = folded(backbone, layers)
 
     def forward(pixels: Tensor) -> Callable[[], list[Tensor]]:
@@ -48,27 +68,12 @@ def chosen_engine(
     cache: str | Path | None,
     is_held: Callable[[str], bool],
 ) -> tuple[str, Forward | None]:
-    """What runs the network, with its version where bits depend on it, and OpenVINO's forward.
+    """The engine ("torch", or "openvino" with its version), and what runs batches in OpenVINO.
 
-    "auto" takes OpenVINO on the CPU for sets of `AUTO_LEAST_IMAGES` or more, of all processes
-    together, and networks of convolutions with batch normalisation: others gain nothing.
-
-    Parameters
-    ----------
-    backbone, layers
-    n_images : int
-        How many this process has.
-    cache : path, optional
-        Where conversions are kept; by default beside the weights that torch downloads.
-    is_held : callable
-        Whether everything is there already as an engine of that name gave it.
-
-    Returns
-    -------
-    engine : str
-        "torch", or "openvino" and its version.
-    forward : callable or None
-        None for torch, and where everything is there.
+    "auto" takes OpenVINO on the CPU for sets of `AUTO_LEAST_IMAGES` or more, over all processes,
+    and networks of convolutions with batch normalization: others gain nothing. ``is_held`` says
+    whether all activations from an engine are cached, so that nothing needs to run. Conversions
+    are kept in ``cache``, or next to the weights that torch downloads.
     """
     installed = openvino_version()
     n_all = int(all_reduce_sum(torch.tensor(n_images, device=backbone.device)))
@@ -83,8 +88,9 @@ def chosen_engine(
     if obstacle is None:
         if is_held(engine):
             return engine, None
+        folder = Path(torch.hub.get_dir() if cache is None else cache, "openvino")
         try:
-            return engine, openvino_forward(backbone, layers, _conversions(cache))
+            return engine, openvino_forward(backbone, layers, folder)
         except ConversionError as error:
             obstacle = str(error)
     warnings.warn(
@@ -111,5 +117,216 @@ def _gains(backbone: Backbone, layers: Sequence[Layer]) -> bool:
     return are_maps and any(isinstance(m, nn.BatchNorm2d) for m in backbone.network.modules())
 
 
-def _conversions(cache: str | Path | None) -> Path:
-    return Path(torch.hub.get_dir() if cache is None else cache, "openvino")
+def openvino_version() -> str | None:
+    """The installed version; None if OpenVINO is not installed."""
+    return version("openvino") if find_spec("openvino") is not None else None
+
+
+def openvino_forward(backbone: Backbone, layers: Sequence[Layer], folder: Path) -> Forward:
+    """What runs batches in OpenVINO: in float32, with as many threads as torch has.
+
+    Its values are compared with torch's on noise of another shape than the traced one. ``folder``
+    keeps the latest `MOST_KEPT` conversions. Raises ConversionError.
+    """
+    kept = folder / _key(backbone, layers)
+    if (kept / _REASON).is_file():
+        raise ConversionError((kept / _REASON).read_text("utf-8"))
+    openvino = _openvino()
+    core = openvino.Core()
+    if (kept / _MODEL).is_file():
+        with suppress(RuntimeError, ConversionError):  # damaged, or of a module that was changed
+            # OpenVINO also keeps what it compiles there: compiling takes longer than reading.
+            core.set_property({"CACHE_DIR": str(kept)})
+            forward = _compiled(core, core.read_model(kept / _MODEL), backbone, layers)
+            _compare(forward, backbone, layers)
+            kept.touch()
+            return forward
+    try:
+        model = _converted(openvino, backbone, layers)
+        forward = _compiled(core, model, backbone, layers)
+        _compare(forward, backbone, layers)
+    except ConversionError as error:
+        reason = str(error)
+        _keep(kept, lambda new: (new / _REASON).write_text(reason, "utf-8"))
+        raise
+    _keep(kept, lambda new: openvino.save_model(model, new / _MODEL, compress_to_fp16=False))
+    return forward
+
+
+def _openvino() -> Any:
+    # It would report its use over the network without asking, unless this package is missing.
+    name = "openvino_telemetry"
+    known = name in sys.modules
+    if not known:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        import openvino
+
+        return openvino
+    finally:
+        if not known:
+            del sys.modules[name]
+
+
+def _key(backbone: Backbone, layers: Sequence[Layer]) -> str:
+    described = (
+        backbone.name,
+        backbone.weights_digest,
+        backbone.structure,
+        (backbone.mean, backbone.std),
+        [(layer.path, layer.calls, layer.input_size) for layer in layers],
+        [version(package) for package in ("torch", "openvino")],
+    )
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:24]
+
+
+class _Reading(nn.Module):
+    """A network that returns the outputs of some modules, and ends after the last of them.
+
+    It takes decoded pixels, uint8 with the channels last: so each thread normalizes its image, and
+    no copy is needed.
+    """
+
+    def __init__(self, backbone: Backbone, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.network = backbone.network
+        self._backbone = backbone
+        self._layers = layers
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        batch = normalized(self._backbone, pixels.permute(0, 3, 1, 2))
+        calls: Counter[str] = Counter()
+        outputs: dict[str, Tensor] = {}
+
+        def keep(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
+            calls[layer.path] += 1
+            if calls[layer.path] != layer.calls:
+                return
+            values = tensor_of(output_of(module, inputs, output, layer.layout))
+            if values is None:
+                raise ConversionError(f"{layer.name} gives no tensor")
+            # With the channels last, rows are copied in one piece.
+            values = values.permute(0, 2, 3, 1) if values.ndim == 4 else values
+            outputs[layer.path] = values.clone()
+            if len(outputs) == len(self._layers):
+                raise StopForwardError
+
+        try:
+            with reading(self._backbone, self._layers, keep):
+                run_network(self._backbone, batch)
+        except StopForwardError:
+            pass
+        return tuple(outputs[layer.path] for layer in self._layers)
+
+
+def _converted(openvino: Any, backbone: Backbone, layers: Sequence[Layer]) -> Any:
+    if any(layer.layout.kind == "own" for layer in layers):
+        raise ConversionError("its maps are made by a function that was given")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the tracer's; `_compare` finds what is wrong
+            return openvino.convert_model(
+                _Reading(backbone, layers),
+                example_input=_image(backbone, layers, _TRACED).permute(0, 2, 3, 1),
+            )
+    except Exception as error:  # a user's network and the converter may raise anything
+        raise ConversionError(first_line(error)) from error
+
+
+def _image(backbone: Backbone, layers: Sequence[Layer], cells: tuple[int, int, int]) -> Tensor:
+    """Noise as pixels: so many images, rows and columns of cells; or of the network's only size."""
+    n, rows, columns = cells
+    stride = max(layer.stride for layer in layers)
+    pixels = stride * -(-_LEAST_CELL // stride)
+    fixed = layers[0].input_size
+    height, width = (fixed, fixed) if fixed else (rows * pixels, columns * pixels)
+    image = noise(backbone, max(height, width))[..., :height, :width].expand(-1, 3, -1, -1)
+    image = (128 + 64 * image).clamp(0, 255).to(torch.uint8)
+    return torch.cat([image, image.flip(3)])[:n]
+
+
+def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]) -> Forward:
+    """What runs batches, one image per thread.
+
+    That is faster than all threads on one batch, and a thread that is slowed down, as images are
+    decoded at the same time, does not stop the others.
+    """
+    n_threads = torch.get_num_threads()
+    options = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": n_threads,
+        "NUM_STREAMS": min(n_threads, BATCH_SIZE),
+    }
+    compiled = core.compile_model(model, "CPU", options)
+    idle: list[Any] = []
+
+    def start(batch: Tensor) -> Callable[[], list[Tensor]]:
+        shape = (batch.shape[2], batch.shape[3])
+        images = batch.permute(0, 2, 3, 1).contiguous().split(1)
+        requests = [idle.pop() if idle else compiled.create_infer_request() for _ in images]
+        with _explained(backbone, shape):
+            for request, image in zip(requests, images, strict=True):
+                request.start_async([image.numpy()], share_inputs=True)
+
+        def finish() -> list[Tensor]:
+            with _explained(backbone, shape):
+                for request in requests:
+                    request.wait()
+                maps = [_map(requests, index, layer, shape) for index, layer in enumerate(layers)]
+            idle.extend(requests)
+            return maps
+
+        return finish
+
+    return start
+
+
+@contextmanager
+def _explained(backbone: Backbone, shape: tuple[int, int]) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise InputError(
+            f"OpenVINO cannot run {backbone.name} on images of {shape[0]}×{shape[1]} pixels "
+            f"({first_line(error)}); choose the engine torch"
+        ) from error
+
+
+def _map(requests: Sequence[Any], index: int, layer: Layer, shape: tuple[int, int]) -> Tensor:
+    """A layer's map (b, c, h, w), from the requests of b images."""
+    outputs = [torch.from_numpy(request.get_output_tensor(index).data) for request in requests]
+    values = torch.cat(outputs)
+    values = values.permute(0, 3, 1, 2) if values.ndim == 4 else values
+    layer_map = layer.layout.to_map(values, shape, layer.stride)
+    if layer_map is None:
+        raise RuntimeError(f"{layer.name} gives no map")
+    return layer_map
+
+
+def _compare(forward: Forward, backbone: Backbone, layers: Sequence[Layer]) -> None:
+    """Raise ConversionError unless the values are torch's."""
+    pixels = _image(backbone, layers, _TRIED)
+    try:
+        converted = forward(pixels)()
+    except InputError as error:
+        raise ConversionError(first_line(error)) from error
+    expected = forward_to_layers(backbone, layers, normalized(backbone, pixels))
+    for layer, ours, theirs in zip(layers, expected, converted, strict=True):
+        same = ours.shape == theirs.shape
+        if not same or not (ours - theirs).abs().max() <= TOLERANCE * ours.abs().max():
+            raise ConversionError(f"{layer.name} would have other values")
+
+
+def _keep(folder: Path, write: Callable[[Path], Any]) -> None:
+    """Write a folder as a whole, and remove the ones that were unused for longest."""
+    with suppress(OSError, RuntimeError):  # the next run converts again
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
+            whole = Path(temporary, "whole")
+            whole.mkdir()
+            write(whole)
+            shutil.rmtree(folder, ignore_errors=True)
+            whole.rename(folder)
+        kept = sorted(folder.parent.glob("[!.]*"), key=lambda path: path.stat().st_mtime)
+        for old in kept[:-MOST_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)

@@ -13,89 +13,61 @@ from deepff.layers.layer_map import LayerMap
 from deepff.layers.layouts import CHANNELS_FIRST, declared
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
-from deepff.options import Device, Engine
+from deepff.options import SIZE, Device, Engine
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How images are prepared for a network, and in which precision it runs."""
+
+    size: int = SIZE  # pixels of the longer side
+    stretch: bool = False  # as for :func:`deepff.images.reading.read_picture`
+    amp: bool = False  # automatic mixed precision, on a CUDA device
+
+
+DEFAULT_PREPARATION = Preparation()
 
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """The network, the layer and how images are prepared for it.
+    """The network, the layer and how images are prepared for it."""
 
-    Attributes
-    ----------
-    model : str
-        The network's name, as ``deepff models`` lists it, or the class of one's own module.
-    weights : str
-        Where its weights came from, for people.
-    weights_digest : str
-        SHA-256 over its state dict.
-    layer : str
-        Module path of the layer.
-    channels, stride : int
-        The layer's number of channels, and input pixels per cell.
-    size : int
-        The longer side of the resized images, in pixels.
-    multiple : int
-        Each side of the resized images is a multiple of this many pixels: the stride, or with
-        several layers the largest.
-    mean, std : three floats, or one
-        Per-channel normalisation of RGB values in [0, 1]; one where the network takes grey images.
-    interpolation : str
-        How images are resized: "bilinear" or "bicubic".
-    amp : bool
-        Whether the network ran in automatic mixed precision.
-    stretch : bool
-        Whether the largest value of images of more than 8 bits was made white.
-    layout : str
-        How the layer's output holds the map (:class:`deepff.layers.layouts.Layout`).
-    tokens : int, str or None
-        What was declared of the network's tokens: how many come before the grid's, or the
-        fingerprint of the function that makes maps of outputs.
-    square : bool
-        Whether images were squeezed to squares of that size, the only ones that the network takes.
-    structure : str
-        Of a module of one's own, the fingerprint of how it is built: networks that differ only in
-        what has no weights, such as an activation's slope, give other activations.
-    centers : Centers or None
-        As of :class:`deepff.layers.layer.Layer`; None, too, in what older versions saved.
-    engine : str
-        What ran the network: "torch", or "openvino" with its version.
-    """
-
-    model: str
-    weights: str
-    weights_digest: str
-    layer: str
+    model: str  # as ``deepff models`` lists it, or the class of a user's module
+    weights: str  # where they came from, for people
+    weights_digest: str  # SHA-256 of the state dict
+    layer: str  # module path
     channels: int
-    stride: int
-    size: int
+    stride: int  # input pixels per cell
+    size: int  # pixels of the longer side of the resized images
+    # Each side of the resized images is a multiple of this: the largest stride of the layers.
     multiple: int
+    # Per-channel normalization of values in [0, 1]; one number each if the network takes gray.
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    interpolation: str
-    amp: bool
+    interpolation: str  # "bilinear" or "bicubic", for resizing images
+    amp: bool  # whether the network ran in automatic mixed precision
     stretch: bool = False
-    layout: str = str(CHANNELS_FIRST)
+    layout: str = str(CHANNELS_FIRST)  # how the layer's output holds the map
+    # How many tokens were declared to precede the grid's, or the fingerprint of the function that
+    # makes maps of outputs.
     tokens: int | str | None = None
-    square: bool = False
+    square: bool = False  # images were squeezed to squares, as the network takes only one size
+    # The fingerprint of how a user's module is built: networks that differ only in parts without
+    # weights, such as an activation's slope, give other activations.
     structure: str = ""
-    centers: Centers | None = None
-    engine: str = Engine.TORCH
+    centers: Centers | None = None  # None also in results of older versions
+    engine: str = Engine.TORCH  # what ran the network: "torch", or "openvino" with its version
 
     @classmethod
     def of(
         cls,
         backbone: Backbone,
         layer: Layer,
-        size: int,
-        amp: bool = False,
+        preparation: Preparation = DEFAULT_PREPARATION,
         multiple: int | None = None,
-        stretch: bool = False,
         engine: str = Engine.TORCH,
     ) -> "FeatureSource":
-        """The source of activations taken from ``backbone`` at ``layer``.
-
-        By default ``multiple`` is the layer's stride.
-        """
+        """The source of activations of a layer; by default ``multiple`` is the layer's stride."""
         return cls(
             model=backbone.name,
             weights=backbone.weights,
@@ -103,13 +75,13 @@ class FeatureSource:
             layer=layer.path,
             channels=layer.channels,
             stride=layer.stride,
-            size=layer.input_size or size,
+            size=layer.input_size or preparation.size,
             multiple=multiple or layer.stride,
             mean=backbone.mean,
             std=backbone.std,
             interpolation=backbone.interpolation,
-            amp=amp,
-            stretch=stretch,
+            amp=preparation.amp,
+            stretch=preparation.stretch,
             layout=layer.layout.identity,
             tokens=declared(backbone.tokens),
             square=layer.input_size is not None,
@@ -121,17 +93,11 @@ class FeatureSource:
     @classmethod
     def from_dict(cls, fields: dict) -> "FeatureSource":
         """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
-        triples = {name: tuple(fields[name]) for name in ("mean", "std")}
-        # "places" is what versions before 0.2 called the centers.
         fields = dict(fields)
+        # "places" is what versions before 0.2 called the centers.
         centers = fields.pop("places", None) or fields.pop("centers", None)
-        return cls(
-            **{
-                **fields,
-                **triples,
-                "centers": None if centers is None else Centers.from_dict(centers),
-            }
-        )
+        fields |= {name: tuple(fields[name]) for name in ("mean", "std")}
+        return cls(**fields, centers=None if centers is None else Centers.from_dict(centers))
 
     @property
     def by_sign(self) -> bool:
@@ -139,12 +105,16 @@ class FeatureSource:
         return self.layer.endswith(f":{SIGNS}")
 
     def resolved(self, layer_map: LayerMap) -> Layer:
-        """The layer among those of the network, drawn where it was."""
+        """The layer in a network's map, with the centers that are saved here."""
         return replace(layer_map.resolve(self.layer), centers=self.centers)
 
     def runs_in_amp(self, device: torch.device) -> bool:
-        """Whether to run in mixed precision there: where it was used, and the device has it."""
+        """Whether to run in mixed precision: it was used, and the device has it."""
         return self.amp and device.type == "cuda"
+
+    def preparation(self, device: torch.device) -> Preparation:
+        """How to prepare other images in the same way, on this device."""
+        return Preparation(self.size, self.stretch, self.runs_in_amp(device))
 
     def backbone(
         self,
@@ -157,25 +127,10 @@ class FeatureSource:
         device: str | torch.device = Device.AUTO,
         engine: str = Engine.AUTO,
     ) -> Backbone:
-        """The network that this is a source of, loaded again.
+        """The network of this source, loaded again; for the options see `deepff.load_backbone`.
 
-        Parameters
-        ----------
-        model : torch.nn.Module or Backbone, optional
-            The network, where it is one's own or is open already; the latter stays where it is.
-        weights, num_classes : optional
-            Its weights, where they are from a file.
-        labels, words : sequence of str, optional
-            The names of its classes, or words in place of them, as :func:`deepff.load_backbone`
-            takes them.
-        device, engine : str
-            Where to put it, and what runs it.
-
-        Raises
-        ------
-        InputError
-            It cannot be had, its weights are others than those of the source, or the function that
-            made maps of its outputs is not given.
+        ``model`` is needed for a user's network; one that is already open stays on its device.
+        Raises InputError if the network cannot be loaded or is not the same.
         """
         try:
             backbone = (

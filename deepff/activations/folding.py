@@ -1,4 +1,4 @@
-"""Batch normalisation folded into the convolutions before it, which then take its time alone."""
+"""Batch normalization folded into the convolutions before it, which then costs no time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from deepff.layers.layer_map import forward_to_layers, noise
 from deepff.networks.backbone import Backbone
 
 PROBE_SIDE = 128  # pixels
-# Of the largest value. Rounding makes about 1e-6, or 1e-3 where a GPU multiplies in TF32; a fault
-# in what was taken for adjacent makes about 1.
+# Of the largest value. Rounding makes about 1e-6, or 1e-3 on a GPU that multiplies in TF32; a pair
+# that is folded wrongly makes about 1.
 TOLERANCE = 1e-2
 _HOOKS = (
     "_forward_hooks",
@@ -35,39 +35,28 @@ _HOOKS = (
 
 
 def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
-    """The network with batch normalisation in evaluation mode folded into convolutions.
+    """A copy of the network for reading these layers, with batch normalization folded.
 
-    y = γ (w ∗ x + b − μ) / √(σ² + ε) + β is a convolution with weights w γ / √(σ² + ε). That is
-    done where a convolution's output goes to one batch normalisation and nowhere else, as one pass
-    over noise shows, unless the layers are read between the two. The network that was given
-    stays as it is; its copy shares hooks and all other parameters, and is made for these layers.
-
-    Parameters
-    ----------
-    backbone : Backbone
-    layers : sequence of Layer
-        What will be read of the copy.
-
-    Returns
-    -------
-    Backbone
-        The same one where nothing can be folded, or the copy would give other values.
+    y = γ (w ∗ x + b − μ) / √(σ² + ε) + β is a convolution with weights w γ / √(σ² + ε). A pair is
+    folded if the convolution's output goes to one batch normalization and nowhere else, as one pass
+    over noise shows, and no layer is read between the two. The copy shares hooks and all other
+    parameters. The same backbone if nothing can be folded, or the copy would give other values.
     """
     if backbone.dtype not in (torch.float32, torch.float64):
-        return backbone  # the weights' rounding would be seen
+        return backbone  # rounding of the weights would be visible
     side = layers[0].input_size or max(PROBE_SIDE, 2 * max(layer.stride for layer in layers))
     try:
-        network, hooks = _copied(backbone.network)
+        network, originals = _copied(backbone.network)
         ours = replace(backbone, network=network)
         with torch.no_grad():
             image = noise(backbone, side)
-            seen = _Seen()
-            with seen.watching(network, layers):
+            trace = _Trace()
+            with trace.watching(network, layers):
                 before = forward_to_layers(ours, layers, image)
-            hooked = {new for new, old in hooks.items() if any(getattr(old, n) for n in _HOOKS)}
+            hooked = {new for new, old in originals.items() if any(getattr(old, n) for n in _HOOKS)}
             pairs = {
                 conv: norm
-                for conv, norm in seen.adjacent().items()
+                for conv, norm in trace.adjacent().items()
                 if not hooked & {conv, norm} and _can_be_folded(conv, norm)
             }
             if not pairs:
@@ -78,27 +67,27 @@ def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
         return backbone
     if not all(_are_close(a, b) for a, b in zip(after, before, strict=True)):
         return backbone
-    for new, old in hooks.items():
+    for new, old in originals.items():
         for name in _HOOKS:
             setattr(new, name, getattr(old, name))
     return ours
 
 
 def _copied(network: nn.Module) -> tuple[nn.Module, dict[nn.Module, nn.Module]]:
-    """A copy with the same tensors and without hooks, and whose copy each of its modules is."""
+    """A copy with the same tensors and without hooks; and by each of its modules, the original."""
     memo: dict[int, Any] = {id(x): x for x in (*network.parameters(), *network.buffers())}
     for module in network.modules():
         memo |= {id(getattr(module, name)): OrderedDict() for name in _HOOKS}
     try:
         ours = copy.deepcopy(network, memo)
-    except Exception as error:  # one's own network can refuse in any way
+    except Exception as error:  # a user's network can refuse in any way
         raise InputError("the network cannot be copied") from error
     return ours, dict(zip(ours.modules(), network.modules(), strict=True))
 
 
 @dataclass
-class _Seen:
-    """Who made and who took the outputs of convolutions in a forward pass."""
+class _Trace:
+    """Which modules make and take the outputs of convolutions in a forward pass, by tensor id."""
 
     outputs: dict[int, Tensor] = field(default_factory=dict)  # held, so that no id comes twice
     makers: dict[int, nn.Conv2d] = field(default_factory=dict)
@@ -127,15 +116,15 @@ class _Seen:
                 handle.remove()
 
     def adjacent(self) -> dict[nn.Conv2d, nn.Module]:
-        """Convolutions, and the module that takes all that each makes and nothing else."""
-        found: dict[nn.Conv2d, set[nn.Module | None]] = {}
+        """Convolutions, each with the module that takes all of its outputs and nothing else."""
+        takers_of: dict[nn.Conv2d, set[nn.Module | None]] = {}
         for key, maker in self.makers.items():
-            alone = self.uses[key] == 1 and key not in self.read
-            found.setdefault(maker, set()).add(self.takers.get(key) if alone else None)
-        norms = Counter(norm for takers in found.values() for norm in takers)
+            is_only_use = self.uses[key] == 1 and key not in self.read
+            takers_of.setdefault(maker, set()).add(self.takers.get(key) if is_only_use else None)
+        norms = Counter(norm for takers in takers_of.values() for norm in takers)
         return {
             maker: norm
-            for maker, takers in found.items()
+            for maker, takers in takers_of.items()
             for norm in takers
             if norm is not None and len(takers) == norms[norm] == 1 and norm not in self.foreign
         }
@@ -157,24 +146,24 @@ class _Seen:
 
 
 class _Watch(TorchFunctionMode):
-    """Tells of the arguments of every function that makes or changes tensors."""
+    """Reports the arguments of every function that makes or changes tensors."""
 
-    def __init__(self, tell: Callable[[Any], None]) -> None:
+    def __init__(self, report: Callable[[Any], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        # What only asks for a shape or a type is no use of the values.
+        # Asking for a shape or a type does not use the values.
         if result is None or any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
-            self._tell((args, kwargs))
+            self._report((args, kwargs))
         return result
 
 
 def _can_be_folded(conv: nn.Conv2d, norm: Any) -> bool:
-    # A weight that is computed anew for each pass is no parameter of the module's own.
+    # A weight that is computed in each pass is not a parameter of the module.
     return (
         conv._parameters.get("weight") is not None
         and not norm.training
@@ -186,10 +175,10 @@ def _can_be_folded(conv: nn.Conv2d, norm: Any) -> bool:
 
 
 def _rest(norm: nn.Module) -> nn.Module | None:
-    """What a module does after its batch normalisation; None where that is not known."""
+    """What a module does after its batch normalization; None if that is not known."""
     if type(norm) in (nn.BatchNorm2d, nn.SyncBatchNorm):
         return nn.Identity()
-    if type(norm).__name__ == "BatchNormAct2d":  # timm's, which is not imported for that
+    if type(norm).__name__ == "BatchNormAct2d":  # timm's, by name to avoid importing timm
         return nn.Sequential(norm.get_submodule("drop"), norm.get_submodule("act"))
     return None
 
@@ -212,7 +201,7 @@ def _fold(network: nn.Module, pairs: dict[nn.Conv2d, Any]) -> None:
             rounded = values.detach().to(conv.weight.dtype)
             conv.register_parameter(name, nn.Parameter(rounded, requires_grad=False))
     replaced: dict[nn.Module, nn.Module | None] = {n: _rest(n) for n in pairs.values()}
-    # timm's, which is not imported for that.
+    # timm's, by name to avoid importing timm.
     replaced |= {c: SamePaddedConv2d.of(c) for c in pairs if type(c).__name__ == "Conv2dSame"}
     for parent in network.modules():
         for name, child in parent.named_children():
@@ -227,14 +216,14 @@ def _are_close(values: Tensor, expected: Tensor) -> bool:
 class SamePaddedConv2d(nn.Conv2d):
     """A convolution whose output has ⌈n / stride⌉ cells on n pixels, whatever its kernel.
 
-    What n lacks, max(0, (⌈n / s⌉ − 1) s + (k − 1) d + 1 − n), is added as zeros, the odd one at
-    the end. A convolution pads both sides alike: here by as many whole strides more as the end
-    needs, and the cells that these make before the first are cut off.
+    n lacks max(0, (⌈n / s⌉ − 1) s + (k − 1) d + 1 − n) pixels, which are added as zeros, the odd
+    one at the end. As a convolution pads both sides equally, both get what the end needs, rounded
+    up by whole strides; the additional cells before the first are cut off.
     """
 
     @classmethod
     def of(cls, conv: nn.Conv2d) -> Self:
-        """One with the weights of a convolution that pads so; they are shared, not copied."""
+        """One that shares the weights of timm's convolution with this padding."""
         same = cls(
             conv.in_channels,
             conv.out_channels,
@@ -250,19 +239,18 @@ class SamePaddedConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """(b, c, h, w) to (b, c', ⌈h / stride⌉, ⌈w / stride⌉)."""
-        cells, padding, extra = [], [], []
+        slices, padding = [], []
         for axis, n in enumerate(input.shape[-2:]):
             stride = self.stride[axis]
             n_cells = -(-n // stride)
             reach = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
             lacking = max(0, (n_cells - 1) * stride + reach - n)
             before = lacking // 2
-            strides = -(-(lacking - 2 * before) // stride)
-            cells.append(n_cells)
-            extra.append(strides)
-            padding.append(before + strides * stride)
-        found = functional.conv2d(
+            extra = -(-(lacking - 2 * before) // stride)
+            slices.append(slice(extra, extra + n_cells))
+            padding.append(before + extra * stride)
+        cells = functional.conv2d(
             input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
         )
-        rows, columns = (slice(e, e + n) for e, n in zip(extra, cells, strict=True))
-        return found[..., rows, columns]
+        rows, columns = slices
+        return cells[..., rows, columns]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.activations.activations import Activations
-from deepff.activations.extraction import extract_as
+from deepff.activations.extraction import extract_layers
 from deepff.discovery.arguments import shown_call
 from deepff.discovery.contrast import fuse
 from deepff.errors import InputError
@@ -101,8 +101,14 @@ def apply(
     sources = {source.layer: source for source in (*of_factors, *of_cells)}
     layers = [own.resolved(layer_map) for own in sources.values()]
     watch.lap("loading the network")
-    extracted, skipped = extract_as(
-        source, files, backbone, layers, batch_size=batch_size, cache=cache, progress=progress
+    extracted, skipped = extract_layers(
+        files,
+        backbone,
+        layers,
+        source.preparation(backbone.device),
+        batch_size=batch_size,
+        cache=cache,
+        progress=progress,
     )
     watch.lap("network")
     by_path = dict(zip(sources, extracted, strict=True))

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from deepff.activations.activations import Activations
+from deepff.activations.activations import Activations, sources_of
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.feature_source import Preparation
 from deepff.discovery.arguments import (
     FactorCounts,
     Model,
@@ -180,7 +180,6 @@ def discover(
     check_activations(layer_map, layers, plan.estimator(1).needs_non_negative)
     classified = pixel_layers(layer_map) if plan.is_classified else []
     every = list({x.path: x for x in (*layers, *classified)}.values())
-    coarsest_stride = max(x.stride for x in every)
     watch.lap("loading the network")
     every = with_centers(backbone, every, own_cache(cache))
     placed = {x.path: x for x in every}
@@ -190,23 +189,14 @@ def discover(
         own_share(files, size),
         backbone,
         every,
-        size=size,
+        Preparation(size, stretch, amp),
         batch_size=batch_size,
-        amp=amp,
-        stretch=stretch,
         cache=own_cache(cache),
         memory=memory,
         progress=progress,
     )
     by_path = {x.path: found for x, found in zip(every, extracted, strict=True)}
     activations = [by_path[x.path] for x in layers]
-
-    def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
-        return tuple(
-            FeatureSource.of(backbone, x, size, amp, coarsest_stride, stretch, extracted[0].engine)
-            for x in layers
-        )
-
     watch.lap("network")
     border = border_weights(activations) if plan.weighting == ChannelWeights.BORDER else None
     counts, agreements = plan.factor_counts, None
@@ -225,7 +215,7 @@ def discover(
     watch.lap("factorization")
     if classified:
         of_cells = [by_path[x.path] for x in classified]
-        cells = Cells.of(of_cells, sources(classified), progress)
+        cells = Cells.of(of_cells, sources_of(of_cells), progress)
         factorizations[1] = classify_object(factorizations[1], cells)
         watch.lap("classifier")
     finest = min(range(len(layers)), key=lambda index: layers[index].stride)
@@ -235,7 +225,7 @@ def discover(
         skipped=distributed.gather(skipped),
         factorizations=factorizations,
         method=plan.method,
-        sources=sources(layers),
+        sources=sources_of(activations),
         options={"random_state": random_state, **plan.options},
         command=command,
         seconds=watch.seconds,

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepff.activations.activations import Activations
+from deepff.activations.activations import Activations, sources_of
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.feature_source import Preparation
 from deepff.discovery.arguments import (
     FactorCounts,
     Model,
@@ -41,7 +41,6 @@ from deepff.factorization import KMeans
 from deepff.images.image_set import Images, resolve_images
 from deepff.layers.centers import with_centers
 from deepff.layers.later import OpenLayer
-from deepff.layers.layer import Layer
 from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.options import (
@@ -146,38 +145,19 @@ def discover_parts(
         files,
         backbone,
         layers,
-        size=size,
+        Preparation(size, stretch, amp),
         batch_size=batch_size,
-        amp=amp,
-        stretch=stretch,
         cache=cache,
         memory=memory,
         progress=progress,
     )
     watch.lap("network")
     by_path = {layer.path: found for layer, found in zip(layers, extracted, strict=True)}
-    coarsest_stride = max(layer.stride for layer in layers)
-
     placed = {layer.path: layer for layer in layers}
-
-    def sources(layers: Sequence[Layer]) -> tuple[FeatureSource, ...]:
-        return tuple(
-            FeatureSource.of(
-                backbone,
-                placed[layer.path],
-                size,
-                amp,
-                coarsest_stride,
-                stretch,
-                extracted[0].engine,
-            )
-            for layer in layers
-        )
-
     of_object = [by_path[layer.path] for layer in object_layers]
     found_object, border = contrast_object(of_object)
     of_cells = [by_path[layer.path] for layer in classified]
-    taught = Cells.of(of_cells, sources(classified), progress)
+    taught = Cells.of(of_cells, sources_of(of_cells), progress)
     found_object = classify_object(found_object, taught)
     common: dict[str, Any] = {
         "skipped": skipped,
@@ -193,7 +173,7 @@ def discover_parts(
         images=of_object[0].images,
         factorizations={1: found_object},
         method=Method.NMF,
-        sources=sources(object_layers),
+        sources=sources_of(of_object),
         channel_weights=torch.cat(border.weights),
         opened=tuple(OpenLayer(backbone, placed[x.path]) for x in object_layers),
         **common,
@@ -213,7 +193,7 @@ def discover_parts(
         images=activations.images,
         factorizations=factorizations,
         method=Method.KMEANS,
-        sources=sources([own_layer]),
+        sources=sources_of([activations]),
         agreements=agreements,
         object=whole,
         parts_of="frame" if cells is None else "object",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.activations.activations import Activations
-from deepff.activations.extraction import extract_as
+from deepff.activations.extraction import extract_layers
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
 from deepff.layers.layer_map import map_layers
@@ -286,11 +286,11 @@ def _activations(
     source = sources[0]
     backbone = source.backbone(model=model, device=device)
     layer_map = map_layers(backbone, source.size)
-    extracted, _ = extract_as(
-        source,
+    extracted, _ = extract_layers(
         [image.item for image in whole.images],
         backbone,
         [own.resolved(layer_map) for own in sources],
+        source.preparation(backbone.device),
         batch_size=batch_size,
         cache=whole.cache,
         progress=progress,

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.activations.activations import Activations
+from deepff.activations.activations import Activations, sources_of
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.feature_source import FeatureSource, Preparation
 from deepff.discovery.contrast import contrast_object
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
@@ -84,7 +84,7 @@ class Network:
 
     def describe(self, n_images: int) -> str:
         """One line on network, layer, weights, size and number of images."""
-        source = FeatureSource.of(self.backbone, self.layer, self.size, amp=False)
+        source = FeatureSource.of(self.backbone, self.layer, Preparation(self.size))
         return (
             f"{source.model}, layer {self.layer.name} ({source.channels} channels, stride "
             f"{source.stride}), weights {source.weights}, longer side {source.size} pixels, "
@@ -117,7 +117,7 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
         [item.image for item in truth.images],
         network.backbone,
         layers,
-        size=network.size,
+        Preparation(network.size),
         cache=network.cache,
     )
     for file in skipped:
@@ -129,20 +129,8 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     if network.object_layers:
         found, _ = contrast_object([by_path[x.path] for x in network.object_layers])
     if found is not None and network.cell_layers:
-        coarsest_stride = max(layer.stride for layer in layers)
-        placed = {layer.path: layer for layer in layers}
-        sources = [
-            FeatureSource.of(
-                network.backbone,
-                placed[x.path],
-                network.size,
-                multiple=coarsest_stride,
-                engine=extracted[0].engine,
-            )
-            for x in network.cell_layers
-        ]
         of_cells = [by_path[x.path] for x in network.cell_layers]
-        found = classify_object(found, Cells.of(of_cells, sources))
+        found = classify_object(found, Cells.of(of_cells, sources_of(of_cells)))
     return Features(replace(truth, images=kept), extracted[0], found)
 
 

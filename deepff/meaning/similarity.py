@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.activations.activations import Activations
-from deepff.activations.extraction import extract_as
+from deepff.activations.extraction import extract_layers
 from deepff.errors import InputError
 from deepff.meaning.class_names import image_coefficients
 from deepff.meaning.open_network import opened_layer
@@ -112,11 +112,11 @@ def _activations(run: Run, progress: bool) -> Activations:
         if len(run.sources) > 1:
             raise InputError("several layers were fused, so there are no cells to compare")
         opened, source = opened_layer(run), run.sources[0]
-        (activations,), skipped = extract_as(
-            source,
+        (activations,), skipped = extract_layers(
             [image.item for image in run.images],
             opened.backbone,
             [opened.layer],
+            source.preparation(opened.backbone.device),
             progress=progress,
         )
         if skipped:

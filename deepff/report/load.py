@@ -179,7 +179,7 @@ def _cached_activations(
     if cache is None or not Path(cache).is_dir() or len(sources) > 1:
         return None
     blocks = ActivationCache(cache, sources[0]).find(images)
-    return None if blocks is None else Activations(images, blocks)
+    return None if blocks is None else Activations(images, blocks, sources[0])
 
 
 def _agreements(manifest: dict[str, Any]) -> dict[int, float] | None:

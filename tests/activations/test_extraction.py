@@ -15,7 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
-from deepff.activations.extraction import extract, extract_layers
+from deepff.activations.extraction import extract_layers
+from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
 from deepff.images.image_files import find_images
 from deepff.layers.layer import Layer
@@ -50,6 +51,12 @@ def mixed_set(data_root: Path, tmp_path: Path) -> Path:
     return folder
 
 
+def extract(files, backbone, layer, size=SIZE, **options):
+    """The activations of one layer, and the skipped files."""
+    (activations,), skipped = extract_layers(files, backbone, [layer], Preparation(size), **options)
+    return activations, skipped
+
+
 def count_images(backbone: Backbone, counts: list[int]) -> torch.utils.hooks.RemovableHandle:
     return backbone.network.register_forward_pre_hook(
         lambda module, inputs: counts.append(len(inputs[0]))
@@ -58,7 +65,7 @@ def count_images(backbone: Backbone, counts: list[int]) -> torch.utils.hooks.Rem
 
 def test_rows_are_the_networks_own_output_in_the_sets_order(backbone, layer, mixed_set):
     files = find_images(mixed_set)
-    activations, skipped = extract(files, backbone, layer, size=SIZE, batch_size=4)
+    activations, skipped = extract(files, backbone, layer, batch_size=4)
     assert not skipped
     assert [image.name for image in activations.images] == [f"{n}.png" for n in range(9)]
     assert len({image.grid for image in activations.images}) >= 3
@@ -79,21 +86,21 @@ def test_rows_are_the_networks_own_output_in_the_sets_order(backbone, layer, mix
 
 def test_images_mixed_in_one_set_give_the_same_rows_as_each_alone(backbone, layer, mixed_set):
     files = find_images(mixed_set)
-    together, _ = extract(files, backbone, layer, size=SIZE, batch_size=4)
+    together, _ = extract(files, backbone, layer, batch_size=4)
     for file, rows in zip(files, together.image_rows, strict=True):
-        alone, _ = extract([file], backbone, layer, size=SIZE)
+        alone, _ = extract([file], backbone, layer)
         torch.testing.assert_close(rows, alone.rows, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_files_that_break_in_the_middle_leave_no_gap(backbone, layer, mixed_set, tmp_path, cached):
-    whole, _ = extract(find_images(mixed_set), backbone, layer, size=SIZE)
+    whole, _ = extract(find_images(mixed_set), backbone, layer)
     for number in (0, 4, 8):
         path = mixed_set / f"{number}.png"
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     (mixed_set / "5.png").write_bytes(b"")
     cache = tmp_path / "cache" if cached else None
-    rest, skipped = extract(find_images(mixed_set), backbone, layer, size=SIZE, cache=cache)
+    rest, skipped = extract(find_images(mixed_set), backbone, layer, cache=cache)
     assert [file.name for file in skipped] == ["0.png", "4.png", "5.png", "8.png"]
     assert [image.name for image in rest.images] == [f"{n}.png" for n in (1, 2, 3, 6, 7)]
     expected = torch.cat([whole.image_rows[n] for n in (1, 2, 3, 6, 7)])
@@ -104,12 +111,12 @@ def test_no_usable_image(backbone, layer, tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"")
     (tmp_path / "b.jpg").write_text("text")
     with pytest.raises(InputError, match=r"none of the 2 files is an image .* a\.jpg"):
-        extract(find_images(tmp_path), backbone, layer, size=SIZE)
+        extract(find_images(tmp_path), backbone, layer)
 
 
 def test_mixed_precision_needs_a_gpu(backbone, layer, mixed_set):
     with pytest.raises(InputError, match="mixed precision needs a CUDA device"):
-        extract(find_images(mixed_set), backbone, layer, size=SIZE, amp=True)
+        extract_layers(find_images(mixed_set), backbone, [layer], Preparation(SIZE, amp=True))
 
 
 def test_activations_that_are_not_finite_name_the_image(mixed_set):
@@ -118,24 +125,20 @@ def test_activations_that_are_not_finite_name_the_image(mixed_set):
         broken.network.bn2.weight.fill_(float("nan"))
     layer = map_layers(load_backbone(), SIZE).resolve()
     with pytest.raises(InputError, match=r"layer bn2 for 0\.png hold NaN or infinity"):
-        extract(find_images(mixed_set), broken, layer, size=SIZE)
+        extract(find_images(mixed_set), broken, layer)
 
 
 def test_the_cache_runs_an_image_once_whatever_its_name(backbone, layer, mixed_set, tmp_path):
-    in_memory, _ = extract(find_images(mixed_set), backbone, layer, size=SIZE)
+    in_memory, _ = extract(find_images(mixed_set), backbone, layer)
     shutil.copy(mixed_set / "2.png", mixed_set / "2 copy.png")
     counts: list[int] = []
     handle = count_images(backbone, counts)
     try:
         for _ in range(2):
-            first, _ = extract(
-                find_images(mixed_set), backbone, layer, size=SIZE, cache=tmp_path / "cache"
-            )
+            first, _ = extract(find_images(mixed_set), backbone, layer, cache=tmp_path / "cache")
         assert sum(counts) == 9
         (mixed_set / "3.png").rename(mixed_set / "Ä <b>.png")
-        renamed, _ = extract(
-            find_images(mixed_set), backbone, layer, size=SIZE, cache=tmp_path / "cache"
-        )
+        renamed, _ = extract(find_images(mixed_set), backbone, layer, cache=tmp_path / "cache")
         assert sum(counts) == 9
     finally:
         handle.remove()
@@ -170,7 +173,7 @@ def test_another_layer_size_or_preprocessing_shares_no_rows(backbone, layer, mix
 def test_a_cache_that_cannot_be_written_says_so(backbone, layer, mixed_set, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(InputError, match=r"the activation cache .* cannot be written"):
-        extract(find_images(mixed_set), backbone, layer, size=SIZE, cache=tmp_path / "cache")
+        extract(find_images(mixed_set), backbone, layer, cache=tmp_path / "cache")
 
 
 def rows_done(cache: Path) -> int:
@@ -203,11 +206,11 @@ def test_a_killed_run_resumes_with_the_same_result(backbone, layer, data_root, t
     counts: list[int] = []
     handle = count_images(backbone, counts)
     try:
-        resumed, _ = extract(files, backbone, layer, size=SIZE, batch_size=2, cache=cache)
+        resumed, _ = extract(files, backbone, layer, batch_size=2, cache=cache)
     finally:
         handle.remove()
     assert sum(counts) == len(files) - done
-    uninterrupted, _ = extract(files, backbone, layer, size=SIZE, batch_size=2)
+    uninterrupted, _ = extract(files, backbone, layer, batch_size=2)
     assert len(resumed.blocks) == 1
     assert torch.equal(resumed.rows, uninterrupted.rows)
     source = json.loads(next(cache.glob("*/source.json")).read_text())
@@ -225,12 +228,14 @@ def test_several_layers_share_one_pass_and_lie_over_the_same_pixels(
     handle = count_images(backbone, counts)
     cache = tmp_path / "cache" if cached else None
     files = find_images(mixed_set)
-    (finer, coarser), skipped = extract_layers(files, backbone, layers, size=SIZE, cache=cache)
+    (finer, coarser), skipped = extract_layers(
+        files, backbone, layers, Preparation(SIZE), cache=cache
+    )
     assert sum(counts) == 9 and [file.name for file in skipped] == ["broken.png"]
-    extract_layers(files, backbone, layers, size=SIZE, cache=cache)
+    extract_layers(files, backbone, layers, Preparation(SIZE), cache=cache)
     assert sum(counts) == (9 if cached else 18)
     handle.remove()
-    alone, _ = extract(files, backbone, layers[1], size=SIZE)
+    alone, _ = extract(files, backbone, layers[1])
     assert torch.equal(torch.cat(coarser.blocks), torch.cat(alone.blocks))
     assert [image.name for image in finer.images] == [image.name for image in coarser.images]
     for fine, coarse in zip(finer.images, coarser.images, strict=True):
@@ -240,7 +245,7 @@ def test_several_layers_share_one_pass_and_lie_over_the_same_pixels(
 
 def test_a_layer_named_twice_is_refused(backbone, layer, mixed_set):
     with pytest.raises(InputError, match="named twice"):
-        extract_layers(find_images(mixed_set), backbone, [layer, layer], size=SIZE)
+        extract_layers(find_images(mixed_set), backbone, [layer, layer], Preparation(SIZE))
 
 
 def test_what_memory_is_too_small_for_is_read_from_a_temporary_file(
@@ -248,14 +253,14 @@ def test_what_memory_is_too_small_for_is_read_from_a_temporary_file(
 ):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     files = find_images(mixed_set)
-    held, _ = extract(files, backbone, layer, size=SIZE)
+    held, _ = extract(files, backbone, layer)
     n_bytes = held.rows.numel() * 4
-    spilled, _ = extract(files, backbone, layer, size=SIZE, memory=n_bytes - 1)
+    spilled, _ = extract(files, backbone, layer, memory=n_bytes - 1)
     assert torch.equal(spilled.rows, held.rows)
     assert [image.name for image in spilled.images] == [image.name for image in held.images]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("deepff-")]
     mapped = Path("/proc/self/maps").read_text()
     assert mapped.count("activations.f32 (deleted)") == 1
-    fitting, _ = extract(files, backbone, layer, size=SIZE, memory=n_bytes)
+    fitting, _ = extract(files, backbone, layer, memory=n_bytes)
     assert torch.equal(fitting.rows, held.rows)
     assert Path("/proc/self/maps").read_text().count("activations.f32 (deleted)") == 1

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 import deepff
 from deepff.activations import engines
-from deepff.activations.extraction import extract, extract_layers
-from deepff.activations.openvino_engine import openvino_version
+from deepff.activations.engines import openvino_version
+from deepff.activations.extraction import extract_layers
+from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_files import ImageFile, find_images
 from deepff.layers.layer_map import map_layers
@@ -42,7 +43,7 @@ def files(data_root: Path) -> list[ImageFile]:
 def read(engine: str, files, layers=("bn2",), model="efficientnet_lite0", **options):
     backbone = load_backbone(model, engine=engine, device="cpu", pretrained=model[0] == "e")
     resolved = [map_layers(backbone, SIZE).resolve(layer) for layer in layers]
-    return extract_layers(files, backbone, resolved, size=SIZE, **options)[0]
+    return extract_layers(files, backbone, resolved, Preparation(SIZE), **options)[0]
 
 
 def test_the_rows_of_several_layers_are_those_of_torch(files, conversions):
@@ -50,7 +51,7 @@ def test_the_rows_of_several_layers_are_those_of_torch(files, conversions):
     ours, theirs = (read(engine, files, layers) for engine in ("openvino", "torch"))
     assert len({image.grid for image in ours[0].images}) > 1
     for found, expected in zip(ours, theirs, strict=True):
-        assert found.engine.startswith("openvino 20") and expected.engine == "torch"
+        assert found.source.engine.startswith("openvino 20") and expected.source.engine == "torch"
         assert [i.name for i in found.images] == [i.name for i in expected.images]
         assert (found.rows - expected.rows).abs().max() < 1e-4 * expected.rows.abs().max()
     kept = max(conversions.iterdir(), key=lambda folder: folder.stat().st_mtime)
@@ -89,9 +90,9 @@ def test_token_layouts_are_those_of_torch(files):
         backbone = load_backbone(network, engine=engine, device="cpu")
         resolve = map_layers(backbone, SIZE).resolve
         layers = [resolve("blocks.1.attn.qkv:keys"), resolve("blocks.0")]
-        found.append(extract_layers(files[:3], backbone, layers, size=SIZE)[0])
+        found.append(extract_layers(files[:3], backbone, layers, Preparation(SIZE))[0])
     for ours, theirs in zip(*found, strict=True):
-        assert ours.engine != "torch" and ours.rows.shape == theirs.rows.shape
+        assert ours.source.engine != "torch" and ours.rows.shape == theirs.rows.shape
         assert (ours.rows - theirs.rows).abs().max() < 1e-4 * theirs.rows.abs().max()
 
 
@@ -127,20 +128,22 @@ def test_ones_own_network_runs_by_it_where_it_can(files, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", InputWarning)
         (ours,) = read_own(network, files, tmp_path)
-    assert ours.engine.startswith("openvino")
+    assert ours.source.engine.startswith("openvino")
     network.follows = False
     for _ in range(2):
         with pytest.warns(InputWarning, match=r"Own runs in torch, as OpenVINO .* other values"):
             (ours,) = read_own(network, files, tmp_path)
         backbone = load_backbone(network, engine="torch", device="cpu")
-        theirs, _ = extract(files, backbone, map_layers(backbone, SIZE).resolve("norm"), size=SIZE)
-        assert ours.engine == "torch" and torch.equal(ours.rows, theirs.rows)
+        (theirs,), _ = extract_layers(
+            files, backbone, [map_layers(backbone, SIZE).resolve("norm")], Preparation(SIZE)
+        )
+        assert ours.source.engine == "torch" and torch.equal(ours.rows, theirs.rows)
 
 
 def read_own(network: nn.Module, files, folder: Path):
     backbone = load_backbone(network, engine="openvino", device="cpu")
     layer = map_layers(backbone, SIZE).resolve("norm")
-    return [extract(files, backbone, layer, size=SIZE)[0]]
+    return extract_layers(files, backbone, [layer], Preparation(SIZE))[0]
 
 
 def test_hooks_are_called_and_other_types_kept(files):
@@ -149,17 +152,17 @@ def test_hooks_are_called_and_other_types_kept(files):
     network.conv.register_forward_hook(lambda m, i, out: seen.append(out))
     with pytest.warns(InputWarning, match="it has hooks, which only torch calls"):
         (found,) = read_own(network, files[:2], Path())
-    assert found.engine == "torch" and len(seen) >= 2
+    assert found.source.engine == "torch" and len(seen) >= 2
     with pytest.warns(InputWarning, match="its weights are float64"):
-        assert read_own(Own().double(), files[:2], Path())[0].engine == "torch"
+        assert read_own(Own().double(), files[:2], Path())[0].source.engine == "torch"
 
 
 def test_auto_takes_it_for_large_sets_of_networks_that_gain(files, monkeypatch):
-    assert read("auto", files[:6])[0].engine == "torch"
+    assert read("auto", files[:6])[0].source.engine == "torch"
     monkeypatch.setattr(engines, "AUTO_LEAST_IMAGES", 6)
-    assert read("auto", files[:5])[0].engine == "torch"
-    assert read("auto", files[:6])[0].engine.startswith("openvino")
-    assert read("auto", files[:6], ["features.15"], "vgg11")[0].engine == "torch"
+    assert read("auto", files[:5])[0].source.engine == "torch"
+    assert read("auto", files[:6])[0].source.engine.startswith("openvino")
+    assert read("auto", files[:6], ["features.15"], "vgg11")[0].source.engine == "torch"
 
 
 def test_what_cannot_be_had_is_refused(monkeypatch):

@@ -7,8 +7,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from deepff.activations.extraction import extract
-from deepff.activations.openvino_engine import openvino_version
+from deepff.activations.engines import openvino_version
+from deepff.activations.extraction import extract_layers
+from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
 from deepff.images.image_files import find_images
 from deepff.layers.layer_map import map_layers
@@ -72,15 +73,19 @@ def test_rows_are_with_their_images_whatever_the_batches_are(engine, cached, tmp
         else:
             colors[file.name] = torch.tensor(color) / 255
     backbone, layer = opened(Means(), engine)
-    options = {"batch_size": 3, "size": SIZE, "cache": tmp_path / "cache" if cached else None}
-    found, skipped = extract(find_images(photos), backbone, layer, **options)
-    assert found.engine.startswith(engine) and len(skipped) == len(damaged)
+    options = {"batch_size": 3, "cache": tmp_path / "cache" if cached else None}
+    (found,), skipped = extract_layers(
+        find_images(photos), backbone, [layer], Preparation(SIZE), **options
+    )
+    assert found.source.engine.startswith(engine) and len(skipped) == len(damaged)
     assert [image.name for image in found.images] == sorted(colors)
     for image, rows in zip(found.images, found.image_rows, strict=True):
         color = colors[image.name]
         expected = torch.cat([color, color[:1].square()]).expand_as(rows)
         torch.testing.assert_close(rows, expected, atol=1e-4, rtol=0)
-    again, _ = extract(find_images(photos), backbone, layer, **options)
+    (again,), _ = extract_layers(
+        find_images(photos), backbone, [layer], Preparation(SIZE), **options
+    )
     assert torch.equal(again.rows, found.rows)
 
 
@@ -91,7 +96,7 @@ def test_a_network_that_fails_in_a_later_batch_leaves_no_thread(engine, tmp_path
     backbone, layer = opened(MeansOfWide(), engine)
     threads, n_threads = set(threading.enumerate()), torch.get_num_threads()
     with pytest.raises(InputError, match="128×64 pixels") as caught:
-        extract(find_images(tmp_path), backbone, layer, size=SIZE, batch_size=4)
+        extract_layers(find_images(tmp_path), backbone, [layer], Preparation(SIZE), batch_size=4)
     assert "MeansOfWide" in str(caught.value)  # which holds the frames that failed
     assert set(threading.enumerate()) == threads and torch.get_num_threads() == n_threads
 

@@ -13,8 +13,8 @@ from torch.nn.functional import interpolate
 
 import deepff
 from deepff.activations.cache import ActivationCache
-from deepff.activations.extraction import extract
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.extraction import extract_layers
+from deepff.activations.feature_source import FeatureSource, Preparation
 from deepff.errors import InputError
 from deepff.images.image_set import resolve_images
 from deepff.layers.layer_map import map_layers
@@ -52,7 +52,9 @@ def arrays() -> list[Any]:
 
 def rows_of(backbone: Backbone, arrays: list[Any], cache: Path | None = None) -> Tensor:
     layer = map_layers(backbone, SIZE).resolve("joined")
-    activations, _ = extract(resolve_images(arrays), backbone, layer, size=SIZE, cache=cache)
+    (activations,), _ = extract_layers(
+        resolve_images(arrays), backbone, [layer], Preparation(SIZE), cache=cache
+    )
     return activations.rows
 
 
@@ -91,7 +93,9 @@ def test_what_has_no_weights_tells_networks_apart(arrays: list[Any], tmp_path: P
         network = nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), nn.LeakyReLU(slope))
         backbone = load_backbone(network)
         layer = map_layers(backbone, SIZE).resolve("1")
-        activations, _ = extract(resolve_images(arrays), backbone, layer, size=SIZE, cache=tmp_path)
+        (activations,), _ = extract_layers(
+            resolve_images(arrays), backbone, [layer], Preparation(SIZE), cache=tmp_path
+        )
         rows.append(activations.rows.clone())
     assert torch.equal(rows[0].clamp_min(0), rows[1].clamp_min(0))
     torch.testing.assert_close(rows[0].clamp_max(0) * 5, rows[1].clamp_max(0))
@@ -104,7 +108,9 @@ def test_squares_are_told_from_images_of_their_own_shape() -> None:
             img_size=SIZE, patch_size=16, depth=1, embed_dim=8, num_heads=2, **options
         )
         backbone = load_backbone(network)
-        return FeatureSource.of(backbone, map_layers(backbone, SIZE).resolve("blocks.0"), SIZE)
+        return FeatureSource.of(
+            backbone, map_layers(backbone, SIZE).resolve("blocks.0"), Preparation(SIZE)
+        )
 
     fixed, free = source(), source(dynamic_img_size=True)
     assert (fixed.square, free.square) == (True, False)

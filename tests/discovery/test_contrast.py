@@ -11,7 +11,7 @@ from paper_networks import random_network
 from torch import Tensor, nn
 
 from deepff.activations.activations import Activations, ImageRecord
-from deepff.activations.extraction import extract, extract_layers
+from deepff.activations.extraction import extract_layers
 from deepff.discovery.contrast import (
     BorderContrast,
     border_cells,
@@ -320,7 +320,7 @@ def test_weights_and_two_layers_beat_the_papers_recipe_on_real_images(data_root)
     (truth,) = load_icoseg(data_root / "icoseg", ["033"])
     files = [item.image for item in truth.images]
     backbone = load_backbone()
-    head, _ = extract(files, backbone, map_layers(backbone).resolve())
+    (head,), _ = extract_layers(files, backbone, [map_layers(backbone).resolve()])
     paper = object_factor(head, torch.ones(head.rows.shape[1])).heatmaps
     layers, _ = extract_layers(files, backbone, contrast_layers(map_layers(backbone)))
     weights = [border_contrast(activations).weights for activations in layers]
@@ -336,6 +336,6 @@ def test_objects_that_fill_the_frame_are_warned_of(cats_filling_the_frame):
     _, coarser = contrast_layers(map_layers(backbone))
     warnings = []
     for files in (find_images(photos), find_images(crops)):
-        activations, _ = extract(files, backbone, coarser)
+        (activations,), _ = extract_layers(files, backbone, [coarser])
         warnings.append(separation_warning(border_contrast(activations).separation))
     assert warnings[0] is None and warnings[1] is not None

@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import deepff
-from deepff.activations.extraction import extract
+from deepff.activations.extraction import extract_layers
 from deepff.cli.main import app
 from deepff.cli.parameters import byte_count
 from deepff.discovery.contrast import border_contrast
@@ -130,7 +130,7 @@ def test_the_recipe_is_its_steps(elephants, backbone, contrast):
 def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephants, backbone):
     files = [item.image for item in elephants.images[:4]]
     result = deepff.discover(files, 3, channel_weights="border", model=backbone)
-    activations, _ = extract(files, backbone, map_layers(backbone).resolve())
+    (activations,), _ = extract_layers(files, backbone, [map_layers(backbone).resolve()])
     weights = border_contrast(activations).weights
     torch.testing.assert_close(result.channel_weights, weights)
     expected = NMF(3, random_state=0).fit_transform(activations.rows * weights)

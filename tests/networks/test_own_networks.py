@@ -10,7 +10,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from deepff.activations.activations import Activations
-from deepff.activations.extraction import extract
+from deepff.activations.extraction import extract_layers
+from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_files import find_images
 from deepff.layers.layer_map import list_layers, map_layers
@@ -48,7 +49,9 @@ def run(network: nn.Module, folder: Path, layer: str | None = None, **options: o
     backbone = load_backbone(network, mean=[0.0] * n, std=[1.0] * n, **options)
     found = map_layers(backbone, SIZE).resolve(layer)
     activations: Activations
-    activations, _ = extract(find_images(folder), backbone, found, size=SIZE, batch_size=2)
+    (activations,), _ = extract_layers(
+        find_images(folder), backbone, [found], Preparation(SIZE), batch_size=2
+    )
     return activations.rows
 
 
@@ -240,17 +243,19 @@ def test_images_that_are_nearly_black_are_told_once_and_can_be_stretched(tmp_pat
     layer = map_layers(backbone, SIZE).resolve()
     cache = tmp_path / "cache"
     with pytest.warns(InputWarning) as caught:
-        as_is, _ = extract(find_images(dark), backbone, layer, size=SIZE, cache=cache)
+        (as_is,), _ = extract_layers(
+            find_images(dark), backbone, [layer], Preparation(SIZE), cache=cache
+        )
     assert [str(warning.message) for warning in caught] == [
         "3 images are nearly black: the largest value in 0.png is 1023 of 65535; where that is "
         "meant as white, use stretch=True (--stretch)"
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error", InputWarning)
-        stretched, _ = extract(
-            find_images(dark), backbone, layer, size=SIZE, stretch=True, cache=cache
+        (stretched,), _ = extract_layers(
+            find_images(dark), backbone, [layer], Preparation(SIZE, stretch=True), cache=cache
         )
-        expected, _ = extract(find_images(light), backbone, layer, size=SIZE)
+        (expected,), _ = extract_layers(find_images(light), backbone, [layer], Preparation(SIZE))
     assert float((stretched.rows - expected.rows).abs().max()) < 0.02
     assert float((as_is.rows - expected.rows).abs().max()) > 0.1
 
@@ -264,6 +269,8 @@ def test_of_equal_broken_files_each_is_skipped(tmp_path: Path) -> None:
     backbone = load_backbone(trunk())
     layer = map_layers(backbone, SIZE).resolve()
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
-        activations, skipped = extract(find_images(folder), backbone, layer, size=SIZE, cache=cache)
+        (activations,), skipped = extract_layers(
+            find_images(folder), backbone, [layer], Preparation(SIZE), cache=cache
+        )
         assert sorted(file.name for file in skipped) == ["a.png", "b.png", "sub/c.png"]
         assert [image.name for image in activations.images] == ["0.png", "1.png", "2.png"]
