@@ -17,10 +17,10 @@ from deepff.evaluation.datasets import (
     TABLE4_PARTS,
     UNNAMED,
     GroundTruthSet,
+    check_classes,
     load_coco,
     load_pascal_part,
 )
-from deepff.evaluation.datasets.pascal_voc import check_classes
 from deepff.evaluation.metrics import (
     Overlaps,
     associated_iou,

@@ -15,8 +15,14 @@ from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
-from deepff.evaluation.datasets import VOC_CLASSES, load_icoseg, load_label_folder, load_voc
-from deepff.evaluation.datasets.pascal_voc import check_classes
+from deepff.evaluation.datasets import (
+    VOC_CLASSES,
+    check_classes,
+    icoseg_groups,
+    load_icoseg,
+    load_label_folder,
+    load_voc,
+)
 from deepff.evaluation.discovered_parts import part_scores, part_tables
 from deepff.evaluation.metrics import Overlaps, best_iou, corloc, iou
 from deepff.evaluation.predictions import (
@@ -36,7 +42,6 @@ from deepff.evaluation.predictions import (
     object_coefficients,
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
-from deepff.images.image_files import natural_key
 from deepff.options import VocFilter, chosen
 from deepff.pictures.figures import read_photo
 from deepff.pictures.region_pictures import region_picture
@@ -108,7 +113,12 @@ def table1(
     if parts is not None and not parts.is_dir():
         raise InputError(f"no folder of part masks {parts}")
     if list(groups) == ["all"]:
-        groups = _all_groups(Path(root) / "images")
+        groups = icoseg_groups(Path(root))
+        if not groups:
+            folder = Path(root) / "images"
+            raise InputError(
+                f"iCoseg is laid out as images/ and ground_truth/: no group in {folder}"
+            )
     attempts, part_attempts = Attempts(), Attempts()
     scores: dict[str, Scores | None] = {}
     of_parts: dict[str, Scores | None] = {}
@@ -321,10 +331,3 @@ def _short_name(group: str) -> str:
     if number in PAPER_SETS:
         return f"{PAPER_SETS[number]} ({number})"
     return f"{re.split('-', rest)[0]} ({number})" if number.isdecimal() and rest else group
-
-
-def _all_groups(folder: Path) -> list[str]:
-    names = sorted((path.name for path in folder.glob("*/")), key=natural_key)
-    if not names:
-        raise InputError(f"iCoseg is laid out as images/ and ground_truth/: no group in {folder}")
-    return names

@@ -1,6 +1,6 @@
 """Ground truth of public data sets, all in one form: :mod:`.ground_truth`."""
 
-from deepff.evaluation.datasets.coco_parts import CAR_PARTS, LEFT_RIGHT, load_coco
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
 from deepff.evaluation.datasets.ground_truth import (
     BACKGROUND,
     IGNORED,
@@ -9,15 +9,18 @@ from deepff.evaluation.datasets.ground_truth import (
     GroundTruthImage,
     GroundTruthSet,
 )
-from deepff.evaluation.datasets.mask_folders import load_icoseg, load_label_folder, read_part_names
+from deepff.evaluation.datasets.mask_folders import (
+    icoseg_groups,
+    load_icoseg,
+    load_label_folder,
+)
 from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
-from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
+from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, check_classes, load_voc
 
 __all__ = [
     "BACKGROUND",
     "CAR_PARTS",
     "IGNORED",
-    "LEFT_RIGHT",
     "TABLE3_PARTS",
     "TABLE4_PARTS",
     "UNNAMED",
@@ -25,10 +28,11 @@ __all__ = [
     "AnnotatedBox",
     "GroundTruthImage",
     "GroundTruthSet",
+    "check_classes",
+    "icoseg_groups",
     "load_coco",
     "load_icoseg",
     "load_label_folder",
     "load_pascal_part",
     "load_voc",
-    "read_part_names",
 ]

@@ -1,11 +1,11 @@
 """COCO JSON whose categories are parts: polygons and run-length masks."""
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,6 @@ from deepff.evaluation.datasets.ground_truth import (
     GroundTruthSet,
 )
 from deepff.images.image_files import ImageFile
-
-LEFT_RIGHT = ("left", "right")
 
 CAR_PARTS = {
     "back_bumper": "bumper",
@@ -46,40 +44,18 @@ CAR_PARTS = {
 
 
 def load_coco(
-    root: str | Path,
-    images: str | Path | None = None,
-    *,
-    merge: Sequence[str] | Mapping[str, str] = (),
+    root: str | Path, *, merge: Mapping[str, str] = MappingProxyType({})
 ) -> GroundTruthSet:
-    """Load a COCO file whose categories are parts of one kind of object.
+    """Load a COCO file whose categories are parts of one kind of object; the object is all of them.
 
     Where instances overlap, the one with the fewer pixels keeps the pixels that they share; of two
     with as many, the later in the file. Regions marked `iscrowd` are not judged where nothing else
-    is. The object is all of its parts together.
+    is. The set has the name of the JSON file's folder; its parts are in the order in which
+    categories first name them, and its boxes' classes are parts.
 
-    Parameters
-    ----------
-    root : path
-        The JSON file, or the folder that holds it as `annotations.json`.
-    images : path, optional
-        The folder of images. If not given, an image is looked for beside the JSON file by its
-        `path`, then by its `file_name`, then in `images/`.
-    merge : sequence of str, or mapping
-        Words to leave out of the categories' names, so that those which then read the same become
-        one part: `LEFT_RIGHT` makes `front_left_door` and `front_right_door` one `front_door`. Or a
-        part's name for each category to be renamed, such as `CAR_PARTS`.
-
-    Returns
-    -------
-    GroundTruthSet
-        Named as the JSON file's folder is; parts in the order in which categories first name them,
-        the background's category left out. The boxes' class is the part's name.
-
-    Raises
-    ------
-    InputError
-        The file is missing or not COCO's, none of its images is there, or pycocotools is not
-        installed.
+    ``root`` is the JSON file, or the folder that holds it as `annotations.json`. An image is looked
+    for next to the JSON file by its `path`, then by its `file_name`, then in `images/`. ``merge``
+    has a part's name for each category to be renamed, such as `CAR_PARTS`.
     """
     path = Path(root)
     if path.is_dir():
@@ -90,7 +66,7 @@ def load_coco(
     try:
         content = json.loads(path.read_bytes())
         names = {
-            category["id"]: _part_name(category["name"], merge)
+            category["id"]: merge.get(category["name"], category["name"])
             for category in content["categories"]
             if category["name"].casefold() not in BACKGROUND_NAMES
         }
@@ -101,13 +77,13 @@ def load_coco(
                 of_image[annotation["image_id"]].append(annotation)
         loaded, missing = [], []
         for entry in content["images"]:
-            file = _find_image(entry, path.parent, images)
+            file = _find_image(entry, path.parent)
             if file is None:
                 missing.append(entry["file_name"])
             else:
                 loaded.append(_load_image(entry, of_image[entry["id"]], names, part_names, file))
         if missing and not loaded:
-            raise InputError(_none_found(content["images"][0], path.parent, images))
+            raise InputError(_none_found(content["images"][0], path.parent))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
@@ -116,14 +92,6 @@ def load_coco(
         ) from error
     name = path.resolve().parent.name
     return GroundTruthSet(name, part_names, tuple(loaded), tuple(missing))
-
-
-def _part_name(category: str, merge: Sequence[str] | Mapping[str, str]) -> str:
-    if isinstance(merge, Mapping):
-        return merge.get(category, category)
-    words = re.split(r"[_\s-]+", category)
-    kept = [word for word in words if word.casefold() not in merge]
-    return "_".join(kept) if kept and len(kept) < len(words) else category
 
 
 def _load_image(
@@ -149,26 +117,22 @@ def _load_image(
     )
 
 
-def _find_image(
-    entry: Mapping[str, Any], folder: Path, images: str | Path | None
-) -> ImageFile | None:
-    for path in _candidates(entry, folder, images):
+def _find_image(entry: Mapping[str, Any], folder: Path) -> ImageFile | None:
+    for path in _candidates(entry, folder):
         if path.is_file():
             return ImageFile(path=path.absolute(), name=entry["file_name"])
     return None
 
 
-def _candidates(entry: Mapping[str, Any], folder: Path, images: str | Path | None) -> list[Path]:
+def _candidates(entry: Mapping[str, Any], folder: Path) -> list[Path]:
     """Where an image may be."""
     name = entry["file_name"]
-    if images is not None:
-        return [Path(images) / name]
-    beside = folder / entry.get("path", name).lstrip("/")
-    return list(dict.fromkeys([beside, folder / name, folder / "images" / name]))
+    by_path = folder / entry.get("path", name).lstrip("/")
+    return list(dict.fromkeys([by_path, folder / name, folder / "images" / name]))
 
 
-def _none_found(entry: Mapping[str, Any], folder: Path, images: str | Path | None) -> str:
-    looked_for = " nor ".join(map(str, _candidates(entry, folder, images)))
+def _none_found(entry: Mapping[str, Any], folder: Path) -> str:
+    looked_for = " nor ".join(map(str, _candidates(entry, folder)))
     return (
         f"none of the COCO file's images is there; the first, “{entry['file_name']}”, is neither "
         f"{looked_for}"

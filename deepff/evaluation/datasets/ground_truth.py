@@ -1,8 +1,8 @@
 """Ground truth in one form, whatever data set it comes from.
 
 A data set, or one class or group of it, is a `GroundTruthSet`: part names and images. An image's
-ground truth is one label map at the image's own size, read from disk each time it is asked for, so
-that memory does not grow with the set, and boxes.
+ground truth is boxes, and one label map at the image's own size, read from disk each time it is
+asked for, so that memory does not grow with the set.
 
 A label map is uint8 (H, W):
 
@@ -41,51 +41,29 @@ BACKGROUND_NAMES = ("background", "_background_")
 
 @dataclass(frozen=True)
 class AnnotatedBox:
-    """One annotated object.
-
-    Attributes
-    ----------
-    class_name : str
-    coordinates : tuple of float
-        (x_min, y_min, x_max, y_max) along pixel edges.
-    difficult, truncated : bool
-        Pascal VOC's flags; False where a data set has none.
-    """
+    """One annotated object."""
 
     class_name: str
     coordinates: tuple[float, float, float, float]
+    # Pascal VOC's flags.
     difficult: bool = False
     truncated: bool = False
 
 
 @dataclass(frozen=True)
 class GroundTruthImage:
-    """An image and what is known of it.
-
-    Attributes
-    ----------
-    image : ImageFile
-    boxes : tuple of AnnotatedBox
-        All annotated objects, whatever their class.
-    read_labels : callable, optional
-        Reads the label map from disk; None where the data set has no segmentation of this image.
-    """
+    """An image and what is known of it."""
 
     image: ImageFile
+    # All annotated objects, whatever their class.
     boxes: tuple[AnnotatedBox, ...] = ()
+    # Reads the label map from disk; None where the data set has no segmentation of this image.
     read_labels: Callable[[], np.ndarray] | None = None
 
     def labels(self) -> np.ndarray:
-        """Read the label map.
+        """The label map, uint8 (H, W).
 
-        Returns
-        -------
-        ndarray of uint8, (H, W)
-
-        Raises
-        ------
-        InputError
-            There is no segmentation, or it is not of the image's size.
+        Raises InputError if there is no segmentation, or it does not have the image's size.
         """
         if self.read_labels is None:
             raise InputError(f"{self.image.name} has no segmentation in this data set")
@@ -105,25 +83,16 @@ class GroundTruthImage:
 
 @dataclass(frozen=True)
 class GroundTruthSet:
-    """A data set, or one class or group of it.
+    """A data set, or one class or group of it."""
 
-    Attributes
-    ----------
-    name : str
-        The class, the group, or the folder's name.
-    part_names : tuple of str
-        Part i has the label i + 1.
-    images : tuple of GroundTruthImage
-    missing : tuple of str
-        Names of images that are annotated, but not there.
-    beside : tuple of str
-        Things that are no part of the object, whose labels follow those of the parts.
-    """
-
+    # The class, the group, or the folder's name.
     name: str
+    # Part i has the label i + 1.
     part_names: tuple[str, ...]
     images: tuple[GroundTruthImage, ...]
+    # Names of images that are annotated, but not there.
     missing: tuple[str, ...] = ()
+    # Things that are no part of the object, whose labels follow those of the parts.
     beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -138,15 +107,10 @@ class GroundTruthSet:
 
 
 def require_annotation(path: Path, image: ImageFile) -> bool:
-    """Whether the file that annotates an image is there.
+    """Whether the file that annotates an image is there; InputError if an image has none.
 
     False means that `image` is no image and should be left out: folders of images also hold notes
     and thumbnail caches, which nobody annotates.
-
-    Raises
-    ------
-    InputError
-        The file is missing, and `image` is an image.
     """
     if path.is_file():
         return True
@@ -158,17 +122,7 @@ def require_annotation(path: Path, image: ImageFile) -> bool:
 
 
 def read_label_image(path: Path) -> np.ndarray:
-    """Pixel values of a label image or mask as they are stored: a palette's indices, not colours.
-
-    Returns
-    -------
-    ndarray, (H, W)
-
-    Raises
-    ------
-    InputError
-        The file cannot be decoded, or has several channels.
-    """
+    """Pixel values of a label image or mask as stored, (H, W): a palette's indices, not colors."""
     try:
         with Image.open(path) as image:
             values = np.asarray(image)

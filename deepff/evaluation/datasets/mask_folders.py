@@ -1,4 +1,4 @@
-"""iCoseg: groups of images of one object each, with a mask an image (Batra et al., CVPR 2010)."""
+"""Masks in folders next to their images: iCoseg (Batra et al., CVPR 2010), and label images."""
 
 import re
 from collections.abc import Sequence
@@ -20,50 +20,36 @@ from deepff.images.image_files import ImageFile, find_images, natural_key, outpu
 
 
 def load_icoseg(root: str | Path, groups: Sequence[str] | None = None) -> list[GroundTruthSet]:
-    """Load groups of iCoseg.
+    """Load groups of iCoseg as sets with one part, "object"; as asked for, or in natural order.
 
-    Parameters
-    ----------
-    root : path
-        Holds `images/<group>/<image>` and `ground_truth/<group>/<image>.png`; a mask's pixels that
-        are not 0 are the object.
-    groups : sequence of str, optional
-        A group's number (`"021"`) or any piece of its name (`"Elephants"`, case ignored), which
-        must fit one group only. All groups if not given.
-
-    Returns
-    -------
-    list of GroundTruthSet
-        One a group, whose one part is `"object"`; as asked for, or in natural order.
-
-    Raises
-    ------
-    InputError
-        A folder or mask is missing, or a name in `groups` fits no group or several.
+    ``root`` holds `images/<group>/<image>` and `ground_truth/<group>/<image>.png`; a mask's pixels
+    that are not 0 are the object. A group is named by its number (`"021"`) or by any piece of its
+    name (`"Elephants"`, case ignored) that fits one group only.
     """
     root = Path(root)
     for folder in (root / "images", root / "ground_truth"):
         if not folder.is_dir():
             raise InputError(f"iCoseg is laid out as images/ and ground_truth/: no folder {folder}")
-    names = _group_names(root / "images")
+    names = icoseg_groups(root)
     selected = names if groups is None else [_find_group(query, names) for query in groups]
     return [_load_group(root, name) for name in dict.fromkeys(selected)]
 
 
-def _group_names(folder: Path) -> list[str]:
-    names = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
-    return sorted(names, key=natural_key)
+def icoseg_groups(root: Path) -> list[str]:
+    """The names of all groups, in natural order."""
+    folders = (path for path in (root / "images").glob("[!.]*") if path.is_dir())
+    return sorted((path.name for path in folders), key=natural_key)
 
 
 def _find_group(query: str, names: Sequence[str]) -> str:
     by_number = [name for name in names if query.isdecimal() and _number(name) == int(query)]
-    found = by_number or [name for name in names if query.casefold() in name.casefold()]
+    fitting = by_number or [name for name in names if query.casefold() in name.casefold()]
     if query in names:
-        found = [query]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise InputError(f"“{query}” fits several groups: {', '.join(found)}")
+        fitting = [query]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InputError(f"“{query}” fits several groups: {', '.join(fitting)}")
     raise InputError(f"no group “{query}”; the groups are: {', '.join(names)}")
 
 
@@ -86,30 +72,14 @@ def _read_mask(path: Path) -> np.ndarray:
 
 
 def load_label_folder(folder: str | Path, images: Sequence[ImageFile]) -> GroundTruthSet:
-    """Load a folder of label images.
+    """Load a folder of label images as a set with the folder's name.
 
     The folder holds `labels.txt` and, for each image, a one-channel or palette PNG of its size with
     its name: `goose/1.png` for the image `goose/1.jpg` (`goose/1.jpg.png` where there is also an
     image `goose/1.png`). Line 1 of `labels.txt` names the pixel value 1, line 2 the value 2, and so
     on; the value 0 is the background and has no line. (If the first line is `background` or
     `_background_`, that line is the value 0's, and the next names value 1.) The value 255 marks
-    pixels that are not to be judged.
-
-    Parameters
-    ----------
-    folder : path
-    images : sequence of ImageFile
-        The images, as `deepff.images.image_files.find_images` gives them.
-
-    Returns
-    -------
-    GroundTruthSet
-        Named as the folder is.
-
-    Raises
-    ------
-    InputError
-        `labels.txt` or an image's PNG is missing; when labels are read, a value has no name.
+    pixels that are not to be judged. A value without a name is an InputError when it is read.
     """
     folder = Path(folder)
     part_names = read_part_names(folder / "labels.txt")
@@ -123,13 +93,7 @@ def load_label_folder(folder: str | Path, images: Sequence[ImageFile]) -> Ground
 
 
 def read_part_names(path: Path) -> tuple[str, ...]:
-    """Names in a `labels.txt`, the background's left out.
-
-    Raises
-    ------
-    InputError
-        The file is missing or has no name, an empty line between names, or a name twice.
-    """
+    """Names in a `labels.txt`, without the background's, each of which has to be there once."""
     if not path.is_file():
         raise InputError(f"no file {path}, which names one label in each line")
     names = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().split("\n")]

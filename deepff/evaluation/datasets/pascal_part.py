@@ -130,13 +130,13 @@ def load_pascal_part(
     root: str | Path,
     parts: Mapping[str, PartNames] = TABLE4_PARTS,
     *,
-    split: str = "trainval",
     beside: Sequence[str] = (),
 ) -> list[GroundTruthSet]:
-    """Load PASCAL-Part, one set of images a class.
+    """Load PASCAL-Part, one set of images per class.
 
     As in the paper, images with an object of the class that is marked difficult or truncated in
-    VOC's annotation are left out.
+    VOC's annotation are left out. A `.mat` file that is not laid out as PASCAL-Part's is an
+    InputError when its labels are read.
 
     Parameters
     ----------
@@ -147,37 +147,25 @@ def load_pascal_part(
         Classes to load and, for each, its parts with the data set's names for what they are made
         of. Numbers at the end of a name do not count: `"wheel"` stands for `wheel_1`, `wheel_2`, …
         Other pieces of an object are on the object without being a part of it.
-    split : str
-        The image set, as for `load_voc`.
     beside : sequence of str
         VOC's classes whose objects have labels of their own where no object of the set's class is;
         all else is background.
-
-    Returns
-    -------
-    list of GroundTruthSet
-        Named by the class, with the parts in the order given.
-
-    Raises
-    ------
-    InputError
-        A file or folder is missing, or the data set has no parts of a class; when labels are read,
-        a `.mat` file is not laid out as PASCAL-Part's are.
     """
     root = Path(root)
     check_classes(list(parts), list(TABLE4_PARTS))
     folder = find_voc(root, 2010)
-    found = [parent / "Annotations_Part" for parent in (folder, root)]
-    annotations = next((path for path in found if path.is_dir()), None)
+    candidates = [parent / "Annotations_Part" for parent in (folder, root)]
+    annotations = next((path for path in candidates if path.is_dir()), None)
     if annotations is None:
-        raise InputError(f"no folder of PASCAL-Part's masks: neither {found[0]} nor {found[1]}")
+        raise InputError(
+            f"no folder of PASCAL-Part's masks: neither {candidates[0]} nor {candidates[1]}"
+        )
     return [
         _load_class(
             folder,
             annotations,
             class_name,
             part_names,
-            split,
             tuple(name for name in beside if name != class_name),
         )
         for class_name, part_names in parts.items()
@@ -189,17 +177,14 @@ def _load_class(
     annotations: Path,
     class_name: str,
     parts: PartNames,
-    split: str,
     beside: tuple[str, ...],
 ) -> GroundTruthSet:
     label_of = {
-        own_name: label
-        for label, own_names in enumerate(parts.values(), start=1)
-        for own_name in own_names
+        name: label for label, names in enumerate(parts.values(), start=1) for name in names
     }
     label_beside = {name: label for label, name in enumerate(beside, start=len(parts) + 1)}
     images = []
-    for image_id in image_ids(folder, class_name, split):
+    for image_id in image_ids(folder, class_name):
         boxes = read_boxes(folder / "Annotations" / f"{image_id}.xml")
         marked = (
             box.class_name == class_name and (box.difficult or box.truncated) for box in boxes
@@ -237,8 +222,8 @@ def _label_map(
 ) -> np.ndarray:
     labels = np.zeros(objects[0]["mask"].shape, np.uint8)
     for instance in objects:
-        if (own_class := _text(instance["class"])) in label_beside:
-            labels[instance["mask"] > 0] = label_beside[own_class]
+        if (other := _text(instance["class"])) in label_beside:
+            labels[instance["mask"] > 0] = label_beside[other]
     for instance in objects:
         if _text(instance["class"]) != class_name:
             continue

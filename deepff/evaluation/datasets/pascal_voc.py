@@ -46,14 +46,14 @@ def load_voc(
     root: str | Path,
     *,
     year: int | None = None,
-    split: str = "trainval",
     classes: Sequence[str] | None = None,
     filter: str = VocFilter.DIFFICULT_OR_TRUNCATED,
 ) -> list[GroundTruthSet]:
-    """Load Pascal VOC, one set of images a class.
+    """Load the trainval images of Pascal VOC, one set per class, whose name is also its one part.
 
     VOC counts pixels from 1 and its boxes include their last pixel, so the box (1, 1, 1, 1) in a
-    file becomes (0, 0, 1, 1).
+    file becomes (0, 0, 1, 1). Images have labels where `SegmentationClass` has them, and the boxes
+    of all classes.
 
     Parameters
     ----------
@@ -61,30 +61,17 @@ def load_voc(
         `VOCdevkit/VOC2007`, `VOCdevkit`, or the folder that holds `VOCdevkit`.
     year : int, optional
         Needed only where `root` holds several years.
-    split : str
-        The image set: `ImageSets/Main/<class>_<split>.txt` is read, or else `<split>.txt` there.
     classes : sequence of str, optional
         All twenty if not given.
     filter : {"difficult-or-truncated", "difficult"}
         What an image's instances of the class must not all be, for the image to be kept: by default
         at least one is neither difficult nor truncated; with "difficult", at least one is not
         difficult.
-
-    Returns
-    -------
-    list of GroundTruthSet
-        Named by the class, which is also their one part. Images have labels where
-        `SegmentationClass` has them. Their boxes are of all classes, and none is left out.
-
-    Raises
-    ------
-    InputError
-        A file or folder that VOC has is missing or damaged, or a class or filter is unknown.
     """
     chosen(VocFilter, filter, "filter")
     classes = check_classes(VOC_CLASSES if classes is None else classes, VOC_CLASSES)
     folder = find_voc(root, year)
-    return [_load_class(folder, class_name, split, filter) for class_name in classes]
+    return [_load_class(folder, class_name, filter) for class_name in classes]
 
 
 def check_classes(classes: Sequence[str], known: Sequence[str]) -> Sequence[str]:
@@ -96,44 +83,41 @@ def check_classes(classes: Sequence[str], known: Sequence[str]) -> Sequence[str]
 
 
 def find_voc(root: str | Path, year: int | None = None) -> Path:
-    """Find the folder of one year, such as `VOCdevkit/VOC2007`, at or under `root`.
+    """The folder of one year, such as `VOCdevkit/VOC2007`, at or under `root`.
 
-    Raises
-    ------
-    InputError
-        There is none, or there are several and no `year` was given.
+    Raises InputError if there is none, or there are several and no `year` was given.
     """
     root = Path(root)
     pattern = f"VOC{year or '20[0-9][0-9]'}"
     for parent in (root, root / "VOCdevkit"):
-        found = sorted(path for path in parent.glob(pattern) if path.is_dir())
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found)
+        years = sorted(path for path in parent.glob(pattern) if path.is_dir())
+        if len(years) > 1:
+            names = ", ".join(path.name for path in years)
             raise InputError(f"{parent} holds several years ({names}): say which is meant")
-        if found:
-            return found[0]
+        if years:
+            return years[0]
     if (root / "JPEGImages").is_dir() and (year is None or root.resolve().match(pattern)):
         return root
     wanted = f"VOC{year}" if year else "VOC2007 (or another year)"
     raise InputError(f"no folder {wanted} with JPEGImages/ in it at {root}")
 
 
-def image_ids(folder: Path, class_name: str, split: str) -> list[str]:
-    """Ids of the images of a split that may show a class, in the file's order.
+def image_ids(folder: Path, class_name: str) -> list[str]:
+    """Ids of the images of trainval that may show a class, in the file's order.
 
-    These are the ids that `ImageSets/Main/<class>_<split>.txt` does not mark -1 (no instance), or
-    all of `<split>.txt` where the class has no such file.
+    `ImageSets/Main/<class>_trainval.txt` marks images without an instance by -1; where the class
+    has no such file, the ids are all of `trainval.txt`.
     """
     sets = folder / "ImageSets" / "Main"
-    by_class, of_split = sets / f"{class_name}_{split}.txt", sets / f"{split}.txt"
+    by_class, of_all = sets / f"{class_name}_trainval.txt", sets / "trainval.txt"
     if by_class.is_file():
         lines = [line.split() for line in by_class.read_text().splitlines() if line.strip()]
         if any(len(line) != 2 for line in lines):
             raise InputError(f"{by_class} should have an image and 1, 0 or -1 in each line")
         return [image_id for image_id, flag in lines if flag != "-1"]
-    if of_split.is_file():
-        return of_split.read_text().split()
-    raise InputError(f"no image set of {class_name}: neither {by_class} nor {of_split.name} there")
+    if of_all.is_file():
+        return of_all.read_text().split()
+    raise InputError(f"no image set of {class_name}: neither {by_class} nor {of_all.name} there")
 
 
 def image_file(folder: Path, image_id: str) -> ImageFile:
@@ -145,13 +129,7 @@ def image_file(folder: Path, image_id: str) -> ImageFile:
 
 
 def read_boxes(path: Path) -> tuple[AnnotatedBox, ...]:
-    """Boxes of a VOC annotation file, in pixel-edge coordinates.
-
-    Raises
-    ------
-    InputError
-        The file is missing or not a VOC annotation.
-    """
+    """Boxes of a VOC annotation file, in pixel-edge coordinates."""
     try:
         # Only children of the root are objects: a person's head and hands are nested <part>s.
         return tuple(_box(element) for element in ET.parse(path).getroot().findall("object"))
@@ -174,9 +152,9 @@ def _box(element: ET.Element) -> AnnotatedBox:
     )
 
 
-def _load_class(folder: Path, class_name: str, split: str, filter: str) -> GroundTruthSet:
+def _load_class(folder: Path, class_name: str, filter: str) -> GroundTruthSet:
     images = []
-    for image_id in image_ids(folder, class_name, split):
+    for image_id in image_ids(folder, class_name):
         boxes = read_boxes(folder / "Annotations" / f"{image_id}.xml")
         if not any(
             box.class_name == class_name

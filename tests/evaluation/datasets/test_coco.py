@@ -11,7 +11,7 @@ from PIL import Image
 from pycocotools import mask as mask_api
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets import CAR_PARTS, LEFT_RIGHT, load_coco
+from deepff.evaluation.datasets import CAR_PARTS, load_coco
 
 WIDTH, HEIGHT = 8, 5
 
@@ -111,18 +111,6 @@ def test_polygon_of_less_than_three_points_encloses_nothing(tmp_path: Path, noth
     assert not labels(write_coco(tmp_path, [annotation(1, nothing)])).any()
 
 
-def test_left_and_right_merge_as_words_not_as_letters(tmp_path: Path) -> None:
-    folder = write_coco(
-        tmp_path, [annotation(1, rectangle(0, 0, 1, 1)), annotation(2, rectangle(4, 0, 1, 1))]
-    )
-
-    parts = load_coco(folder, merge=LEFT_RIGHT)
-
-    assert parts.part_names == ("light", "front_door", "copyright")
-    assert parts.images[0].labels()[0].tolist() == [1, 0, 0, 0, 1, 0, 0, 0]
-    assert [box.class_name for box in parts.images[0].boxes] == ["light", "light"]
-
-
 def test_categories_merge_by_a_mapping(tmp_path: Path) -> None:
     folder = write_coco(tmp_path, [annotation(4, rectangle(0, 0, 1, 1))])
 
@@ -132,19 +120,18 @@ def test_categories_merge_by_a_mapping(tmp_path: Path) -> None:
     assert parts.images[0].labels()[0, 0] == 2
 
 
-@pytest.mark.parametrize("place", ["path", "file_name", "images", "given"])
-def test_images_are_found_where_coco_files_put_them(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("key", ["path", "file_name", "images"])
+def test_images_are_found_where_coco_files_put_them(tmp_path: Path, key: str) -> None:
     folder = write_coco(tmp_path, [])
-    if place == "path":
+    if key == "path":
         content = json.loads((folder / "annotations.json").read_text())
         content["images"][0]["path"] = "/elsewhere/b.jpg"
         (folder / "annotations.json").write_text(json.dumps(content))
-    subfolder = {"path": "elsewhere/b.jpg", "file_name": "a.jpg"}.get(place, "images/a.jpg")
+    subfolder = {"path": "elsewhere/b.jpg", "file_name": "a.jpg"}.get(key, "images/a.jpg")
     (folder / subfolder).parent.mkdir(exist_ok=True)
     (folder / "a.jpg").rename(folder / subfolder)
 
-    given = {"images": folder / "images"} if place == "given" else {}
-    (item,) = load_coco(folder / "annotations.json", **given).images
+    (item,) = load_coco(folder / "annotations.json").images
 
     assert (item.image.path, item.image.name) == (folder / subfolder, "a.jpg")
 
@@ -190,22 +177,7 @@ def test_car_parts_has_100_images_and_18_parts(data_root: Path) -> None:
     assert sum(len(item.boxes) for item in cars.images) == 811
 
 
-def test_car_parts_merge_to_13_and_to_8(data_root: Path) -> None:
-    assert load_coco(data_root / "car_parts", merge=LEFT_RIGHT).part_names == (
-        "back_bumper",
-        "back_glass",
-        "back_door",
-        "back_light",
-        "front_bumper",
-        "front_glass",
-        "front_door",
-        "front_light",
-        "hood",
-        "mirror",
-        "tailgate",
-        "trunk",
-        "wheel",
-    )
+def test_car_parts_merge_to_8(data_root: Path) -> None:
     eight = load_coco(data_root / "car_parts", merge=CAR_PARTS).part_names
     assert " ".join(sorted(eight)) == "bumper door glass hood light mirror trunk wheel"
 
