@@ -100,7 +100,10 @@ class Threshold(StrEnum):
 
 
 class Refinement(StrEnum):
-    """How regions follow the edges of the image; ``classifier`` is what the set taught itself."""
+    """How regions follow the edges of the image; ``classifier`` is what the set taught itself.
+
+    Each of the others is the file in ``regions/`` with its name.
+    """
 
     NONE = "none"
     GUIDED_CRF = "guided-crf"
@@ -271,12 +274,11 @@ class RegionOptions:
             Threshold.OTSU: "threshold: Otsu over the set",
             Threshold.OTSU_IMAGE: "threshold: Otsu per image",
         }
-        refinements = {
-            Refinement.NONE: "",
-            Refinement.GUIDED_CRF: ", refined by CRF",
-            Refinement.DENSE_CRF: ", refined by dense CRF",
-        }
-        return rules[Threshold(self.threshold)] + refinements[Refinement(self.refine)]
+        words = {Refinement.GUIDED_CRF: "CRF", Refinement.DENSE_CRF: "dense CRF"}
+        refined = ""
+        if self.refine != Refinement.NONE:
+            refined = f", refined by {words.get(Refinement(self.refine), self.refine)}"
+        return rules[Threshold(self.threshold)] + refined
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from deepff.app.masks import NamedMask, keep
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.regions.dense_crf import CrfKernels, crf_kernels, refined_by_kernels
-from deepff.regions.guided_crf import as_image_batch
+from deepff.regions.probabilities import as_image_batch
 
 _EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 # A stroke spreads at this size, and what it changes is brought to the image's own.

@@ -55,7 +55,7 @@ from deepff.options import (
     RegionOptions,
     Threshold,
 )
-from deepff.regions.refine import object_shares
+from deepff.regions.refiners import object_shares
 from deepff.regions.regions import object_probabilities
 from deepff.result import Result
 from deepff.results.factorization import Factorization

@@ -1,4 +1,4 @@
-"""Gaussian sums over the pixels of an image, by their distance and their colours' difference."""
+"""Gaussian sums over the pixels of an image, by their distance and their colors' difference."""
 
 import math
 from functools import lru_cache
@@ -19,61 +19,48 @@ class BilateralGrid:
     """Sums over pixels, weighted by exp(−|xᵢ − xⱼ|² / 2σₓ² − |cᵢ − cⱼ|² / 2σ_c²).
 
     A bilateral grid (Chen, Paris & Durand, *Real-time edge-aware image processing with the
-    bilateral grid*, SIGGRAPH 2007) whose colours are a palette of the image's own. A pixel's value
-    is shared among the four nodes around it, of its colour in the palette; nodes are blurred along
-    rows, columns and colours, by a product of matrices each; and sums are read off the same four.
-    Means over pixels that are near and look alike come out right to 0.03 on photographs, by the
-    steps of the palette, about 4 of 255.
-
-    Parameters
-    ----------
-    images : Tensor, uint8, (B, 3, H, W)
-    position_sigma : float
-        σₓ in pixels.
-    color_sigma : float
-        σ_c in steps of 255.
+    bilateral grid*, SIGGRAPH 2007) whose colors are a palette of the image. A pixel's value is
+    shared among the four nodes around it, of its color in the palette; nodes are blurred along
+    rows, columns and colors, each by a product of matrices; and sums are read from the same four.
+    ``position_sigma`` σₓ is in pixels, ``color_sigma`` σ_c in steps of 255.
     """
+
+    # Means over pixels that are near and look the same are right to 0.03 on photographs, because of
+    # the steps of the palette, about 4 of 255.
 
     def __init__(self, images: Tensor, position_sigma: float, color_sigma: float) -> None:
         device = images.device
         self._nodes = _nodes(images.shape[2], images.shape[3], position_sigma, device)
         palettes = [_palette(image) for image in images.permute(0, 2, 3, 1).cpu()]
         n_colors = max(len(palette.colors) for palette in palettes)
-        self._alike = torch.zeros(len(images), n_colors, n_colors, device=device)
-        for alike, palette in zip(self._alike, palettes, strict=True):
+        self._color_kernels = torch.zeros(len(images), n_colors, n_colors, device=device)
+        for kernel, palette in zip(self._color_kernels, palettes, strict=True):
             n = len(palette.colors)
-            # To take the palette's colours for the pixels' blurs, too, by their variance each.
+            # In place of the pixels', the palette's colors blur as well: by their variance, twice.
             narrower = math.sqrt(max(color_sigma**2 - 2 * palette.variance, color_sigma**2 / 2))
-            alike[:n, :n] = _gaussian(_distances(palette.colors), narrower)
+            kernel[:n, :n] = _gaussian(_distances(palette.colors), narrower)
         self._n_nodes = len(images) * n_colors * self._nodes.n
         small = self._n_nodes <= torch.iinfo(torch.int32).max  # half the memory
-        color = torch.stack([i * n_colors + own.of_pixels for i, own in enumerate(palettes)])
+        color = torch.stack([i * n_colors + p.of_pixels for i, p in enumerate(palettes)])
         color = color.to(device, torch.int32 if small else torch.int64)
         self._first = (color * self._nodes.n + self._nodes.first).flatten()
 
     @property
     def n_bytes(self) -> int:
-        """What it takes in memory, beside what all images of a shape share."""
-        return self._alike.nbytes + self._first.nbytes
+        """What it takes in memory, without what all images of a shape share."""
+        return self._color_kernels.nbytes + self._first.nbytes
 
     def filter(self, values: Tensor) -> Tensor:
-        """Sum the values of all pixels of an image, weighted by the Gaussian, at each of them.
+        """The weighted sums of all pixels' values at each pixel, like values (B, labels, H, W).
 
-        Parameters
-        ----------
-        values : Tensor, (B, labels, H, W)
-
-        Returns
-        -------
-        Tensor, (B, labels, H, W)
-            Up to a factor that is the same for all pixels.
+        They are up to a factor that is the same for all pixels.
         """
         at_once = max(1, _MOST_NODES // self._n_nodes)
         return torch.cat([self._filter(some) for some in values.split(at_once, dim=1)], dim=1)
 
     def _filter(self, values: Tensor) -> Tensor:
         rows, columns = self._nodes.rows, self._nodes.columns
-        n_images, n_colors, _ = self._alike.shape
+        n_images, n_colors, _ = self._color_kernels.shape
         by_label = values.transpose(0, 1)
         on_grid = values.new_zeros(len(by_label), self._n_nodes)
         first = self._first.long()  # 32 bits are slow here, on a CPU
@@ -84,34 +71,22 @@ class BilateralGrid:
         along_both = (along_rows.mT.contiguous() @ rows).mT.reshape(
             -1, n_images, n_colors, self._nodes.n
         )
-        blurred = (self._alike @ along_both).view_as(on_grid)
+        blurred = (self._color_kernels @ along_both).view_as(on_grid)
         read = torch.zeros_like(by_label)
         for offset, share in zip(self._nodes.offsets, self._nodes.shares, strict=True):
-            found = blurred[:, offset:].index_select(1, self._first)
-            read.addcmul_(share, found.view_as(by_label))
+            nodes = blurred[:, offset:].index_select(1, self._first)
+            read.addcmul_(share, nodes.view_as(by_label))
         return read.transpose(0, 1)
 
 
 class _Nodes(NamedTuple):
-    """The grid's nodes of one colour.
+    """The grid's nodes of one color."""
 
-    Attributes
-    ----------
-    first : Tensor, (H, W), int32
-        Of the four around each pixel the upper left one.
-    offsets : tuple of int
-        How far these four come after the first.
-    shares : Tensor, (4, H, W)
-        What each of them has of the pixel.
-    rows, columns : Tensor, (h, h) and (w, w)
-        The Gaussian of the nodes' distances.
-    """
-
-    first: Tensor
-    offsets: tuple[int, ...]
-    shares: Tensor
-    rows: Tensor
-    columns: Tensor
+    first: Tensor  # (H, W) int32: the upper left one of the four around each pixel
+    offsets: tuple[int, ...]  # how far these four come after the first
+    shares: Tensor  # (4, H, W): what each of them has of the pixel
+    rows: Tensor  # (h, h), the Gaussian of the nodes' distances
+    columns: Tensor  # (w, w)
 
     @property
     def n(self) -> int:
@@ -129,10 +104,10 @@ def _nodes(height: int, width: int, sigma: float, device: torch.device) -> _Node
 
     def along(side: int) -> tuple[Tensor, Tensor, Tensor]:
         n_nodes = math.ceil((side - 1) / step) + 2
-        place = torch.arange(side, dtype=torch.float64) / step
-        first = place.floor()
+        position = torch.arange(side, dtype=torch.float64) / step
+        first = position.floor()
         nodes = torch.arange(n_nodes, dtype=torch.float64) * step
-        beyond = place - first
+        beyond = position - first
         shares = torch.stack([1 - beyond, beyond])
         return first.int(), shares, _gaussian(nodes[:, None] - nodes, narrower)
 
@@ -148,26 +123,16 @@ def _nodes(height: int, width: int, sigma: float, device: torch.device) -> _Node
 
 
 def _gaussian(distances: Tensor, sigma: float) -> Tensor:
-    # Products of what is smaller are denormal, which a CPU works out 30 times as slowly.
+    # Products of smaller values are denormal, which a CPU computes 30 times as slowly.
     return (distances / sigma).square().mul(-0.5).clamp_min(-30).exp()
 
 
 class _Palette(NamedTuple):
-    """Colours that stand for those of an image.
+    """Colors that stand for those of an image."""
 
-    Attributes
-    ----------
-    colors : Tensor, (n, 3)
-        In steps of 255.
-    of_pixels : Tensor, (H, W), int32
-        Each pixel's place among them.
-    variance : float
-        Of the pixels around them, the mean over red, green and blue.
-    """
-
-    colors: Tensor
-    of_pixels: Tensor
-    variance: float
+    colors: Tensor  # (n, 3), in steps of 255
+    of_pixels: Tensor  # (H, W) int32: each pixel's color
+    variance: float  # of the pixels around their colors, the mean over red, green and blue
 
 
 def _palette(image: Tensor) -> _Palette:
@@ -177,7 +142,7 @@ def _palette(image: Tensor) -> _Palette:
     )
     colors = torch.tensor(reduced.getpalette(), dtype=torch.float32).view(-1, 3)
     of_pixels = torch.from_numpy(np.asarray(reduced).astype(np.int32))
-    # Of a sixteenth of the pixels, which is enough to know it.
+    # A sixteenth of the pixels is enough to know it.
     some = image[::4, ::4], of_pixels[::4, ::4].long()
     variance = float((some[0] - colors[some[1]]).square().mean())
     return _Palette(colors, of_pixels, variance)

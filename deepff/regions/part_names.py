@@ -12,45 +12,17 @@ _STRING = "tag:yaml.org,2002:str"
 
 
 def factor_names(n_factors: int) -> list[str]:
-    """What factors are called until a person names them.
-
-    Parameters
-    ----------
-    n_factors : int
-        k.
-
-    Returns
-    -------
-    list of str
-        "factor 0", …; one factor alone is the "object" that the images have in common.
-    """
+    """What factors are called until a person names them: "factor 0", …; one alone is "object"."""
     if n_factors == 1:
         return ["object"]
     return [f"factor {j}" for j in range(n_factors)]
 
 
 def read_parts(path: str | Path, n_factors: int) -> dict[int, str]:
-    """Read the names that a person gave to factors from a small YAML or JSON file.
+    """Part names by factor number, from a small YAML or JSON file that a person wrote.
 
-    One line a factor (``0: head``) or the same in braces (``{0: head, 2: torso}``); JSON's
-    ``{"0": "head"}`` is YAML too. Factors are counted from 0.
-
-    Parameters
-    ----------
-    path : str or Path
-    n_factors : int
-        k of the factorization that the names are for.
-
-    Returns
-    -------
-    dict
-        Factor number to part name, in the file's order. Two factors may have one name.
-
-    Raises
-    ------
-    InputError
-        The file can't be read or holds something else, a factor number is not below k or is given
-        twice, or a name is empty or not a string.
+    One line per factor (``0: head``) or the same in braces (``{0: head, 2: torso}``). Two factors
+    may have one name. Raises InputError where the file or a factor number doesn't fit.
     """
     import yaml
 
@@ -87,20 +59,7 @@ def read_parts(path: str | Path, n_factors: int) -> dict[int, str]:
 
 
 def check_parts(parts: Mapping[int, str], n_factors: int) -> None:
-    """Refuse part names that don't fit a factorization.
-
-    Parameters
-    ----------
-    parts : mapping
-        Factor number to part name, such as ``{0: "head", 2: "torso"}``.
-    n_factors : int
-        k.
-
-    Raises
-    ------
-    InputError
-        A key is not one of the factor numbers 0 … k − 1, or a name is not a non-empty string.
-    """
+    """Raise InputError where a key of ``parts`` is no factor, or a name is empty or no text."""
     for factor, name in parts.items():
         if not isinstance(factor, int) or isinstance(factor, bool) or not 0 <= factor < n_factors:
             raise InputError(
@@ -114,23 +73,10 @@ def check_parts(parts: Mapping[int, str], n_factors: int) -> None:
 
 
 def part_map(label_map: Tensor, parts: Mapping[int, str]) -> tuple[Tensor, list[str]]:
-    """Turn a label map of factors into one of parts.
+    """A label map of factors (H, W) as one of parts, and the parts' names.
 
-    Factors of one name become one part; a factor without a name becomes background.
-
-    Parameters
-    ----------
-    label_map : Tensor, (H, W), integer
-        0 is the background, factor j is j + 1, see `deepff.regions.thresholds.label_map`.
-    parts : mapping
-        Factor number to part name.
-
-    Returns
-    -------
-    part_map : Tensor, (H, W)
-        Of the same dtype: 0 is the background, part i is i + 1.
-    names : list of str
-        The parts' names, ordered by each name's first factor: the same for every image of a set.
+    Factors of one name become one part; a factor without a name becomes background. Part i is
+    i + 1, in the order of each name's first factor: the same for every image of a set.
     """
     names = list(dict.fromkeys(parts[factor] for factor in sorted(parts)))
     labels = label_map.long()

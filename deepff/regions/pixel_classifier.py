@@ -3,7 +3,7 @@
 Masks that come from one layer's map miss what the map only half covers. Over a whole set these
 errors differ from image to image, while what the object looks like does not; so a classifier with
 few weights, fitted on all of the masks at once, is right where many of them are wrong. Its
-probabilities, along the edges of the images, are better masks, on which it is fitted anew.
+probabilities, along the edges of the images, are better masks, and it is fitted to these again.
 """
 
 import math
@@ -24,50 +24,37 @@ from deepff.regions.dense_crf import (
     crf_kernels,
     refined_by_kernels,
 )
-from deepff.regions.guided_crf import as_image_batch
 from deepff.results.classifier import PixelClassifier, image_records, interpolated, unit_rows
 from deepff.results.sampling import cell_means, covering, sampled
 from deepff.runtime.distributed import from_first_rank, gather_rows, rows_before
 from deepff.runtime.parallel import in_parallel
 
-_DIMENSIONS = 64  # principal components a layer
+_DIMENSIONS = 64  # principal components of each layer
 _PENALTY = 1e-3
 _ITERATIONS = 40
 # The most images and cells of the whole set that are fitted, and the rows of a layer whose
 # principal components are taken.
 _MAX_IMAGES, _MAX_CELLS, _MAX_ROWS = 50, 20_000, 4_000
-# What labels of one image take while they are made, and a pixel of its photograph.
+# Bytes that labels of one image take while they are made, and a pixel of its photograph.
 _CRF_BYTES, _PHOTO_BYTES = 2**26, 16
 
 
 @dataclass(frozen=True)
 class CellSample:
-    """The cells that are fitted, of this rank's images and of all.
+    """The cells that are fitted: on this rank by image, and their features on all ranks."""
 
-    Attributes
-    ----------
-    cell_indices : dict of int to Tensor
-        By the image's index on this rank, which of its cells.
-    features : Tensor, (cells of all ranks, d)
-        Principal components of the layers, side by side.
-    means, bases : list of Tensor, (c,) and (c, d)
-        Of each layer, what the features are: (x − mean) · basis.
-    sources : tuple of FeatureSource
-        The layers.
-    """
-
-    cell_indices: dict[int, Tensor]
-    features: Tensor
-    means: list[Tensor]
-    bases: list[Tensor]
+    cell_indices: dict[int, Tensor]  # by the image's index on this rank
+    features: Tensor  # (cells of all ranks, d): principal components of the layers, concatenated
+    means: list[Tensor]  # of each layer, (c,)
+    bases: list[Tensor]  # of each layer, (c, d): the features are (x − mean) · basis
     sources: tuple[FeatureSource, ...]
 
     def whole(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and bias of the features, (k, d + 1), as those of the layers' own channels."""
+        """Weights (k, c) and bias (k,) for the layers' channels, from (k, d + 1) for features."""
         *split, bias = parameters.split([*(basis.shape[1] for basis in self.bases), 1], dim=1)
-        per_layer = [own @ basis.T for own, basis in zip(split, self.bases, strict=True)]
-        shift = sum(own @ mean for own, mean in zip(per_layer, self.means, strict=True))
-        return torch.cat(per_layer, dim=1), bias[:, 0] - shift
+        weights = [part @ basis.T for part, basis in zip(split, self.bases, strict=True)]
+        shift = sum(of_layer @ mean for of_layer, mean in zip(weights, self.means, strict=True))
+        return torch.cat(weights, dim=1), bias[:, 0] - shift
 
 
 def fit_pixel_classifier(
@@ -94,19 +81,19 @@ def fit_pixel_classifier(
     n_classes : int
         k, without the background.
     labels : callable
-        Of the index of an image and the last classifier's probabilities in it, (k, h, w), or None
-        in the first round: how much of each pixel is each class, (k, H, W), at any size.
+        From the index of an image and the last classifier's probabilities in it, (k, h, w), or None
+        in the first round, to how much of each pixel is each class, (k, H, W), at any size.
     doubts : callable
-        Of the index of an image: a map in [0, 1], (h, w), of how little its background can be
-        relied on. In the first round background counts (1 − doubt)⁴, so that what the first labels
-        half cover is left open; worth 0.02 IoU on iCoseg.
+        From the index of an image to a map in [0, 1], (h, w), of how unreliable its background is.
+        In the first round background counts (1 − doubt)⁴, so that what the first labels half cover
+        is left open; worth 0.02 IoU on iCoseg.
     rounds : int
         How often to fit.
 
     Returns
     -------
     PixelClassifier or None
-        None where the first labels have no object or no background, and nothing can be told apart.
+        None where the first labels have no object or no background.
     """
     cells = cell_layer(sample.sources)
     layers = [layer.image_rows for layer in activations]
@@ -123,8 +110,8 @@ def fit_pixel_classifier(
         image = images[index]
         last = None
         if classifier is not None:
-            found = classifier.probabilities([rows[index] for rows in layers], records[index])
-            last = covering(found, image.extent)
+            maps = classifier.probabilities([rows[index] for rows in layers], records[index])
+            last = covering(maps, image.extent)
         shares = cell_means(labels(index, last), image.grid, image.extent)
         confidence = label_confidence(shares)
         if last is None:
@@ -136,55 +123,33 @@ def fit_pixel_classifier(
     for _ in range(rounds):
         # A rank may have no image of the sample.
         none = sample.features.new_zeros(0, n_classes + 1)
-        found = gather_rows(torch.cat([none, *in_parallel(cell_labels, costs)]))
-        parameters = fit_logistic(sample.features, found[:, :-1], found[:, -1], parameters)
+        rows = gather_rows(torch.cat([none, *in_parallel(cell_labels, costs)]))
+        parameters = fit_logistic(sample.features, rows[:, :-1], rows[:, -1], parameters)
         if parameters is None:
             break
         classifier = PixelClassifier(*sample.whole(parameters), sample.sources)
     return classifier
 
 
-def refined_classes(
-    image: Tensor | np.ndarray, probabilities: Tensor, size: int = DENSE_CRF_SIZE
-) -> Tensor:
-    """A classifier's probabilities along the edges of one image.
-
-    The dense CRF's bilateral weight is 8 here for one class, where maps of one layer have 5: of the
-    two it gave the better masks on iCoseg. For several classes it is 5, better on half of the
-    images of Car Parts.
-
-    Parameters
-    ----------
-    image : ndarray uint8 (H, W, 3), or Tensor float (3, H, W) in [0, 1]
-    probabilities : Tensor, (k, h, w)
-    size : int
-        The longer side in pixels that the CRF works at.
-
-    Returns
-    -------
-    Tensor, (k, H, W)
-    """
-    images = as_image_batch(image, probabilities)
-    found = classes_by_kernels(classes_kernels(images, size), probabilities)
-    return functional.interpolate(found[None], images.shape[-2:], mode="bilinear")[0]
-
-
-def classes_kernels(images: Tensor, size: int) -> CrfKernels:
-    """The kernels of :func:`refined_classes`, of images (B, 3, H, W); at the dense CRF's own size
-    those of :func:`deepff.regions.dense_crf.dense_crf`.
-    """
-    return crf_kernels(images, smoothness_sigma=2 * size / DENSE_CRF_SIZE, size=size)
+def refined_classes(image: Tensor, probabilities: Tensor, size: int) -> Tensor:
+    """A classifier's probabilities (k, h, w) along the edges of an image (3, H, W): (k, H, W)."""
+    # At the dense CRF's own size the kernels are those of its maps.
+    images = image[None].to(probabilities.device)
+    kernels = crf_kernels(images, size, smoothness_sigma=2 * size / DENSE_CRF_SIZE)
+    refined = classes_by_kernels(kernels, probabilities)
+    return functional.interpolate(refined[None], image.shape[-2:], mode="bilinear")[0]
 
 
 def classes_by_kernels(kernels: CrfKernels, probabilities: Tensor, n_iter: int = 5) -> Tensor:
     """:func:`refined_classes` by kernels that serve several maps: (k, *kernels.shape)."""
+    # Where maps of one layer have a bilateral weight of 5, 8 gave the better masks on iCoseg for
+    # one class; for several classes 5 was better on half of the images of Car Parts.
     weight = 8.0 if len(probabilities) == 1 else 5.0
-    found = refined_by_kernels(kernels, probabilities[None], bilateral_weight=weight, n_iter=n_iter)
-    return found[0]
+    return refined_by_kernels(kernels, probabilities[None], weight, n_iter)[0]
 
 
 def label_confidence(shares: Tensor) -> Tensor:
-    """How far the largest share of a cell exceeds the next, (k, h, w) to (h, w), in [0, 1].
+    """By how much the largest share of a cell exceeds the next, (k, h, w) to (h, w), in [0, 1].
 
     What the shares lack of 1 is the background's; for one class of share y it is |2y − 1|.
     """
@@ -198,23 +163,11 @@ def fit_logistic(
 ) -> Tensor | None:
     """Multinomial logistic regression against the background, whose logit is 0, by L-BFGS.
 
-    Minimises Σ c_i · CE(y_i, softmax(0, W x_i + b)) + 10⁻³ · ‖W‖², where the confidences c of the
-    cells that are object, and those of the others, each sum to 1/2.
-
-    Parameters
-    ----------
-    features : Tensor, (m, d)
-    targets : Tensor, (m, k)
-        Shares of the classes; what they lack of 1 is the background's.
-    confidence : Tensor, (m,)
-        How much a cell counts among its own kind; not negative.
-    start : Tensor, (k, d + 1), optional
-        Where to start from; by default zeros.
-
-    Returns
-    -------
-    Tensor (k, d + 1), or None
-        W, and b in the last column. None where no confidence lies on object, or none on background.
+    From features (m, d) to targets (m, k), shares of the classes, it minimizes
+    Σ c_i · CE(y_i, softmax(0, W x_i + b)) + 10⁻³ · ‖W‖², where the confidences c (m,) of the cells
+    that are object, and those of the others, each sum to 1/2. ``start`` is (k, d + 1), by default
+    zeros. The result is W with b as the last column, (k, d + 1), or None where no confidence is on
+    object, or none on background.
     """
     is_object = targets.sum(1) > 0.5
     on_object, elsewhere = confidence[is_object].sum(), confidence[~is_object].sum()
@@ -232,10 +185,10 @@ def fit_logistic(
     def loss() -> Tensor:
         logits = functional.pad(with_ones @ parameters.T, (1, 0))
         log_likely = logits.log_softmax(1)
-        penalised = functional.pad(parameters[:, :-1], (0, 1))
+        penalized = functional.pad(parameters[:, :-1], (0, 1))
         wrong = weighted * (log_likely.exp() - every)[:, 1:]
-        parameters.grad = wrong.T @ with_ones + 2 * _PENALTY * penalised
-        return _PENALTY * penalised.square().sum() - (weighted * every * log_likely).sum()
+        parameters.grad = wrong.T @ with_ones + 2 * _PENALTY * penalized
+        return _PENALTY * penalized.square().sum() - (weighted * every * log_likely).sum()
 
     optimizer.step(loss)
     return from_first_rank(parameters.detach())
@@ -255,13 +208,6 @@ def sample_cells(
     """Draw images evenly over the set of all ranks, and cells of these, from a fixed seed.
 
     At most 50 images and 20,000 cells.
-
-    Parameters
-    ----------
-    activations : sequence of Activations
-        As for :func:`fit_pixel_classifier`.
-    sources : sequence of FeatureSource
-        Of the same layers.
     """
     cells = cell_layer(sources)
     images = activations[cells].images
@@ -269,7 +215,7 @@ def sample_cells(
     chosen = _sampled_images(len(images))
     _, n_images = rows_before(len(chosen))
     layers = [layer.image_rows for layer in activations]
-    places = {
+    cell_indices = {
         index: _drawn(images[index].n_cells, _MAX_CELLS // n_images, seed=before + index)
         for index in chosen
     }
@@ -283,26 +229,27 @@ def sample_cells(
         mean, basis = principal_components(gather_rows(torch.cat([nothing, *drawn])))
         projected = [nothing @ basis]
         for index in chosen:
-            own = (unit_rows(rows[index]) - mean) @ basis
-            own = interpolated(own, layer.images[index], images[index])
-            projected.append(own.flatten(1).T[places[index].to(own.device)])
+            projection = (unit_rows(rows[index]) - mean) @ basis
+            maps = interpolated(projection, layer.images[index], images[index])
+            projected.append(maps.flatten(1).T[cell_indices[index].to(maps.device)])
         means.append(mean)
         bases.append(basis)
         features.append(gather_rows(torch.cat(projected)))
-    return CellSample(places, torch.cat(features, dim=1), means, bases, tuple(sources))
+    return CellSample(cell_indices, torch.cat(features, dim=1), means, bases, tuple(sources))
 
 
 def principal_components(rows: Tensor) -> tuple[Tensor, Tensor]:
     """The mean (c,) of rows (m, c), and a basis (c, d) of their first 64 principal components.
 
-    Scaled by the standard deviation along the first, so that a penalty weighs on what varies less.
+    It is scaled by the standard deviation along the first, so that a penalty falls on what varies
+    less.
     """
     from scipy.linalg import eigh
 
     mean = rows.mean(0)
     # Not every device has doubles.
-    centred = (rows - mean).cpu().double()
-    covariance = (centred.T @ centred / len(rows)).numpy()
+    centered = (rows - mean).cpu().double()
+    covariance = (centered.T @ centered / len(rows)).numpy()
     c = len(covariance)
     variances, vectors = eigh(covariance, subset_by_index=(max(0, c - _DIMENSIONS), c - 1))
     scale = max(variances[-1], np.finfo(np.float32).tiny) ** 0.5
@@ -310,6 +257,6 @@ def principal_components(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _drawn(n: int, k: int, seed: int) -> Tensor:
-    """At least one and at most k of n places."""
+    """At least one and at most k of the numbers below n."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(n, generator=generator)[: max(1, k)]

@@ -12,10 +12,10 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
-from deepff.regions.guided_crf import enclosed, unary_probabilities
 from deepff.regions.part_names import check_parts, factor_names, part_map
 from deepff.regions.pixel_classifier import refined_classes
-from deepff.regions.refine import REFINERS, part_probabilities, photo_of
+from deepff.regions.probabilities import enclosed, unary_probabilities
+from deepff.regions.refiners import REFINERS, part_probabilities, photo_of
 from deepff.regions.thresholds import label_map, masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 Bands = Callable[[], Iterator[Band]]
 
-# What work on an image takes at its peak: bytes a pixel beside the masks (labels; and for a CRF the
-# photograph, or numbered components), and bands of maps.
+# What work on an image takes at its peak: bytes per pixel in addition to the masks (labels; and for
+# a CRF the photograph, or numbered components), and bands of maps.
 _LABEL_BYTES = 2
 _CRF_BYTES = 12
 _N_BANDS = 5
@@ -40,28 +40,15 @@ _HIGHEST_LIMIT = 0.99
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of one image.
+    """The regions of one image."""
 
-    Attributes
-    ----------
-    masks : Tensor, (r, H, W), bool
-        One mask a region; unrefined, those of different factors may overlap.
-    labels : Tensor, (H, W), integer
-        One region per pixel: 0 is the background, region j is j + 1.
-    names : tuple of str
-        The regions' names.
-    """
-
-    masks: Tensor
-    labels: Tensor
+    masks: Tensor  # (r, H, W) bool; unrefined, those of different factors may overlap
+    labels: Tensor  # (H, W), one region per pixel: 0 is the background, region j is j + 1
     names: tuple[str, ...] = ()
 
 
 def region_names(result: Run, k: int | None, options: RegionOptions) -> list[str]:
-    """The regions' names in the order of their masks: the parts', or the factors' own.
-
-    See :func:`deepff.regions.part_names.factor_names` for the latter, and :func:`find_regions`.
-    """
+    """The regions' names in the order of their masks: the parts', or the factors' default names."""
     n_factors = result.factorization(k).heatmaps.n_factors
     if options.parts is None:
         return factor_names(n_factors)
@@ -113,16 +100,10 @@ def with_regions(
     memory: int | None = None,
     pixel_bytes: int = 0,
 ) -> Iterator[T]:
-    """What `use` makes of each image's regions in turn, in the threads that find them.
+    """What ``use(index, regions)`` returns for each image in turn, in the threads that find them.
 
-    Parameters
-    ----------
-    use : callable
-        Of the image's number and its regions.
-    result, k, options, memory
-        As for :func:`find_regions`.
-    pixel_bytes : int
-        What `use` takes of memory at its peak, for each pixel of an image.
+    ``use`` takes ``pixel_bytes`` of memory per pixel of an image; the rest is as for
+    :func:`find_regions`.
     """
     heatmaps = result.factorization(k).heatmaps
     options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
@@ -134,23 +115,16 @@ def with_regions(
 def region_finder(
     result: Run, k: int | None, options: RegionOptions, crf_size: int | None = None
 ) -> Callable[[int], Regions]:
-    """What finds the regions of one image, by its number; see :func:`find_regions`.
+    """A function from an image's index to its regions; see :func:`find_regions`.
 
-    Thresholds over the set are found here and now, those of single images when they are asked for.
-
-    Parameters
-    ----------
-    result, k, options
-        As for :func:`find_regions`.
-    crf_size : int, optional
-        The most pixels along the longer side that refinements work at; by default as many as each
-        is made for.
+    Thresholds over the set are computed at once, those of single images when they are asked for.
+    ``crf_size`` limits the longer side in pixels at which refinements work.
     """
-    found = result.factorization(k)
-    options = available(options, found)
+    factorization = result.factorization(k)
+    options = available(options, factorization)
     names = region_names(result, k, options)
-    of_result = _factor_regions if result.parts_of is None else _part_regions
-    regions_of = of_result(result, found, options, crf_size)
+    kind = _factor_regions if result.parts_of is None else _part_regions
+    regions_of = kind(result, factorization, options, crf_size)
 
     def named_regions(index: int) -> Regions:
         regions = regions_of(index)
@@ -161,20 +135,19 @@ def region_finder(
     return named_regions
 
 
-def available(options: RegionOptions, found: Factorization) -> RegionOptions:
-    """The options, but for the dense CRF in place of a classifier that the factors have none of.
+def available(options: RegionOptions, factorization: Factorization) -> RegionOptions:
+    """The options, with the dense CRF instead of a classifier that the factors don't have.
 
-    A recipe asks for it by default; but the set may have taught nothing, or the result be made by
-    other means.
+    A recipe asks for the classifier by default, but the set may have taught none.
     """
-    if options.refine == Refinement.CLASSIFIER and found.probabilities is None:
+    if options.refine == Refinement.CLASSIFIER and factorization.probabilities is None:
         return replace(options, refine=Refinement.DENSE_CRF)
     return options
 
 
-def check_classifier(refine: str | None, found: Factorization) -> None:
+def check_classifier(refine: str | None, factorization: Factorization) -> None:
     """Raise InputError where the pixel classifier was asked for and there is none."""
-    if refine == Refinement.CLASSIFIER and found.probabilities is None:
+    if refine == Refinement.CLASSIFIER and factorization.probabilities is None:
         raise InputError(
             "these factors have no pixel classifier, which only the object and its parts by the "
             "recipe contrast have; refine by dense-crf"
@@ -184,12 +157,7 @@ def check_classifier(refine: str | None, found: Factorization) -> None:
 def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor]:
     """How likely each pixel is the object, image by image: (1, H, W) in [0, 1].
 
-    Parameters
-    ----------
-    result : Run
-        With one factor, the object.
-    options : RegionOptions
-        Threshold and refinement; unrefined, the probability is 1/2 at the threshold.
+    The run has one factor, the object. Unrefined, the probability is 1/2 at the threshold.
     """
     factor = result.factorization(1)
     options = available(options, factor)
@@ -197,14 +165,15 @@ def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor
     holes = _fills_holes(options)
 
     def whole(index: int) -> Tensor:
-        found = bands_of(index)
-        return torch.cat([band for _, band in (_without_holes(found) if holes else found())], 1)
+        probabilities = bands_of(index)
+        filled = _without_holes(probabilities) if holes else probabilities()
+        return torch.cat([band for _, band in filled], 1)
 
     return in_parallel(whole, _costs(factor.heatmaps, options))
 
 
 def _costs(heatmaps: HeatMaps, options: RegionOptions, pixel_bytes: int = 0) -> list[int]:
-    """The bytes that work on each image takes; `pixel_bytes` a pixel are beside finding regions."""
+    """The bytes that work on each image takes; ``pixel_bytes`` per pixel are for other work."""
     k = heatmaps.n_factors
     per_pixel = k + (_LABEL_BYTES if options.refine == Refinement.NONE else _CRF_BYTES)
     per_pixel += pixel_bytes
@@ -222,11 +191,11 @@ def _factor_regions(
 
     def regions(index: int) -> Regions:
         limit = limit_of(index)
-        found = _no_regions(heatmaps.n_factors, heatmaps.image_sizes[index], limit.device)
+        whole = _no_regions(heatmaps.n_factors, heatmaps.image_sizes[index], limit.device)
         for rows, maps in heatmaps.bands(index):
-            found.masks[:, rows] = masks(maps, limit)
-            found.labels[rows] = label_map(maps, found.masks[:, rows], heatmaps.scale)
-        return found
+            whole.masks[:, rows] = masks(maps, limit)
+            whole.labels[rows] = label_map(maps, whole.masks[:, rows], heatmaps.scale)
+        return whole
 
     return regions
 
@@ -238,8 +207,9 @@ def _refined_regions(
     holes = _fills_holes(options)
 
     def regions(index: int) -> Regions:
-        found = bands_of(index)
-        return _disjoint(found, _foreground(found, holes), factors.heatmaps.n_factors)
+        probabilities = bands_of(index)
+        foreground = _foreground(probabilities, holes)
+        return _disjoint(probabilities, foreground, factors.heatmaps.n_factors)
 
     return regions
 
@@ -248,7 +218,7 @@ def _part_regions(
     result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Regions]:
     """One part per pixel: the parts share what is object, and are refined together."""
-    if options.refine == Refinement.GUIDED_CRF:
+    if options.refine not in (Refinement.CLASSIFIER, Refinement.DENSE_CRF, Refinement.NONE):
         raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
     if options.refine == Refinement.CLASSIFIER:
         return _refined_regions(result, factors, options, crf_size)
@@ -258,8 +228,8 @@ def _part_regions(
     heatmaps = factors.heatmaps
     object_bands = None
     if result.object is not None and result.parts_of == "object":
-        object_factor = result.object.factorization(1)
-        object_bands = _probabilities(result.object, object_factor, options, crf_size)
+        whole = result.object.factorization(1)
+        object_bands = _probabilities(result.object, whole, options, crf_size)
 
     def regions(index: int) -> Regions:
         maps, size = heatmaps.covering(index), heatmaps.image_sizes[index]
@@ -272,9 +242,9 @@ def _part_regions(
                 else part_probabilities(torch.ones_like(photo[:1]), maps),
             )
         parts = partial(bands, maps, size)
-        whole = parts if object_bands is None else object_bands(index)
+        inside = parts if object_bands is None else object_bands(index)
         holes = crf and object_bands is not None
-        return _disjoint(parts, _foreground(whole, holes), heatmaps.n_factors)
+        return _disjoint(parts, _foreground(inside, holes), heatmaps.n_factors)
 
     return regions
 
@@ -322,12 +292,12 @@ def _probabilities(
 
 
 def _surer(maps: Tensor, limits: Tensor) -> Tensor:
-    """Maps in [0, 1] whose maximum a CRF's unary takes for on, 19 to 1, however high the limits.
+    """Maps in [0, 1] whose maximum is on, 19 to 1, in a CRF's unary, however high the limits are.
 
-    A share of the maximum is far above what most of the object has. Where it is a half, the unary
-    (:func:`deepff.regions.guided_crf.unary_probabilities`) would not be surer than 4 to 1 anywhere,
-    and the CRF takes nearly all for background. What lies below its limit stays as it is.
+    Values below their limit stay as they are.
     """
+    # A share of the maximum is far above what most of the object has. Where it is a half, the unary
+    # would not be surer than 4 to 1 anywhere, and the CRF calls nearly all background.
     limits = limits.clamp(1 / _SURE_ODDS, _HIGHEST_LIMIT)[:, None, None]
     power = (math.log(_SURE_ODDS) / -limits.log() / 2).clamp_min(1)
     return torch.where(maps > limits, limits * (maps / limits).pow(power), maps)
@@ -335,8 +305,8 @@ def _surer(maps: Tensor, limits: Tensor) -> Tensor:
 
 def _classified(result: Run, maps: HeatMaps, size: int, index: int) -> Bands:
     photo = _photo(result, index, size)
-    found = refined_classes(photo, maps.covering(index), size)
-    return partial(bands, found, maps.image_sizes[index])
+    refined = refined_classes(photo, maps.covering(index), size)
+    return partial(bands, refined, maps.image_sizes[index])
 
 
 def _fills_holes(options: RegionOptions) -> bool:
@@ -347,14 +317,13 @@ def _fills_holes(options: RegionOptions) -> bool:
 
 def _foreground(probabilities: Bands, holes: bool) -> Tensor:
     """Where the factors together are more likely than the background, (H, W), or enclosed by it."""
-    found = torch.cat([band.sum(0) >= 0.5 for _, band in probabilities()])
-    return found | enclosed(~found) if holes else found
+    foreground = torch.cat([band.sum(0) >= 0.5 for _, band in probabilities()])
+    return foreground | enclosed(~foreground) if holes else foreground
 
 
 def _without_holes(probabilities: Bands) -> Iterator[Band]:
     """The probabilities of one factor, 1 in the holes that it encloses."""
-    found = _foreground(probabilities, holes=False)
-    hole = enclosed(~found)
+    hole = enclosed(~_foreground(probabilities, holes=False))
     for rows, band in probabilities():
         yield rows, band.masked_fill(hole[rows], 1.0)
 
@@ -363,13 +332,13 @@ def _disjoint(probabilities: Bands, foreground: Tensor, k: int) -> Regions:
     """The foreground's most likely factor; of equal ones the first."""
     if k == 1:
         return Regions(foreground[None], foreground.to(torch.uint8))
-    found = _no_regions(k, foreground.shape, foreground.device)
+    regions = _no_regions(k, foreground.shape, foreground.device)
     values = torch.arange(1, k + 1, device=foreground.device)[:, None, None]
     for rows, band in probabilities():
         labels = (band.max(0).indices + 1) * foreground[rows]
-        found.labels[rows] = labels.to(found.labels.dtype)
-        found.masks[:, rows] = labels == values
-    return found
+        regions.labels[rows] = labels.to(regions.labels.dtype)
+        regions.masks[:, rows] = labels == values
+    return regions
 
 
 def _no_regions(k: int, size: Sequence[int], device: torch.device) -> Regions:
@@ -381,12 +350,12 @@ def _no_regions(k: int, size: Sequence[int], device: torch.device) -> Regions:
     )
 
 
-def _by_part(found: Regions, parts: Mapping[int, str], names: list[str]) -> Regions:
+def _by_part(regions: Regions, parts: Mapping[int, str], names: list[str]) -> Regions:
     merged = [
-        found.masks[[factor for factor, name in parts.items() if name == wanted]].any(0)
-        for wanted in names
+        regions.masks[[factor for factor, name in parts.items() if name == part]].any(0)
+        for part in names
     ]
-    labels, _ = part_map(found.labels, parts)
+    labels, _ = part_map(regions.labels, parts)
     return Regions(torch.stack(merged), labels)
 
 

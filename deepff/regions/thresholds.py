@@ -19,7 +19,7 @@ def thresholds(
     method: str = Threshold.PERCENTILE,
     value: float | None = None,
 ) -> Tensor:
-    """Each factor's threshold for every image; a pixel is on where its value reaches it.
+    """Each factor's threshold in every image; a pixel is on where its value reaches it.
 
     Parameters
     ----------
@@ -95,53 +95,27 @@ def _one_by_one(maps: Iterable[Tensor]) -> Iterator[Iterable[Tensor]]:
 
 
 def masks(maps: Tensor, thresholds: Tensor) -> Tensor:
-    """Where each factor is on: value >= threshold and value > 0.
+    """Where each factor is on, value >= threshold and value > 0: (k, H, W) bool, may overlap.
 
-    The second condition settles what the paper's rule leaves open. Where more than three quarters
-    of a factor's pixels are exactly 0, their 75th percentile is 0 and ``>=`` alone would turn on
-    the whole set; but a pixel whose coefficient is 0 holds none of the factor. So the threshold 0
-    means "every pixel that holds some of the factor". In the signed maps of PCA a negative value is
-    not on either.
-
-    Parameters
-    ----------
-    maps : Tensor, (k, H, W)
-        One image's heat maps.
-    thresholds : Tensor, (k,)
-        That image's row of :func:`thresholds`, in the same units.
-
-    Returns
-    -------
-    Tensor, (k, H, W)
-        bool. Masks of different factors may overlap.
+    ``maps`` (k, H, W) are one image's, ``thresholds`` (k,) its row of :func:`thresholds`.
     """
+    # The second condition settles what the paper's rule leaves open. Where more than three quarters
+    # of a factor's pixels are exactly 0, their 75th percentile is 0 and >= alone would turn on the
+    # whole set; but a pixel whose coefficient is 0 has none of the factor. In the signed maps of
+    # PCA a negative value is not on either.
     return (maps >= thresholds.to(maps.device)[:, None, None]) & (maps > 0)
 
 
 def label_map(maps: Tensor, masks: Tensor, scale: Tensor | None = None) -> Tensor:
-    """One factor per pixel: the arg-max among the factors whose mask holds the pixel.
+    """One factor per pixel (H, W), the largest of those whose mask has the pixel; j is j + 1.
 
-    NMF fixes each factor only up to a scale, so raw coefficients of two factors can't be compared.
-    They are compared as shares of the factor's maximum over the set. (Values relative to the
-    thresholds would let a rare factor win everywhere it is barely on, because its percentile is
-    close to 0.)
-
-    Parameters
-    ----------
-    maps : Tensor, (k, H, W)
-        One image's heat maps.
-    masks : Tensor, (k, H, W), bool
-        From :func:`masks`.
-    scale : Tensor, (k,), optional
-        Each factor's maximum over the set (`HeatMaps.scale`), by which its map is divided. None:
-        the maps are on one scale already, as normalised maps are.
-
-    Returns
-    -------
-    Tensor, (H, W)
-        uint8, or int32 for k > 255: 0 is the background, factor j is j + 1. Of equal values the
-        factor that comes first wins.
+    0 is the background; of equal factors the first wins; uint8, or int32 for k > 255. Maps
+    (k, H, W) are compared as shares of ``scale`` (k,), each factor's maximum over the set; None
+    where they are on one scale already.
     """
+    # NMF fixes each factor only up to a scale, so raw coefficients of two factors can't be
+    # compared. Values relative to the thresholds would let a rare factor win everywhere it is
+    # barely on, because its percentile is close to 0.
     if scale is not None:
         maps = maps / scale.to(maps.device)[:, None, None]
     # max gives the first of equal ones too, in a ninth of argmax's time.

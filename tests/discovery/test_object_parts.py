@@ -24,9 +24,9 @@ from deepff.factorization import NMF
 from deepff.images.image_set import read_pixels
 from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
-from deepff.regions.dense_crf import crf_kernels
-from deepff.regions.guided_crf import refined_labels, refined_masks
-from deepff.regions.refine import object_shares, part_probabilities, refined, refined_parts
+from deepff.regions.dense_crf import REFINER, crf_kernels
+from deepff.regions.probabilities import refined_labels, refined_masks, without_holes
+from deepff.regions.refiners import object_shares, part_probabilities, refined_parts
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.heatmaps import HeatMaps
 
@@ -278,7 +278,7 @@ def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
     photos = [read_pixels(file.path) for file in files]
     limits = thresholds(whole, "otsu-image") / whole.scale
     objects = [
-        refined(photo, whole.normalized(i), limits[i], "dense-crf")
+        without_holes(REFINER.probabilities(photo, whole.normalized(i), limits[i], REFINER.size))
         for i, photo in enumerate(photos)
     ]
     kernels = [crf_kernels(torch.tensor(p).permute(2, 0, 1)[None] / 255) for p in photos]

@@ -9,9 +9,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch.nn import functional
 
 from deepff.errors import InputError
-from deepff.regions.guided_crf import (
-    guided_crf,
-    mean_field,
+from deepff.regions.guided_crf import guided_crf, mean_field
+from deepff.regions.probabilities import (
     refined_labels,
     refined_masks,
     unary_probabilities,
@@ -73,8 +72,9 @@ def test_without_weight_or_iterations_the_unaries_come_back() -> None:
     image, maps = torch.rand(3, 30, 40), torch.rand(3, 30, 40)
     limits = torch.tensor([0.5, 0.2, 0.8])
     expected = unary_probabilities(maps, limits)
-    torch.testing.assert_close(guided_crf(image, maps, limits, weight=0.0), expected)
-    torch.testing.assert_close(guided_crf(image, maps, limits, n_iter=0), expected)
+    for weight, n_iter in ((0.0, 3), (12.0, 0)):
+        found = mean_field(image[None], expected[None], weight, radius=4, eps=1e-4, n_iter=n_iter)
+        torch.testing.assert_close(found[0], expected)
 
 
 def test_unary_of_one_factor() -> None:
