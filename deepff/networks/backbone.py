@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from deepff.errors import InputError, first_line
-from deepff.networks.words import WordHead
 from deepff.options import Engine
 
 # From a module's output and the input's (height, width) to a map (b, c, h, w); None for no map.
@@ -19,41 +19,54 @@ Reshape = Callable[[Any, tuple[int, int]], Tensor | None]
 Tokens = int | Reshape
 
 
+@dataclass(frozen=True)
+class WordHead:
+    """Zero-shot classification: one number per word from embeddings of images, (n, d).
+
+    It is the cosine with the word's embedding times the network's scale (Radford et al. 2021,
+    "Learning transferable visual models from natural language supervision", section 3.1.2).
+    """
+
+    embeddings: Tensor  # of the words, (words, d), of length 1
+    scale: float  # the exponential of the learned `logit_scale`
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.scale * functional.normalize(images, dim=1) @ self.embeddings.to(images).T
+
+
 @dataclass
 class Backbone:
-    """A network ready to run, with what its input needs.
+    """A network that is ready to run, and how its input is prepared.
 
     Attributes
     ----------
     name : str
-        ``efficientnet_lite0``, ``vgg19``, ``timm/convnext_tiny``, or one's own module's class name.
+        ``efficientnet_lite0``, ``vgg19``, ``timm/convnext_tiny``, or the class name of your module.
     network : nn.Module
         In evaluation mode, on its device.
     mean, std : tuple of float
-        Per channel (red, green, blue; or grey alone), for pixel values in [0, 1].
+        Per channel (red, green, blue; or gray alone), for pixel values in [0, 1].
     interpolation : str
         How images are resized: ``bilinear`` or ``bicubic``.
     default_layer : str or None
-        Module path; None leaves the choice to `LayerMap.resolve`.
+        Module path; None for the last map without negative values, where there is one.
     weights : str
         Where the weights came from, for people.
     weights_digest : str
-        `weights_digest` of the network.
-    engine : Engine
-        What runs it over a set (:func:`deepff.activations.engines.chosen_engine`).
-    tokens : int or callable, optional
-        How many tokens come before those of the grid, or what makes maps of outputs
-        (:data:`Reshape`), where the network does not tell.
-    structure : str
-        Of one's own module, the fingerprint of how it is built
-        (:func:`deepff.networks.weights.structure_fingerprint`); empty where its name says so.
+        SHA-256 of the network's state dict.
     missing : tuple of str
-        Parameters and buffers that a file of weights did not fill, such as those of the head; they
-        are NaN.
+        Parameters and buffers that a file of weights did not fill, such as the head: they are NaN.
+    tokens : int, callable or None
+        How many tokens come before those of the grid, or a function that makes maps of outputs,
+        where the network does not say.
+    structure : str
+        For your own module, a fingerprint of how it is built; otherwise empty.
     labels : tuple of str or None
-        The names of its outputs, where they were given; or the words.
+        The names of its outputs, or the words, where you gave them.
     words : WordHead or None
-        What makes one number a word of its outputs, where words are its classes.
+        The classifier by words, where words are the classes.
+    engine : str
+        What runs it over an image set: ``auto``, ``torch`` or ``openvino``.
     """
 
     name: str
@@ -79,7 +92,7 @@ class Backbone:
 
     @property
     def channels(self) -> int:
-        """Channels of the images that it takes: 3, or 1 for grey ones."""
+        """Channels of the images that it takes: 3, or 1 for gray ones."""
         return len(self.mean)
 
     @property
@@ -93,7 +106,7 @@ LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
 def normalized(backbone: Backbone, pixels: Tensor) -> Tensor:
-    """Images of uint8 (b, 3, H, W) as the network takes them: grey where that is what it takes."""
+    """Images of uint8 (b, 3, H, W) as the network takes them, in gray where it takes that."""
     batch = pixels.to(backbone.device).float()
     if backbone.channels == 1:
         batch = (batch * batch.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
@@ -112,27 +125,18 @@ class LayoutError(Exception):
 
 
 def run_network(backbone: Backbone, batch: Tensor) -> None:
-    """Run a network, whose hooks take what they need; with gradient where the batch requires it.
+    """Run a network for its hooks; with gradient where the batch requires it.
 
-    Parameters
-    ----------
-    backbone : Backbone
-    batch : Tensor
-        (b, channels, height, width), of the network's type and on its device.
-
-    Raises
-    ------
-    InputError
-        The network cannot run on images of this shape; the message says what may help.
-    LayoutError
-        It needs a contiguous batch.
+    The batch is (b, channels, height, width), of the network's type and on its device. Raises
+    InputError where it cannot run on images of this shape, with advice, and LayoutError where it
+    needs a contiguous batch.
     """
     try:
         with torch.set_grad_enabled(batch.requires_grad):
             backbone.network(batch, **_options(backbone.network))
     except (StopForwardError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # one's own network can raise anything
+    except Exception as error:  # a user's network can raise anything
         if "view size is not compatible" in str(error) and not batch.is_contiguous():
             raise LayoutError from error
         height, width = batch.shape[2:]
@@ -143,7 +147,7 @@ def run_network(backbone: Backbone, batch: Tensor) -> None:
 
 
 def _advice(backbone: Backbone, error: Exception) -> str:
-    """What may make a network run that did not."""
+    """What may help to run a network that failed."""
     first = next((m for m in backbone.network.modules() if isinstance(m, nn.Conv2d)), None)
     if first is not None and first.in_channels != backbone.channels:
         n = first.in_channels
@@ -167,7 +171,7 @@ def _advice(backbone: Backbone, error: Exception) -> str:
 
 
 def _options(network: nn.Module) -> dict[str, bool]:
-    """transformers' networks run at other sizes than their own only when told to."""
+    """transformers' networks run at other sizes only with this option."""
     name = "interpolate_pos_encoding"
     return {name: True} if name in signature(network.forward).parameters else {}
 
@@ -191,15 +195,10 @@ def input_size(network: nn.Module) -> int | None:
 
 
 def paper_names(network: nn.Module) -> dict[str, str]:
-    """The paper's names for the layers of a VGG network, by module path.
+    """The paper's names for VGG's layers, by the path of the ReLU; empty for other networks.
 
     ``conv5_4`` is the fourth convolution between the fourth and fifth pooling, read after its
     ReLU (Simonyan & Zisserman 2015, Table 1, number the convolutions likewise).
-
-    Returns
-    -------
-    dict of str to str
-        Module path of the ReLU to name; empty for any network but VGG.
     """
     features = getattr(network, "features", None)
     is_vgg = any(base.__name__ == "VGG" for base in type(network).__mro__)

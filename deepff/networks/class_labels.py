@@ -1,26 +1,26 @@
-"""The names of a network's classes."""
+"""The names of a network's classes, or words in their place."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from deepff.errors import InputError
+import torch
+from torch import nn
+
+from deepff.errors import InputError, first_line
 from deepff.networks.available import LITE, OPTIONAL
-from deepff.networks.backbone import Backbone
+from deepff.networks.backbone import Backbone, WordHead
 
 _IMAGENET = 1000
 
 
 def class_labels(backbone: Backbone) -> tuple[str, ...]:
-    """The names of a network's outputs, in order.
+    """The names of a network's outputs, in order: those given with it, else ImageNet's.
 
-    Those that were given with the network; else ImageNet's: of the embedded networks and
-    torchvision's from torchvision, of timm's from timm, which knows ImageNet's larger sets too.
-
-    Raises
-    ------
-    InputError
-        They are not known: the weights are random, the network is one's own or has no classes.
+    Raises InputError where they are not known: the weights are random, or the network is your own
+    or has no classes.
     """
     if backbone.labels is not None:
         return backbone.labels
@@ -51,13 +51,7 @@ def check_labels(labels: tuple[str, ...], n_classes: int, name: str) -> None:
 
 
 def read_labels(path: str | Path) -> tuple[str, ...]:
-    """Read labels from a text file, one a line in the order of the network's outputs.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, holds nothing, or an empty line between labels.
-    """
+    """The lines of a text file, one label per line in the order of the network's outputs."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
@@ -73,19 +67,38 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
 
 
 def read_words(given: str) -> tuple[str, ...]:
-    """Words with commas between, or those of a text file, one a line.
-
-    Raises
-    ------
-    InputError
-        As :func:`read_labels` of the file; or there are none.
-    """
+    """Comma-separated words, or the lines of a text file."""
     if Path(given).is_file():
         return read_labels(given)
     words = tuple(word.strip() for word in given.split(","))
     if not all(words):
         raise InputError(f"{given!r} should be a file, or words with commas between: cat,dog")
     return words
+
+
+def word_head(model: nn.Module | None, name: str, words: Sequence[str]) -> WordHead:
+    """The head for words by the text tower of a network of open_clip with both towers.
+
+    ``name`` is ``open_clip/ViT-B-32`` or ``open_clip/ViT-B-32/TAG``. Words are as the tower reads
+    them: "cat" or "a photo of a cat".
+    """
+    if model is None:
+        raise InputError(
+            f"words need a network with a text tower, and {name} has none; take one of open_clip, "
+            "such as open_clip/ViT-B-32"
+        )
+    if not words or not all(word.strip() for word in words):
+        raise InputError("give words that are not empty, such as cat,dog")
+    import open_clip
+
+    network: Any = model
+    try:
+        tokenizer = open_clip.get_tokenizer(name.split("/")[1])
+    except Exception as error:  # tokenizers of other libraries raise errors of many kinds
+        raise InputError(f"the tokenizer of {name} cannot be had ({first_line(error)})") from error
+    with torch.no_grad():
+        embeddings = network.eval().encode_text(tokenizer([*words]), normalize=True)
+        return WordHead(embeddings.float(), float(network.logit_scale.exp()))
 
 
 def _torchvision_labels(name: str) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Networks by name: the embedded ones, torchvision's, timm's, one's own; with their weights."""
+"""Networks by name or your own, with their weights, on a device."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from torch.nn.parameter import is_lazy
 
 from deepff.errors import InputError, InputWarning
 from deepff.networks.available import DEFAULT_LAYERS, LITE
-from deepff.networks.backbone import Backbone, Tokens, paper_names
+from deepff.networks.backbone import Backbone, Tokens, WordHead, paper_names
 from deepff.networks.building import IMAGENET, Built, as_timm_lite, build
-from deepff.networks.checkpoints import read_state_dicts
-from deepff.networks.fitting import fit_state_dicts
+from deepff.networks.checkpoints import fit_state_dicts, read_state_dicts
+from deepff.networks.class_labels import word_head
 from deepff.networks.weights import structure_fingerprint, weights_digest
-from deepff.networks.words import WordHead, word_head
 from deepff.options import MODEL, Device, Engine, Interpolation, chosen
 
 
@@ -40,7 +39,7 @@ def load_backbone(
     device: str | torch.device = Device.AUTO,
     engine: str = Engine.AUTO,
 ) -> Backbone:
-    """Load a network by name, or take one's own, ready to run.
+    """Load a network by name, or take your own, ready to run.
 
     Parameters
     ----------
@@ -54,39 +53,39 @@ def load_backbone(
         torchvision's default ones (for resnet101 IMAGENET1K_V1, those of the paper's time) or
         the other library's.
     weights : path, optional
-        A file to load instead, of ``torch.save`` or safetensors: a state dict, a checkpoint of
-        training that holds one anywhere, or a whole pickled network, of which only the tensors
-        are read. Names may have a prefix; of averaged and plain weights the averaged
-        are taken. The network's head may be missing or of another size: it becomes NaN, and an
-        `InputWarning` says so, as it does of what the file has more.
+        A file to load instead, from ``torch.save`` or safetensors: a state dict, a training
+        checkpoint that holds one anywhere, or a whole pickled network, from which only the tensors
+        are read. Names may have a prefix. Averaged weights are preferred to plain ones. The
+        network's head may be missing or of another size: it becomes NaN, and an `InputWarning`
+        says so, and also what else the file holds.
     num_classes : int, optional
         Number of classes in that file; by default the network's own (ImageNet's 1000).
     pretrained : bool
-        Load the pretrained weights where no file is given; False leaves random ones, which is
+        Load the pretrained weights where no file is given. False leaves random ones, which is
         enough to see the layers.
     mean, std : three floats, optional
         For pixel values in [0, 1]. By default the network's own, for a module ImageNet's. One
-        float for grey images, by default the average of the three.
+        float for gray images, by default the average of the three.
     interpolation : {"bilinear", "bicubic"}, optional
         By default the network's own, for a module bilinear.
     channels : {3, 1}
-        1: the network takes grey images; one's own does, and one of timm's is made to.
+        1 if the network takes gray images: your own module, or one of timm, which is made so.
     tokens : int or callable, optional
-        Where a transformer does not tell: how many tokens come before those of the grid; or a
+        Where a transformer does not say it: how many tokens come before those of the grid; or a
         function from a module's output and the input's (height, width) to a map (b, c, h, w),
-        which gives None for outputs that are none.
+        which returns None for outputs that are not maps.
     labels : sequence of str, optional
         The names of the network's classes, in the order of its outputs, by which factors are named
         (:mod:`deepff.meaning.class_names`). ImageNet's are known.
     words : sequence of str, optional
-        In place of classes, for networks of open_clip: factors are named by the words that they
-        are most like, by the network's text tower (:mod:`deepff.networks.words`).
+        For networks of open_clip, in place of classes: factors get the names of the words that the
+        text tower finds most similar (:mod:`deepff.networks.class_labels`).
     device : str or torch.device
         See `select_device`.
     engine : "auto", "torch" or "openvino"
-        What runs it over a set: "openvino" computes on the CPU and needs
-        ``pip install 'deepff[openvino]'``; "auto" takes it there where it pays
-        (:func:`deepff.activations.engines.chosen_engine`). What it cannot run, runs in torch.
+        What runs it over an image set. "openvino" computes on the CPU and needs
+        ``pip install 'deepff[openvino]'``; what it cannot run, runs in torch. "auto" uses it on the
+        CPU where that saves time (:func:`deepff.activations.engines.chosen_engine`).
 
     Raises
     ------
@@ -107,15 +106,7 @@ def load_backbone(
         )
     chosen(Engine, engine, "engine")
     target = _openvino_device(device) if engine == Engine.OPENVINO else select_device(device)
-    if num_classes is not None and num_classes < 1:
-        raise InputError(f"num_classes is {num_classes}; give the number of classes, at least 1")
-    if num_classes is not None and (weights is None or isinstance(model, nn.Module)):
-        raise InputError(
-            "num_classes sets the head of a network by name for a file of weights; "
-            "give both of these, or leave num_classes out"
-        )
-    if channels not in (1, 3):
-        raise InputError(f"channels is {channels!r}; images have 3, or 1 where taken as grey")
+    _check_numbers(model, weights, num_classes, channels)
     # Read before a network is built: a file's faults then show at once.
     states = None if weights is None else read_state_dicts(Path(weights))
 
@@ -133,22 +124,22 @@ def load_backbone(
             states = {at: as_timm_lite(state, built.network) for at, state in states.items()}
         file, whole = Path(weights), num_classes is not None or words is not None
         filled = built.network if words is None else built.whole or built.network
-        fit = fit_state_dicts(filled, states, name, file, whole=whole)
-        source, missing = file.name, fit.missing
-        if (note := fit.note(file)) is not None:
+        missing, note = fit_state_dicts(filled, states, name, file, whole=whole)
+        source = file.name
+        if note is not None:
             warnings.warn(note, InputWarning, stacklevel=2)
-    named = labels if words is None else words
-    head = None if words is None else _word_head(built, source, name, words, labels)
-    network = built.network.eval().to(target)
 
+    head = None if words is None else _word_head(built, source, name, words, labels)
+    class_names = labels if words is None else words
+    network = built.network.eval().to(target)
     defaults = built.preprocessing
     interpolation = interpolation or defaults.interpolation
     chosen(Interpolation, interpolation, "interpolation")
     return Backbone(
         name=name,
         network=network,
-        mean=_numbers("mean", _of(channels, defaults.mean) if mean is None else mean, channels),
-        std=_numbers("std", _of(channels, defaults.std) if std is None else std, channels),
+        mean=_statistics("mean", mean, defaults.mean, channels),
+        std=_statistics("std", std, defaults.std, channels),
         interpolation=interpolation,
         default_layer=None if isinstance(model, nn.Module) else _default_layer(name, network),
         weights=source,
@@ -156,10 +147,24 @@ def load_backbone(
         missing=missing,
         tokens=tokens,
         structure=structure_fingerprint(network) if isinstance(model, nn.Module) else "",
-        labels=None if named is None else tuple(named),
+        labels=None if class_names is None else tuple(class_names),
         words=head,
         engine=engine,
     )
+
+
+def _check_numbers(
+    model: str | nn.Module, weights: str | Path | None, num_classes: int | None, channels: int
+) -> None:
+    if num_classes is not None and num_classes < 1:
+        raise InputError(f"num_classes is {num_classes}; give the number of classes, at least 1")
+    if num_classes is not None and (weights is None or isinstance(model, nn.Module)):
+        raise InputError(
+            "num_classes sets the head of a network by name for a file of weights; "
+            "give both of these, or leave num_classes out"
+        )
+    if channels not in (1, 3):
+        raise InputError(f"channels is {channels!r}; images have 3, or 1 where taken as grey")
 
 
 def _word_head(
@@ -173,17 +178,10 @@ def _word_head(
 
 
 def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
-    """The device to compute on.
+    """The device to compute on: "auto", "cpu", "cuda", "cuda:N" or "mps".
 
-    Parameters
-    ----------
-    device : {"auto", "cpu", "cuda", "cuda:N", "mps"} or torch.device
-        "auto" takes CUDA where there is a GPU, then MPS, else the CPU.
-
-    Raises
-    ------
-    InputError
-        No such device, or this machine does not have it.
+    "auto" takes CUDA where there is a GPU, then MPS, else the CPU. Raises InputError where this
+    machine does not have the device.
     """
     present = ["cpu"]
     if torch.backends.mps.is_available():
@@ -193,17 +191,17 @@ def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
     if str(device) == "auto":
         return torch.device(present[0])
     try:
-        chosen = torch.device(device)
+        wanted = torch.device(device)
     except RuntimeError:
         raise InputError(
             f"there is no device {str(device)!r}; choose auto, cpu, cuda or mps"
         ) from None
-    too_many = chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count()
-    if chosen.type not in present or too_many:
+    too_many = wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count()
+    if wanted.type not in present or too_many:
         raise InputError(
             f"this machine has no device {str(device)!r}; choose {' or '.join(['auto', *present])}"
         )
-    return chosen
+    return wanted
 
 
 def _openvino_device(device: str | torch.device) -> torch.device:
@@ -238,12 +236,12 @@ def _default_layer(name: str, network: nn.Module) -> str | None:
     return paths.get(layer, layer) if layer else None
 
 
-def _of(channels: int, values: Sequence[float]) -> Sequence[float]:
-    """Statistics for so many channels: of grey images, about the average of the colours'."""
-    return values if len(values) == channels else [sum(values) / len(values)] * channels
-
-
-def _numbers(option: str, values: Sequence[float], channels: int) -> tuple[float, ...]:
+def _statistics(
+    option: str, values: Sequence[float] | None, default: Sequence[float], channels: int
+) -> tuple[float, ...]:
+    """Checked numbers, one per channel; by default for gray images the average of the colors'."""
+    if values is None:
+        values = default if len(default) == channels else [sum(default) / len(default)] * channels
     lowest = "above 0" if option == "std" else "for pixel values in [0, 1]"
     how_many = "three numbers" if channels == 3 else "one number"
     which = ", one each for red, green, blue" if channels == 3 else " in brackets"

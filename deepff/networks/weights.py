@@ -25,19 +25,9 @@ TIMEOUT = 10.0  # seconds without an answer; left alone, the libraries wait and 
 
 @contextmanager
 def downloading(name: str, file: Path) -> Iterator[None]:
-    """Make a download inside fail soon, and with a sentence.
+    """Any failure of a download inside is one sentence, and comes soon.
 
-    Parameters
-    ----------
-    name : str
-        The network.
-    file : Path
-        Where its weights are kept once downloaded.
-
-    Raises
-    ------
-    InputError
-        Whatever went wrong inside.
+    ``file`` is where the weights of the network ``name`` are kept once downloaded.
     """
     previous = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)
@@ -64,26 +54,10 @@ def downloading(name: str, file: Path) -> Iterator[None]:
 
 
 def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
-    """Look a network's weights up in Hugging Face's cache; if absent, see that the hub answers.
+    """A network's weights in Hugging Face's cache; if absent, see that the hub answers.
 
-    Parameters
-    ----------
-    name : str
-        The network.
-    repository : str
-        ``owner/name``, with ``@revision`` where one is fixed.
-    file_name : str or None
-        None: what timm calls its files.
-
-    Returns
-    -------
-    Path
-        The cached file; where it is to be downloaded, and can be, a path that does not exist yet.
-
-    Raises
-    ------
-    InputError
-        It is not cached, and the hub does not answer.
+    Returns the cached file, or where it will be, which does not exist yet. ``repository`` is
+    ``owner/name``, with ``@revision`` where one is fixed; without a file name, timm's are tried.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError
@@ -94,14 +68,14 @@ def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
         cached = try_to_load_from_cache(repository, candidate, revision=revision or None)
         if isinstance(cached, str):
             return Path(cached)
-    place = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", file_names[0])
-    with downloading(name, place):
+    target = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", file_names[0])
+    with downloading(name, target):
         url = hf_hub_url(repository, file_names[0], revision=revision or None)
         # The hub answers that there is no such file: timm knows the other names to try.
         with suppress(EntryNotFoundError):
             # One request, unlike a download, which retries for a minute when there is no network.
             get_hf_file_metadata(url, timeout=TIMEOUT)
-    return place
+    return target
 
 
 def weights_digest(network: nn.Module) -> str:
@@ -119,27 +93,26 @@ def weights_digest(network: nn.Module) -> str:
     return digest.hexdigest()
 
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_PLAIN = str | bytes | int | float | complex | bool | None | EllipsisType | slice
+def structure_fingerprint(network: nn.Module) -> str:
+    """16 hexadecimal digits of a network as it is printed: its modules with their settings."""
+    return _digest([re.sub(r" at 0x[0-9a-fA-F]+", "", repr(network))])
 
 
 def function_fingerprint(function: Callable[..., Any]) -> str:
     """16 hexadecimal digits that change with what a function does.
 
-    They are of its instructions, its defaults, and the values and functions that it refers to. What
-    is none of these, such as an object of one's own, gives other digits each time: no two functions
-    are taken for one.
+    They cover its instructions, its defaults, and the values and functions that it refers to.
+    Where that includes an object of another kind, the digits differ on each call, so that no two
+    functions are mistaken for each other.
     """
     return _digest(_described(function, set()))
 
 
-def structure_fingerprint(network: nn.Module) -> str:
-    """16 hexadecimal digits of a network as it is printed: its modules with their settings."""
-    return _digest([_ADDRESS.sub("", repr(network))])
-
-
 def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+_PLAIN = str | bytes | int | float | complex | bool | None | EllipsisType | slice
 
 
 def _described(value: Any, seen: set[int]) -> Iterator[str]:
@@ -162,29 +135,34 @@ def _described(value: Any, seen: set[int]) -> Iterator[str]:
         yield uuid.uuid4().hex
 
 
-def _parts(value: Any) -> list[Any] | None:
+def _parts(value: Any) -> Iterable[Any] | None:
     """What a value is made of; None where that is not known."""
-    if isinstance(value, FunctionType):
-        if "site-packages" in value.__code__.co_filename:  # a library's: its name says what it does
-            return [value.__module__, value.__qualname__]
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        names = [name for name in _names(value.__code__) if name in value.__globals__]
-        refers = [value.__globals__[name] for name in names]
-        return [value.__code__, value.__defaults__, value.__kwdefaults__, *cells, *refers]
-    if isinstance(value, CodeType):
-        return [value.co_code, value.co_names, value.co_varnames, value.co_consts]
-    if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, tuple | list):
-        return list(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
-    return [*value, *value.values()] if isinstance(value, dict) else None
+    match value:
+        case FunctionType(__code__=code) if "site-packages" in code.co_filename:
+            return value.__module__, value.__qualname__  # a library's: its name is enough
+        case FunctionType(__code__=code):
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            globals_ = value.__globals__
+            refers = [globals_[name] for name in _names(code) if name in globals_]
+            return code, value.__defaults__, value.__kwdefaults__, *cells, *refers
+        case CodeType():
+            return value.co_code, value.co_names, value.co_varnames, value.co_consts
+        case MethodType():
+            return value.__func__, value.__self__
+        case partial():
+            return value.func, value.args, value.keywords
+        case tuple() | list():
+            return value
+        case set() | frozenset():
+            return sorted(value, key=repr)
+        case dict():
+            return *value, *value.values()
+    return None
 
 
-def _names(code: CodeType) -> list[str]:
-    """The names that instructions look up, those of functions within too."""
-    within = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return [*code.co_names, *(name for names in within for name in names)]
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that instructions look up, also those of functions within."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

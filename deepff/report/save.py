@@ -63,7 +63,7 @@ def save(run: Result, folder: str | Path, progress: bool = False, overlays: bool
         holds was changed.
     """
     folder = check_output_folder(folder)
-    rules = Rules(remove_stale=True, inputs=run.paths, adopted=OUTPUTS)
+    rules = Rules(anew=True, inputs=run.paths, adopted=OUTPUTS)
     with output_folder(folder, rules, seal=MANIFEST) as new:
         _write(run, new, progress, overlays)
 
