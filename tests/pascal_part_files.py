@@ -1,4 +1,4 @@
-"""Files in the layout of PASCAL-Part."""
+"""Files in the layouts of Pascal VOC and PASCAL-Part."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +8,25 @@ import numpy as np
 import scipy.io
 
 from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES
+
+# (class, truncated, difficult) of each object
+Objects = Sequence[tuple[str, int, int]]
+
+
+def voc_annotation(objects: Objects, box: Sequence[int] = (2, 1, 5, 3)) -> str:
+    """The text of a file in Annotations: every object has the same box, and a head in it."""
+    x_min, y_min, x_max, y_max = box
+    return (
+        "<annotation>"
+        + "".join(
+            f"<object><name>{name}</name><truncated>{truncated}</truncated>"
+            f"<difficult>{difficult}</difficult><bndbox><xmin>{x_min}</xmin><ymin>{y_min}</ymin>"
+            f"<xmax>{x_max}</xmax><ymax>{y_max}</ymax></bndbox><part><name>head</name><bndbox>"
+            "<xmin>1</xmin><ymin>1</ymin><xmax>1</xmax><ymax>1</ymax></bndbox></part></object>"
+            for name, truncated, difficult in objects
+        )
+        + "</annotation>"
+    )
 
 
 def struct_array(items: Sequence[dict[str, Any]]) -> np.ndarray:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from deepff.errors import InputError
@@ -21,6 +22,7 @@ from deepff.evaluation.predictions import (
     image_masks,
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
+from deepff.images.painting import factor_colors, overlay
 from deepff.regions.part_names import read_parts
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path
@@ -87,25 +89,18 @@ def part_masks(masks: Tensor, mapping: Mapping[int, str], part_names: Sequence[s
     )
 
 
-def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> list[Path]:
+def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> None:
     """Pictures of five images spread over the set: the photo, then each factor painted over it."""
-    from PIL import Image, ImageDraw
-
-    from deepff.images.painting import factor_colors, overlay
-
     images = features.activations.images
     maps = HeatMaps.of_images(coefficients, images)
     colors = factor_colors(maps.n_factors)
-    paths = []
     for index in np.unique(np.linspace(0, len(images) - 1, N_PICTURES).round().astype(int)):
         photo = Image.fromarray(images[index].read())
         photo.thumbnail((_PANEL_SIDE, _PANEL_SIDE))
         pixels = np.asarray(photo)
         values = maps.normalized(int(index), shape=pixels.shape[:2])
-        panels = [pixels]
-        panels += [
-            overlay(pixels, values[f : f + 1], colors[f : f + 1]) for f in range(maps.n_factors)
-        ]
+        factors = zip(values.split(1), np.split(colors, len(colors)), strict=True)
+        panels = [pixels, *(overlay(pixels, value, color) for value, color in factors)]
         picture = Image.new("RGB", (len(panels) * photo.width, LABEL_HEIGHT + photo.height))
         picture.paste(Image.fromarray(np.concatenate(panels, axis=1)), (0, LABEL_HEIGHT))
         draw = ImageDraw.Draw(picture)
@@ -114,8 +109,6 @@ def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> li
         path = folder / f"{index:04d}.jpg"
         with atomic_path(path) as temporary:
             picture.save(temporary, quality=90)
-        paths.append(path)
-    return paths
 
 
 def _mapping_files(mappings: Sequence[Path], classes: Sequence[str]) -> dict[str, Path]:

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from deepff.errors import InputError
+from deepff.pictures.crops import save_jpeg
 from deepff.runtime.files import atomic_path
 
 MAX_COLUMNS = 12
@@ -180,15 +181,11 @@ def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
         links = []
         for number, (caption, picture) in enumerate(table.pictures.items(), 1):
             path = folder / f"{name}-{number:02d}.jpg"
-            with atomic_path(path) as temporary:
-                Image.fromarray(picture).save(temporary, "JPEG", quality=85)
+            save_jpeg(Image.fromarray(picture), path)
             paths.append(path)
             links.append(f"\n{caption}\n\n![{caption}]({path.name})\n")
-        texts = {
-            "md": table.markdown() + "".join(links),
-            "csv": table.csv(),
-            "json": table.json(),
-        }
+        markdown = table.markdown() + "".join(links)
+        texts = {"md": markdown, "csv": table.csv(), "json": table.json()}
         for suffix, text in texts.items():
             path = folder / f"{name}.{suffix}"
             with atomic_path(path) as temporary:

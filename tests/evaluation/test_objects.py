@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from color_squares import BLUE, GREEN, RED, SIDE, mask, rows_of, write_photo
+from pascal_part_files import voc_annotation
 from PIL import Image
 from torch import nn
 
@@ -24,19 +25,14 @@ from deepff.regions.regions import find_regions
 
 
 def write_voc(folder: Path, boxes: dict[str, tuple[int, int, int, int]]) -> None:
-    for image_id, corners in boxes.items():
-        write_photo(folder / "JPEGImages" / f"{image_id}.jpg")
-        sides = zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True)
-        box = "".join(f"<{side}>{value}</{side}>" for side, value in sides)
-        annotations = folder / "Annotations"
-        annotations.mkdir(exist_ok=True)
-        (annotations / f"{image_id}.xml").write_text(
-            f"<annotation><object><name>cow</name><truncated>{int(image_id == '4')}</truncated>"
-            f"<difficult>0</difficult><bndbox>{box}</bndbox></object></annotation>"
-        )
     sets = folder / "ImageSets/Main"
-    sets.mkdir(parents=True)
+    for created in (sets, folder / "Annotations"):
+        created.mkdir(parents=True)
     (sets / "cow_trainval.txt").write_text("".join(f"{image_id} 1\n" for image_id in boxes))
+    for image_id, box in boxes.items():
+        write_photo(folder / "JPEGImages" / f"{image_id}.jpg")
+        annotation = voc_annotation([("cow", int(image_id == "4"), 0)], box)
+        (folder / "Annotations" / f"{image_id}.xml").write_text(annotation)
 
 
 def test_table_2_counts_images_whose_box_is_right(tmp_path: Path, colors: Network) -> None:

@@ -1,13 +1,12 @@
 """Pascal VOC, and PASCAL-Part on top of it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.io
-from pascal_part_files import write_parts
+from pascal_part_files import Objects, voc_annotation, write_parts
 from PIL import Image
 
 from deepff.errors import InputError
@@ -21,9 +20,6 @@ from deepff.evaluation.datasets import (
 
 SHAPE = (4, 6)
 
-# (class, truncated, difficult) of each object
-Objects = Sequence[tuple[str, int, int]]
-
 IMAGES: dict[str, Objects] = {
     "000001": [("cow", 0, 0), ("horse", 0, 1)],
     "000002": [("cow", 1, 0)],
@@ -33,26 +29,12 @@ IMAGES: dict[str, Objects] = {
 }
 
 
-def annotation(objects: Objects) -> str:
-    return (
-        "<annotation>"
-        + "".join(
-            f"<object><name>{name}</name><truncated>{truncated}</truncated>"
-            f"<difficult>{difficult}</difficult><bndbox><xmin>2</xmin><ymin>1</ymin><xmax>5</xmax>"
-            "<ymax>3</ymax></bndbox><part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin>"
-            "<xmax>1</xmax><ymax>1</ymax></bndbox></part></object>"
-            for name, truncated, difficult in objects
-        )
-        + "</annotation>"
-    )
-
-
 def write_voc(folder: Path) -> Path:
     for name in ("Annotations", "ImageSets/Main", "JPEGImages", "SegmentationClass"):
         (folder / name).mkdir(parents=True)
     for image_id, objects in IMAGES.items():
         Image.new("RGB", SHAPE[::-1]).save(folder / "JPEGImages" / f"{image_id}.jpg")
-        (folder / "Annotations" / f"{image_id}.xml").write_text(annotation(objects))
+        (folder / "Annotations" / f"{image_id}.xml").write_text(voc_annotation(objects))
     (folder / "ImageSets/Main/trainval.txt").write_text("\n".join(IMAGES) + "\n")
     return folder
 
@@ -87,7 +69,7 @@ def test_voc_image_set_of_the_class_limits_the_images(voc: Path) -> None:
 
 def test_voc_boxes_are_pixel_edges_and_parts_are_not_objects(voc: Path) -> None:
     (voc / "Annotations/000001.xml").write_text(
-        annotation([("cow", 0, 0), ("horse", 1, 1)]).replace(
+        voc_annotation([("cow", 0, 0), ("horse", 1, 1)]).replace(
             "<xmin>2</xmin><ymin>1</ymin><xmax>5</xmax><ymax>3</ymax>",
             "<xmin>1</xmin><ymin>1</ymin><xmax>1</xmax><ymax>1</ymax>",
             1,
@@ -165,7 +147,7 @@ def test_voc_damaged_annotation_is_named(voc: Path, content: str) -> None:
 
 
 def test_voc_object_without_a_box_is_refused(voc: Path) -> None:
-    text = annotation([("cow", 0, 0)]).replace("bndbox", "box")
+    text = voc_annotation([("cow", 0, 0)]).replace("bndbox", "box")
     (voc / "Annotations/000002.xml").write_text(text)
 
     with pytest.raises(InputError, match=r"000002\.xml is not a Pascal VOC annotation"):
@@ -267,7 +249,7 @@ def voc2010(tmp_path: Path) -> Path:
     folder = write_voc(tmp_path / "VOCdevkit" / "VOC2010")
     for class_name in ("horse", "bus", "cow"):
         (folder / f"ImageSets/Main/{class_name}_trainval.txt").write_text("000005 1\n000001 -1\n")
-    (folder / "Annotations/000005.xml").write_text(annotation([("horse", 0, 0), ("bus", 0, 0)]))
+    (folder / "Annotations/000005.xml").write_text(voc_annotation([("horse", 0, 0), ("bus", 0, 0)]))
     person = ("person", mask(slice(0, 2), slice(4, 6)), [])
     write_parts(folder / "Annotations_Part/000005.mat", [person, HORSE, BUS])
     return folder
@@ -318,7 +300,7 @@ def test_pascal_part_persons_beside_the_object_are_told_from_the_background(voc2
 def test_pascal_part_leaves_out_images_with_a_marked_object_of_the_class(
     voc2010: Path, objects: Objects, kept: bool
 ) -> None:
-    (voc2010 / "Annotations/000005.xml").write_text(annotation(objects))
+    (voc2010 / "Annotations/000005.xml").write_text(voc_annotation(objects))
     (horses,) = load_pascal_part(voc2010, {"horse": TABLE3_PARTS["horse"]})
     assert len(horses.images) == kept
 
