@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from made_images import encoded, png
 from PIL import Image, PngImagePlugin
 
 from deepff.images.decoding import UnreadableImageError
@@ -58,9 +59,7 @@ def png_text(kind: str, size: int) -> PngImagePlugin.PngInfo:
 )
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_png_with_a_workflow_in_it(tmp_path: Path, kind: str, megabytes: int, place: str) -> None:
-    stream = io.BytesIO()
-    Image.fromarray(EIGHT).save(stream, "PNG", pnginfo=png_text(kind, megabytes * 10**6))
-    data = stream.getvalue()
+    data = encoded("PNG", Image.fromarray(EIGHT), pnginfo=png_text(kind, megabytes * 10**6))
     if place == "after":  # the pixels
         start = data.index(kind.encode()) - 4
         length = 12 + int.from_bytes(data[start : start + 4])
@@ -90,9 +89,7 @@ def test_png_with_a_large_profile_keeps_orientation_and_transparency(tmp_path: P
 def test_a_bomb_in_the_text_of_a_png_costs_no_memory(tmp_path: Path) -> None:
     """100 MB of zeros in 100 kB: the chunk is left out."""
     chunk = b"zTXta\0\0" + zlib.compress(bytes(10**8))
-    data = io.BytesIO()
-    Image.fromarray(EIGHT).save(data, "PNG")
-    whole = data.getvalue()
+    whole = encoded("PNG", Image.fromarray(EIGHT))
     text = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
     path = tmp_path / "a.png"
     path.write_bytes(whole[:33] + text + whole[33:])
@@ -108,19 +105,17 @@ def jpegs() -> dict[str, tuple[bytes, np.ndarray]]:
     kinds = {
         "baseline": (photo, {}),
         "progressive": (photo, {"progressive": True}),
-        "grey": (photo.convert("L"), {}),
+        "gray": (photo.convert("L"), {}),
         "cmyk": (photo.convert("CMYK"), {}),
         "best": (photo, {"quality": 100, "subsampling": 0}),
         "restarts": (photo, {"restart_marker_rows": 1}),
         "flat": (Image.new("RGB", (WIDTH, HEIGHT), "white"), {}),
     }
-    files = {}
-    for kind, (image, options) in kinds.items():
-        stream = io.BytesIO()
-        image.save(stream, "JPEG", **options)
-        whole = np.asarray(Image.open(stream).convert("RGB"))
-        files[kind] = stream.getvalue(), whole
-    return files
+    files = {kind: encoded("JPEG", image, **options) for kind, (image, options) in kinds.items()}
+    return {
+        kind: (data, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+        for kind, data in files.items()
+    }
 
 
 JPEGS = jpegs()
@@ -169,7 +164,7 @@ def test_a_progressive_jpeg_without_its_last_scan_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize("compression", [None, "zlib"])
 @pytest.mark.parametrize("planes", ["separate", "contig"])
 @pytest.mark.parametrize("depth", [8, 16])
-def test_tiff_of_colours_in_planes_or_pixels(
+def test_tiff_of_colors_in_planes_or_pixels(
     tmp_path: Path, depth: int, planes: str, compression: str | None, byteorder: str
 ) -> None:
     pixels = deep() if depth == 16 else EIGHT
@@ -190,13 +185,13 @@ def test_tiff_of_planes_with_alpha_is_right_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.float64, np.complex64])
-@pytest.mark.parametrize("colours", [1, 3])
+@pytest.mark.parametrize("colors", [1, 3])
 def test_tiff_of_values_without_black_and_white_is_refused(
-    tmp_path: Path, kind: type, colours: int
+    tmp_path: Path, kind: type, colors: int
 ) -> None:
     path = tmp_path / "a.tif"
-    pixels = (gradient()[..., 0] if colours == 1 else gradient()) * 100 - 50
-    photometric = "minisblack" if colours == 1 else "rgb"
+    pixels = (gradient()[..., 0] if colors == 1 else gradient()) * 100 - 50
+    photometric = "minisblack" if colors == 1 else "rgb"
     tifffile.imwrite(path, pixels.astype(kind), photometric=photometric)
     with pytest.raises(UnreadableImageError):
         read_pixels(path)
@@ -233,43 +228,32 @@ def test_bmp_whose_alpha_nobody_wrote(tmp_path: Path, header: int) -> None:
 # --- 10, 12 and 14 bits in files of 16
 
 
-def sixteen_bit_png(pixels: np.ndarray) -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        checksum = struct.pack(">I", zlib.crc32(kind + data))
-        return struct.pack(">I", len(data)) + kind + data + checksum
-
-    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, 2, 0, 0, 0)
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + parts
-
-
 def write_deep(path: Path, kind: str, largest: int) -> np.ndarray:
-    """Write an image of 16 bits; the one that is expected where `largest` is white."""
-    colours = deep(largest)
-    if kind == "png of colours":
-        path.write_bytes(sixteen_bit_png(colours))
-    elif kind.startswith("tiff of colours"):
+    """Write an image of 16 bits; return the expected one if `largest` is white."""
+    colors = deep(largest)
+    if kind == "png of colors":
+        path.write_bytes(png(16, 2, [row.astype(">u2").tobytes() for row in colors]))
+    elif kind.startswith("tiff of colors"):
         compression = "zlib" if "packed" in kind else None
         order = ">" if "big" in kind else "<"
-        tifffile.imwrite(path, colours, photometric="rgb", compression=compression, byteorder=order)
+        tifffile.imwrite(path, colors, photometric="rgb", compression=compression, byteorder=order)
     elif kind == "tiff of planes":
-        planes = colours.transpose(2, 0, 1)
+        planes = colors.transpose(2, 0, 1)
         tifffile.imwrite(path, planes, photometric="rgb", planarconfig="separate")
     else:
-        Image.fromarray(colours[..., 0]).save(path, kind.split()[0])
+        Image.fromarray(colors[..., 0]).save(path, kind.split()[0])
         return np.dstack([EIGHT[..., 0]] * 3)
     return EIGHT
 
 
 DEEP_KINDS = [
-    "png grey",
-    "tiff grey",
-    "ppm grey",
-    "png of colours",
-    "tiff of colours",
-    "tiff of colours, packed",
-    "tiff of colours, big end first",
+    "png gray",
+    "tiff gray",
+    "ppm gray",
+    "png of colors",
+    "tiff of colors",
+    "tiff of colors, packed",
+    "tiff of colors, big end first",
     "tiff of planes",
 ]
 
@@ -476,13 +460,12 @@ NAMES = [
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_names_of_any_encoding_are_read_and_written(tmp_path: Path, encoding: str) -> None:
-    stream = io.BytesIO()
-    Image.fromarray(EIGHT).save(stream, "PNG")
+    data = encoded("PNG", Image.fromarray(EIGHT))
     folder, out = tmp_path / "photos", tmp_path / "out"
     folder.mkdir()
     out.mkdir()
     for name in NAMES:
-        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(stream.getvalue())
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(data)
     code = (
         "import json, sys; from pathlib import Path\n"
         "from deepff.images.image_files import find_images, output_names\n"
