@@ -1,5 +1,7 @@
 """Coefficients back to maps: one heat map per factor and image."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Literal, overload
@@ -23,18 +25,12 @@ class HeatMaps(Sequence[Tensor]):
     grids : sequence of (h, w)
         The layer's grid for each image, in cells.
     image_sizes : sequence of (H, W)
-        Each image's own size, in pixels.
+        Each image's size, in pixels.
     scale : Tensor, shape (k,), optional
-        What counts as full strength, where another set than this one says it.
+        What counts as full strength. By default the largest |value| of each factor over the set,
+        and 1 for a factor that is zero everywhere. Bilinear values never exceed it.
     extents : sequence of Extent or None, optional
-        What each grid covers, as in :class:`deepff.activations.activations.ImageRecord`; by
-        default its image.
-
-    Attributes
-    ----------
-    scale : Tensor, shape (k,)
-        The largest |value| of each factor over the whole set; 1 for a factor that is zero
-        everywhere. Bilinear values never exceed it. Or as it was given.
+        What part of its image each grid covers; None is the whole image.
 
     Examples
     --------
@@ -68,8 +64,9 @@ class HeatMaps(Sequence[Tensor]):
         self.image_sizes = list(image_sizes)
         self.extents: list[Extent | None] = list(extents or [None] * len(self.grids))
         self._row_slices = [slice(first, last) for first, last in pairwise(offsets)]
-        largest = coefficients.abs().amax(0) if scale is None else scale.to(coefficients)
-        self.scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+        self.scale = _nowhere_zero(
+            coefficients.abs().amax(0) if scale is None else scale.to(coefficients)
+        )
         self.signed = bool((coefficients < 0).any())
 
     def __repr__(self) -> str:
@@ -85,10 +82,46 @@ class HeatMaps(Sequence[Tensor]):
     @classmethod
     def of_images(
         cls, coefficients: Tensor, images: Sequence[ImageRecord], scale: Tensor | None = None
-    ) -> "HeatMaps":
+    ) -> HeatMaps:
         """The heat maps of H, (rows, k), over the images that its rows are ordered by."""
         grids, sizes = [image.grid for image in images], [image.size for image in images]
         return cls(coefficients, grids, sizes, scale, [image.extent for image in images])
+
+    def replace(
+        self,
+        *,
+        coefficients: Tensor | None = None,
+        image_sizes: Sequence[tuple[int, int]] | None = None,
+        scale: Tensor | None = None,
+    ) -> HeatMaps:
+        """A copy on the same grids: what is not given stays, the extents and the scale too."""
+        return HeatMaps(
+            self.coefficients if coefficients is None else coefficients,
+            self.grids,
+            self.image_sizes if image_sizes is None else image_sizes,
+            self.scale if scale is None else scale,
+            self.extents,
+        )
+
+    def extended(self, others: HeatMaps) -> HeatMaps:
+        """These and then the maps of other images, all at the scale of the others."""
+        return HeatMaps(
+            torch.cat([self.coefficients, others.coefficients.to(self.coefficients)]),
+            [*self.grids, *others.grids],
+            [*self.image_sizes, *others.image_sizes],
+            others.scale,
+            [*self.extents, *others.extents],
+        )
+
+    def alone(self, index: int) -> HeatMaps:
+        """The maps of image ``index`` as those of a set of one, at the scale of this set."""
+        return HeatMaps(
+            self.coefficients[self._row_slices[index]],
+            [self.grids[index]],
+            [self.image_sizes[index]],
+            self.scale,
+            [self.extents[index]],
+        )
 
     @property
     def n_factors(self) -> int:
@@ -103,7 +136,7 @@ class HeatMaps(Sequence[Tensor]):
     @overload
     def __getitem__(self, index: slice) -> list[Tensor]: ...
     def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
-        """Image ``index``'s maps at its own size: float32 (k, H, W)."""
+        """The maps of image ``index`` at its size: float32 (k, H, W)."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         return self.upsampled(index, self.image_sizes[index])
@@ -118,37 +151,26 @@ class HeatMaps(Sequence[Tensor]):
         )
 
     def grid(self, index: int) -> Tensor:
-        """Image ``index``'s maps on the layer's grid: (k, h, w)."""
+        """The maps of image ``index`` on the layer's grid: (k, h, w)."""
         rows = self.coefficients[self._row_slices[index]]
         return rows.T.reshape(self.n_factors, *self.grids[index])
 
     def upsampled(self, index: int, shape: tuple[int, int]) -> Tensor:
-        """Image ``index``'s maps at ``shape`` pixels: (k, *shape).
+        """The maps of image ``index`` at ``shape`` pixels, (k, *shape).
 
-        Bilinear between the places where cells look: each the centre of the pixels that the cell
-        covers, as the grid covers the image exactly, unless `extents` say otherwise.
+        Bilinear between receptive-field centers, which are the centers of the pixels that the cells
+        cover unless `extents` say otherwise.
         """
         return sampled(self.grid(index), shape, self.extents[index])
 
     def covering(self, index: int) -> Tensor:
-        """Image ``index``'s maps on a grid that covers it: the layer's, or a finer one where the
-        layer's lies elsewhere."""
+        """The maps of image ``index`` on a grid that covers the image: the layer's grid if it does,
+        else a finer one."""
         return covering(self.grid(index), self.extents[index])
 
     def bands(self, index: int) -> Iterator[Band]:
-        """Image ``index``'s maps at its own size, some rows at a time."""
+        """The maps of image ``index`` at its size, some rows at a time."""
         return bands(self.grid(index), self.image_sizes[index], self.extents[index])
-
-    def alone(self, index: int) -> "HeatMaps":
-        """Image ``index``'s maps as those of a set of one."""
-        rows = self.coefficients[self._row_slices[index]]
-        return HeatMaps(
-            rows,
-            [self.grids[index]],
-            [self.image_sizes[index]],
-            self.scale,
-            [self.extents[index]],
-        )
 
     def normalized(
         self,
@@ -156,7 +178,7 @@ class HeatMaps(Sequence[Tensor]):
         shape: tuple[int, int] | None = None,
         per: Literal["set", "image"] = "set",
     ) -> Tensor:
-        """Image ``index``'s maps scaled for display.
+        """The maps of image ``index`` scaled for display.
 
         Parameters
         ----------
@@ -171,15 +193,18 @@ class HeatMaps(Sequence[Tensor]):
         Returns
         -------
         Tensor, shape (k, *shape)
-            In [0, 1], or in [-1, 1] where the factorization is signed; what goes beyond a scale
-            that was given is cut off.
+            In [0, 1], or in [-1, 1] where the factorization is signed. Values beyond a scale that
+            was given are cut off.
         """
         if per == "set":
             scale = self.scale
         elif per == "image":
-            largest = self.grid(index).abs().amax((1, 2))
-            scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+            scale = _nowhere_zero(self.grid(index).abs().amax((1, 2)))
         else:
             raise InputError(f'per must be "set" or "image", not {per!r}')
         maps = self.covering(index) if shape is None else self.upsampled(index, shape)
         return (maps / scale[:, None, None]).clamp(-1, 1)
+
+
+def _nowhere_zero(largest: Tensor) -> Tensor:
+    return torch.where(largest > 0, largest, torch.ones_like(largest))

@@ -80,3 +80,32 @@ def test_signed_maps_are_scaled_by_their_largest_magnitude():
 def test_coefficients_must_fit_the_grids():
     with pytest.raises(InputError, match="10 rows of coefficients do not fit 1 grids with 6 cells"):
         HeatMaps(torch.zeros(10, 2), [(2, 3)], [(20, 30)])
+
+
+def off_center(n_images: int) -> HeatMaps:
+    """A hot cell in each image, on grids that cover another part of each."""
+    H = torch.zeros(12 * n_images, 1)
+    H[5::12] = torch.arange(1.0, n_images + 1)[:, None]
+    extents = [((0.1 * i, 0.9), (0.05, 1 + 0.1 * i)) for i in range(1, n_images + 1)]
+    return HeatMaps(H, [(3, 4)] * n_images, [(60, 80)] * n_images, extents=extents)
+
+
+def test_copies_of_maps_draw_cells_where_the_maps_do():
+    maps = off_center(3)
+    assert not torch.equal(maps[0], hot_cell((3, 4), (1, 1), (60, 80))[0])
+    for index in range(3):
+        torch.testing.assert_close(maps.replace()[index], maps[index])
+        torch.testing.assert_close(maps.alone(index)[0], maps[index])
+        doubled = maps.replace(coefficients=2 * maps.coefficients)
+        torch.testing.assert_close(doubled[index], 2 * maps[index])
+        torch.testing.assert_close(doubled.scale, maps.scale)
+        reduced = maps.replace(image_sizes=[(30, 40)] * 3)
+        torch.testing.assert_close(reduced[index], maps.upsampled(index, (30, 40)))
+
+
+def test_maps_with_more_images_draw_cells_where_both_do():
+    maps, others = off_center(2), off_center(1).replace(scale=torch.tensor([8.0]))
+    both = maps.extended(others)
+    for index, expected in enumerate([maps[0], maps[1], others[0]]):
+        torch.testing.assert_close(both[index], expected)
+    assert both.scale.tolist() == [8]
