@@ -26,8 +26,9 @@ from label_truth import (
 )
 
 import deepff
+from deepff.app.kept_masks import NamedMask
 from deepff.app.lessons import write_lesson
-from deepff.app.masks import Masks, NamedMask, main_class
+from deepff.app.masks import Masks
 from deepff.app.mending import Stroke, painted, spread
 from deepff.app.workspace import Workspace
 from deepff.discovery.teaching import teach_object
@@ -74,7 +75,7 @@ def strokes(workspace: Workspace, masks: dict[str, NamedMask], truths: Truths) -
             points = middle_of_largest(wrong)
             if not points:
                 continue
-            stroke, value = Stroke(points, BRUSH), main_class(mask) if adds else None
+            stroke, value = Stroke(points, BRUSH), mask.main_class if adds else None
             after = [painted(mask, stroke, value), spread(mask, photo, stroke, value)]
             found.append((adds, *(iou(each.values > 0, truth) for each in (mask, *after))))
     return np.array(found).reshape(-1, 4)

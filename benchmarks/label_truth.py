@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from deepff.app.masks import NamedMask
+from deepff.app.kept_masks import NamedMask
 from deepff.app.mending import Point
 from deepff.app.workspace import Workspace
 

@@ -1,4 +1,4 @@
-"""What a page does when something is clicked, typed or chosen on it; Gradio apart."""
+"""What a page does when something is clicked, typed or chosen on it; without Gradio."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,11 +15,10 @@ from deepff.app.edits import (
     set_status,
     undo,
 )
+from deepff.app.kept_masks import keep
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Labels
-from deepff.app.lesson_page import lesson
-from deepff.app.masks import keep
-from deepff.app.mending import mended, without_class_of
+from deepff.app.mending import mended, without_class_in
 from deepff.app.view import GRIDS, View, listed
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
@@ -30,7 +29,7 @@ STALE = (
 )
 _STATUSES = {"accept": ACCEPTED, "skip": SKIPPED}
 _NUMBERS = ("at", "position", "image", "factor", "keep", "drop", "on")
-# They change what is shown, and not the labels.
+# These actions change what is shown, and not the labels.
 _LOOKS = (
     *("show", "page", "look", "filter", "order", "search", "grid", "mend", "leave"),
     *("teach", "drop-lesson"),
@@ -40,7 +39,7 @@ Shown = dict[str, Any]
 
 
 def waiting(workspace: Workspace, error: str | None = None) -> str:
-    """How far the run is that the page waits for, or why it waits in vain."""
+    """How far the run is that the page waits for, or why there will be no result."""
     return page.render(
         "waiting.html",
         stage=workspace.stage,
@@ -51,16 +50,7 @@ def waiting(workspace: Workspace, error: str | None = None) -> str:
 
 
 def opened(workspace: Workspace, view: View, kept: Any = None) -> Shown:
-    """A page that was just opened: as it was left, or at the first image to decide about.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    view : View
-        Changed in place.
-    kept : optional
-        What the browser kept of an earlier view.
-    """
+    """A page that was just opened: at the first image to decide about, or as a browser kept it."""
     labels = workspace.store.refresh()
     names = workspace.result.names
     view.restore(kept)
@@ -78,7 +68,7 @@ def opened(workspace: Workspace, view: View, kept: Any = None) -> Shown:
 
 
 def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") -> Shown:
-    """All that a page shows of the labels, by the names of its parts."""
+    """What a page shows now, by the names of its parts."""
     view.revision = labels.revision
     view.serial += 1
     result, pictures, settings = workspace.result, workspace.pictures, labels.settings
@@ -92,13 +82,18 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
     }
     if view.tab == "images":
         parts["cards"] = page.cards(pictures, labels, view)
-        parts["lesson"] = lesson(workspace, labels)
+        parts["lesson"] = page.lesson(pictures, labels, workspace.teaching)
         workspace.prefetch(labels, view.on_page(view.position // view.in_view + 1))
     if view.tab == "factors":
-        parts["gallery"] = page.gallery(pictures, labels, view)
+        parts["gallery"] = page.gallery(pictures, labels)
     parts["mend"] = page.mend(pictures, labels, view)
     parts["overlay"] = page.overlay(workspace.masks, pictures, labels, view)
     return parts
+
+
+def lesson(workspace: Workspace) -> str:
+    """What masks teach the set, for the page."""
+    return page.lesson(workspace.pictures, workspace.store.labels, workspace.teaching)
 
 
 def select(workspace: Workspace, view: View, tab: str) -> Shown:
@@ -108,23 +103,14 @@ def select(workspace: Workspace, view: View, tab: str) -> Shown:
 
 
 def choose(workspace: Workspace, view: View, name: str, value: Any) -> Shown:
-    """Change one of the settings; masks are shown, as they are what follows."""
+    """Change one of the settings and show masks, which follow it."""
     if name != "k":
         view.look = "masks"
     return _changed(workspace, view, lambda labels: set_settings(labels, **{name: value}))
 
 
 def act(workspace: Workspace, view: View, data: Mapping[str, Any]) -> Shown:
-    """Do what a button or a field of the page's own asks for.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    view : View
-        Changed in place.
-    data : mapping
-        ``act`` names the action, the rest are what the element says of itself, all as text.
-    """
+    """Do what a button or field asks for: ``act``, with what else its element says, all as text."""
     numbers = {name: int(data[name]) for name in _NUMBERS if data.get(name) is not None}
     last = len(view.listing) - 1
     view.position = min(max(numbers.get("at", view.position), 0), max(last, 0))
@@ -215,7 +201,7 @@ def _edited(
         return set_masks(labels, {name: mask if is_accepted else None})
     if kind == "drop":
         if labels.image(name).mask is not None:
-            return without_class_of(workspace, labels, name, data["name"])
+            return without_class_in(workspace, labels, name, data["name"])
         region = labels.region(numbers["factor"])
         return drop_factors(labels, name, region, bool(numbers["drop"]))
     if numbers.get("on", 1):
@@ -245,7 +231,7 @@ def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:
 
 
 def _with_new_masks(workspace: Workspace, labels: Labels, names: list[str]) -> Labels:
-    """What the settings make now for all accepted images but those that were mended."""
+    """What the settings make now, for all accepted images except those that were mended."""
     masks = {}
     for name in names:
         label = labels.image(name)
@@ -256,7 +242,7 @@ def _with_new_masks(workspace: Workspace, labels: Labels, names: list[str]) -> L
 
 
 def _turn_to_last(workspace: Workspace, view: View, labels: Labels) -> None:
-    """Show the image that the last edit was of, if it was of one."""
+    """Show the image that the last edit changed, if it changed one."""
     if not labels.history:
         return
     images = [key for key in labels.history[-1].before if isinstance(key, str)]

@@ -1,4 +1,4 @@
-"""Edits of `Labels`: each returns new ones, and notes what it replaced, for `undo`."""
+"""Edits of `Labels`: each returns new labels, which remember what it replaced, for `undo`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -8,15 +8,15 @@ from deepff.app.labels import (
     ACCEPTED,
     Factor,
     ImageLabel,
+    KeptMask,
     Labels,
     Level,
-    OwnMask,
     Settings,
     Step,
 )
 
 HISTORY_LENGTH = 200
-# Steps that replace much at once count by what they hold, as all are written after each edit.
+# Entries that the steps hold together, as all are written after each edit.
 HISTORY_ENTRIES = 20_000
 
 Entry = Settings | Factor | ImageLabel
@@ -25,7 +25,7 @@ Entry = Settings | Factor | ImageLabel
 def set_settings(labels: Labels, **changes: Any) -> Labels:
     """Change k or how masks are made; a new threshold brings its default value.
 
-    Moves of the level alone, one after the other, are taken back by one `undo`.
+    One `undo` takes back a series of moves of the level.
     """
     settings = replace(labels.settings, **changes)
     if settings.threshold != labels.settings.threshold and "value" not in changes:
@@ -41,14 +41,14 @@ def set_settings(labels: Labels, **changes: Any) -> Labels:
 
 
 def _moved(before: Settings, after: Settings) -> bool:
-    """Whether the level alone was changed."""
+    """Whether only the level was changed."""
     return before != after and replace(before, value=after.value, cut=after.cut) == after
 
 
 def name_factor(labels: Labels, number: int, name: str) -> Labels:
-    """Name a factor of the chosen k; white space around and inside is evened out.
+    """Name a factor of the chosen k, with single spaces between words.
 
-    Where no other factor has the name that it had, images' own masks follow.
+    Where no other factor has the old name, masks that images keep follow.
     """
     before = labels.factor(number)
     factor = replace(before, name=" ".join(name.split()), suggested=False)
@@ -56,13 +56,13 @@ def name_factor(labels: Labels, number: int, name: str) -> Labels:
 
 
 def keep_factor(labels: Labels, number: int, keep: bool) -> Labels:
-    """Keep a factor of the chosen k, or take it for background."""
+    """Keep a factor of the chosen k, or make it background."""
     factor = replace(labels.factor(number), keep=keep, suggested=False)
     return _edit(labels, {(labels.settings.k, number): factor})
 
 
 def suggested(names: Mapping[int, Sequence[str | None]]) -> dict[tuple[int, int], Factor]:
-    """What the network calls factors, by k and number; None: they are background."""
+    """What the network calls factors, by k and number; those named None are background."""
     return {
         (k, number): Factor(name or "", name is not None, suggested=True)
         for k, of_k in names.items()
@@ -72,51 +72,44 @@ def suggested(names: Mapping[int, Sequence[str | None]]) -> dict[tuple[int, int]
 
 def agree(labels: Labels, suggestions: Mapping[tuple[int, int], Factor]) -> Labels:
     """Agree with what is suggested for factors of the chosen k, where nobody said otherwise."""
-    k = labels.settings.k
-    open_ones = {
-        key: factor
-        for key, factor in {**suggestions, **labels.factors}.items()
-        if key[0] == k and factor.suggested
+    agreed = {
+        number: replace(factor, suggested=False)
+        for (k, number), factor in {**suggestions, **labels.factors}.items()
+        if k == labels.settings.k and factor.suggested
     }
-    agreed = {number: replace(factor, suggested=False) for (_, number), factor in open_ones.items()}
     return _edit(labels, _renamed(labels, agreed))
 
 
-def set_status(labels: Labels, image: str, status: str, mask: OwnMask | None = None) -> Labels:
+def set_status(labels: Labels, image: str, status: str, mask: KeptMask | None = None) -> Labels:
     """Accept or skip an image, or neither ("").
 
-    Parameters
-    ----------
-    mask : OwnMask, optional
-        What the settings make, which an image that is accepted keeps. One that was mended keeps its
-        own; any other loses it when it is accepted no longer.
+    An accepted image keeps `mask`, which the settings make, unless it keeps a mended one. It loses
+    the mask when it is accepted no longer, but not a mended one.
     """
     label = labels.image(image)
-    held = label.mask
-    if held is None or not held.mended:
-        held = mask if status == ACCEPTED else None
-    return _edit(labels, {image: replace(label, status=status, mask=held)})
+    kept = label.mask
+    if kept is None or not kept.mended:
+        kept = mask if status == ACCEPTED else None
+    return _edit(labels, {image: replace(label, status=status, mask=kept)})
 
 
-def set_masks(labels: Labels, masks: Mapping[str, OwnMask | None]) -> Labels:
-    """Give images masks of their own, or with None what the settings make; one step for all."""
-    return _edit(
-        labels,
-        {image: replace(labels.image(image), mask=mask) for image, mask in masks.items()},
-    )
+def set_masks(labels: Labels, masks: Mapping[str, KeptMask | None]) -> Labels:
+    """Make images keep masks, or with None follow the settings; one step for all."""
+    entries = {image: replace(labels.image(image), mask=mask) for image, mask in masks.items()}
+    return _edit(labels, entries)
 
 
 def set_level(labels: Labels, image: str, value: float | None) -> Labels:
-    """Give an image a level of its own, or with None that of all."""
+    """Give an image its own level, or with None the level of all images."""
     level = None if value is None else Level(labels.settings.level_kind, value)
     return _edit(labels, {image: replace(labels.image(image), level=level)})
 
 
 def drop_factors(labels: Labels, image: str, numbers: Collection[int], drop: bool) -> Labels:
-    """Take factors of the chosen k for background in one image, or no longer."""
+    """Drop factors of the chosen k in one image, so that they are background there, or undrop."""
     label, before = labels.image(image), {*labels.dropped(image)}
     after = before.union(numbers) if drop else before.difference(numbers)
-    dropped = {k: held for k, held in label.dropped.items() if k != labels.settings.k}
+    dropped = {k: factors for k, factors in label.dropped.items() if k != labels.settings.k}
     if after:
         dropped[labels.settings.k] = tuple(sorted(after))
     return _edit(labels, {image: replace(label, dropped=dropped)})
@@ -131,7 +124,7 @@ def undo(labels: Labels) -> Labels:
 
 
 def _renamed(labels: Labels, factors: Mapping[int, Factor]) -> dict[Any, Entry]:
-    """The entries of factors of the chosen k, and of images whose own masks follow their names."""
+    """Entries for factors of the chosen k, and for images whose kept masks follow their names."""
     k = labels.settings.k
     entries: dict[Any, Entry] = {(k, number): factor for number, factor in factors.items()}
     after = _put(labels, entries).parts
@@ -143,8 +136,8 @@ def _renamed(labels: Labels, factors: Mapping[int, Factor]) -> dict[Any, Entry]:
     for image, label in labels.images.items() if names else ():
         mask = label.mask
         if mask is not None and mask.k == k and not names.keys().isdisjoint(mask.names):
-            called = tuple(names.get(name, name) for name in mask.names)
-            entries[image] = replace(label, mask=replace(mask, names=called))
+            renamed = tuple(names.get(name, name) for name in mask.names)
+            entries[image] = replace(label, mask=replace(mask, names=renamed))
     return entries
 
 
@@ -159,14 +152,14 @@ def _edit(labels: Labels, entries: Mapping[Any, Entry]) -> Labels:
 
 
 def _bounded(history: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The last steps: the last in any case."""
-    kept = held = 0
+    """The last steps, at least one."""
+    n_steps = n_entries = 0
     for step in reversed(history):
-        held += len(step.before)
-        if kept == HISTORY_LENGTH or (kept and held > HISTORY_ENTRIES):
+        n_entries += len(step.before)
+        if n_steps == HISTORY_LENGTH or (n_steps and n_entries > HISTORY_ENTRIES):
             break
-        kept += 1
-    return history[-kept:]
+        n_steps += 1
+    return history[-n_steps:]
 
 
 def _entry(labels: Labels, key: Any) -> Entry:
@@ -176,14 +169,14 @@ def _entry(labels: Labels, key: Any) -> Entry:
 
 
 def _put(labels: Labels, entries: Mapping[Any, Entry]) -> Labels:
-    """The labels with entries replaced; those that say nothing are not kept."""
+    """The labels with entries replaced; entries that equal the default are left out."""
     settings, factors, images = labels.settings, {**labels.factors}, {**labels.images}
     for key, entry in entries.items():
         if isinstance(entry, Settings):
             settings = entry
             continue
-        held: dict[Any, Any] = images if isinstance(key, str) else factors
-        held[key] = entry
+        entries_of: dict[Any, Any] = images if isinstance(key, str) else factors
+        entries_of[key] = entry
         if entry == type(entry)():
-            del held[key]
+            del entries_of[key]
     return replace(labels, settings=settings, factors=factors, images=images)

@@ -1,145 +1,47 @@
-"""The export side of the app: how many annotations there will be, one of them, and all of them."""
+"""Exports from the app: how many annotations there will be, one of them, and all of them."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from deepff.app import page
-from deepff.app.label_file import export_labelled
-from deepff.app.labels import ACCEPTED, SKIPPED, Labels
-from deepff.app.masks import chosen_images, labelled_maps
+from deepff.app.label_file import chosen_images, export_labelled, labelled_maps
+from deepff.app.labels import ACCEPTED, SKIPPED
 from deepff.app.pictures import data_uris
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import CONTENTS, FORMATS
-from deepff.export.instances import AnnotatedImage, Instance, LabelMaps, annotated_images
+from deepff.export.instances import AnnotatedImage, Instance, annotated_images
 from deepff.options import SPLIT, ExportOptions, Photographs, Which, parsed_split
-from deepff.result import Result
 from deepff.runtime.outputs import output_folder, own_files
 
 _LONGEST_LINE = 480
 _LONGEST_FILE = 1600
 
 
-def labelled_images(
-    result: Result, maps: LabelMaps, instances: str, min_area: int | None
-) -> Iterator[AnnotatedImage]:
-    """Images with the instances that an export would write."""
-    return annotated_images(result, maps, ExportOptions(instances, min_area))
-
-
-def sample(
-    image: AnnotatedImage, instance: Instance, names: Sequence[str], format: str
-) -> list[tuple[str, str]]:
-    """What a format makes of one instance of an image alone.
-
-    Returns
-    -------
-    list of (name, text)
-        The text files that the format writes, cut where they are long.
-    """
-    with TemporaryDirectory() as folder:
-        root = Path(folder)
-        shown = ExportOptions(images="none")
-        FORMATS[format]([replace(image, instances=[instance])], names, root, shown)
-        files = sorted(path for path in root.rglob("*") if path.is_file())
-        return [
-            (path.relative_to(root).as_posix(), _shortened(path.read_text("utf-8")))
-            for path in files
-            if path.suffix in (".json", ".xml", ".txt", ".yaml")
-        ]
-
-
-def _shortened(text: str) -> str:
-    # A mask in a format may be thousands of characters or numbers, which show nothing.
-    text = re.sub(r"([^\s]{60})[^\s]{20,}(?=\")", r"\1…", text)
-    text = re.sub(r"((?:-?[\d.]+,?\s+){24})(?:-?[\d.]+,?\s*){8,}", r"\1… ", text)
-    lines = [
-        line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
-        for line in text.splitlines()
-    ]
-    text = "\n".join(lines)
-    return text if len(text) <= _LONGEST_FILE else f"{text[:_LONGEST_FILE]}\n…"
-
-
-def write_archive(
-    result: Result,
-    labels: Labels,
-    folder: Path,
-    format: str,
-    options: ExportOptions,
-    which: str | None,
-) -> tuple[int, Path]:
-    """Export into ``<folder>/export/<format>`` anew, and the same as a ZIP file beside it.
-
-    Links to photographs are in the folder alone.
-
-    Returns
-    -------
-    count : int
-        The number of instances.
-    archive : Path
-        ``<folder>/export/<format>.zip``.
-    """
-    out = folder / "export" / format
-    settings = replace(options, anew=True)
-    count = export_labelled(result, labels, format, out, settings, which=which).n_instances
-    archive = archive_path(folder, format)
-    with output_folder(archive.parent) as temporary, ZipFile(temporary / archive.name, "w") as file:
-        for name in own_files(out):
-            if not (out / name).is_symlink():
-                file.write(out / name, name, ZIP_DEFLATED)
-    return count, archive
-
-
-def archive_path(folder: Path, format: str) -> Path:
-    """Where :func:`write_archive` leaves its ZIP file."""
-    return folder / "export" / f"{format}.zip"
-
-
 @dataclass(frozen=True)
 class Asked:
-    """What is to be exported.
-
-    Attributes
-    ----------
-    format : ExportFormat
-    which : Which or "" for what is the default
-    instances : Instances
-    min_area : int, optional
-    images : Photographs
-        See :class:`deepff.options.ExportOptions`.
-    split : str
-        As :func:`deepff.options.parsed_split` takes it, "" for the default.
-    """
+    """What is to be exported, as the fields of the page have it."""
 
     format: str
-    which: str
+    which: str  # "" for the default
     instances: str
     min_area: int | None
     images: str = Photographs.NONE
-    split: str = ""
+    split: str = ""  # "" for the default
 
     @property
     def options(self) -> ExportOptions:
-        """What an export takes of it."""
+        """What an export takes of it; InputError where the split is not one."""
         split = parsed_split(self.split.strip()) if self.split.strip() else SPLIT
         return ExportOptions(self.instances, self.min_area, images=self.images, split=split)
 
 
 def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | None]]:
-    """Count annotations image by image.
-
-    Yields
-    ------
-    count : str
-    preview : str or None
-        One annotation; None: it stays as it is.
-    """
+    """Count annotations image by image: yields the count, and a preview of one where it is new."""
     labels, result = workspace.store.labels, workspace.result
     n_images = n_instances = 0
     preview = None
@@ -164,7 +66,7 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
         total = len(chosen_images(labels, result.names, which))
         yield count(), None
         maps = labelled_maps(result, labels, which)
-        for image in labelled_images(result, maps, asked.instances, asked.min_area):
+        for image in annotated_images(result, maps, ExportOptions(asked.instances, asked.min_area)):
             n_images += 1
             n_instances += len(image.instances)
             if image.instances and preview is None:
@@ -177,23 +79,48 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
 
 
 def write(workspace: Workspace, asked: Asked) -> str:
-    """Export, and say where it can be downloaded."""
+    """Export, and say where the archive can be downloaded."""
     try:
-        count, archive = write_archive(
-            workspace.result,
-            workspace.store.labels,
-            workspace.folder,
-            asked.format,
-            asked.options,
-            asked.which or None,
-        )
+        count, archive = _write_archive(workspace, asked)
     except (InputError, OSError) as error:
         return page.render("written.html", error=page.sentence(error), archive=None)
-    return page.render("written.html", error=None, archive=_about(archive), instances=count)
+    about = {
+        "name": archive.name,
+        "kilobytes": -(-archive.stat().st_size // 1000),
+        "folder": archive.with_suffix(""),
+    }
+    return page.render("written.html", error=None, archive=about, instances=count)
+
+
+def _write_archive(workspace: Workspace, asked: Asked) -> tuple[int, Path]:
+    """Replace ``export/FORMAT`` and the ZIP file of it; the number of instances, and that file.
+
+    Links to photographs are only in the folder.
+    """
+    archive = archive_path(workspace.folder, asked.format)
+    out = archive.with_suffix("")
+    summary = export_labelled(
+        workspace.result,
+        workspace.store.labels,
+        asked.format,
+        out,
+        replace(asked.options, anew=True),
+        which=asked.which or None,
+    )
+    with output_folder(archive.parent) as temporary, ZipFile(temporary / archive.name, "w") as file:
+        for name in own_files(out):
+            if not (out / name).is_symlink():
+                file.write(out / name, name, ZIP_DEFLATED)
+    return summary.n_instances, archive
+
+
+def archive_path(folder: Path, format: str) -> Path:
+    """Where an export's ZIP file is in a result's folder."""
+    return folder / "export" / f"{format}.zip"
 
 
 def which_choices(workspace: Workspace) -> list[tuple[str, str]]:
-    """The ways to choose images, in words with counts, and what they are."""
+    """The choices of images, in words with counts and as `Which`."""
     labels, names = workspace.store.labels, workspace.result.names
     accepted, skipped = labels.count(ACCEPTED, names), labels.count(SKIPPED, names)
     return [
@@ -203,19 +130,39 @@ def which_choices(workspace: Workspace) -> list[tuple[str, str]]:
     ]
 
 
-def _about(archive: Path) -> dict[str, Any]:
-    return {
-        "name": archive.name,
-        "kilobytes": -(-archive.stat().st_size // 1000),
-        "folder": archive.with_suffix(""),
-    }
-
-
 def _preview(workspace: Workspace, names: list[str], image: AnnotatedImage, format: str) -> str:
     instance = max(image.instances, key=lambda instance: instance.area)
     name = names[instance.region]
     index = workspace.result.names.index(image.name)
     color = workspace.pictures.color_numbers(workspace.store.labels).get(name, instance.region)
     [uri] = data_uris(lambda i: workspace.pictures.instance(i, color, instance), [index])
-    files = sample(image, instance, names, format)
+    files = _sample(image, instance, names, format)
     return page.render("preview.html", name=name, image=image.name, picture=uri, files=files)
+
+
+def _sample(
+    image: AnnotatedImage, instance: Instance, names: Sequence[str], format: str
+) -> list[tuple[str, str]]:
+    """The text files that a format writes for one instance, as (name, text), long ones cut."""
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        shown = ExportOptions(images="none")
+        FORMATS[format]([replace(image, instances=[instance])], names, root, shown)
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        return [
+            (path.relative_to(root).as_posix(), _shortened(path.read_text("utf-8")))
+            for path in files
+            if path.suffix in (".json", ".xml", ".txt", ".yaml")
+        ]
+
+
+def _shortened(text: str) -> str:
+    # A mask in a format may be thousands of characters or numbers, which show nothing.
+    text = re.sub(r"([^\s]{60})[^\s]{20,}(?=\")", r"\1…", text)
+    text = re.sub(r"((?:-?[\d.]+,?\s+){24})(?:-?[\d.]+,?\s*){8,}", r"\1… ", text)
+    lines = [
+        line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
+        for line in text.splitlines()
+    ]
+    text = "\n".join(lines)
+    return text if len(text) <= _LONGEST_FILE else f"{text[:_LONGEST_FILE]}\n…"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
-from deepff.app import actions, lesson_page, page
+from deepff.app import actions, page
 from deepff.app import exports as export_actions
 from deepff.app.actions import Shown
 from deepff.app.exports import Asked, which_choices
@@ -39,170 +39,187 @@ _ATTACH = "window.deepffAttach(element, (name, data) => trigger('act', data), wa
 _PRIVATELY: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 # The edits of one page are taken one after the other, each on what the one before left.
 _ONE_BY_ONE = {**_PRIVATELY, "concurrency_id": "edit", "concurrency_limit": 1}
+_IN_PARALLEL = {**_PRIVATELY, "concurrency_limit": 4}
 _SLIDERS = ("value", "cut")
 _BY_DEFAULT = ("accepted ones, if any", "")
-_BESIDE = {**_PRIVATELY, "concurrency_limit": 4}
+
+Updates = dict[Any, Any]
 
 
 def blocks(workspace: Workspace) -> gr.Blocks:
     """The page over a workspace."""
     with gr.Blocks(title="deepff label", analytics_enabled=False, fill_width=True) as demo:
-        view = gr.State(View())
-        # What a reload keeps, in the browser: of this folder, and no secret.
-        place = sha256(str(workspace.folder.resolve()).encode()).hexdigest()[:16]
-        kept = gr.BrowserState(None, storage_key=f"deepff-{place}", secret="deepff")
-        timer = gr.Timer(0.5)
-        waiting = _html("waiting-room")
-        with gr.Column(visible=False, elem_id="work") as work:
-            head = _html("head")
-            with gr.Row(elem_id="layout"):
-                factors = _html("factors")
-                with gr.Column(elem_id="settings"):
-                    settings = _settings()
-                with gr.Column(elem_id="main"), gr.Tabs():
-                    with gr.Tab("Images") as images_tab:
-                        lesson, cards = _html("lesson"), _html("cards")
-                    with gr.Tab("Factors") as factors_tab:
-                        gallery = _html("gallery")
-                    with gr.Tab("Export") as export_tab:
-                        asked, placed, count, write, written, preview = _export()
-            mend, overlay = _html("mend"), _html("overlay")
-
-        parts = {
-            "head": head,
-            "factors": factors,
-            "lesson": lesson,
-            "cards": cards,
-            "gallery": gallery,
-            "mend": mend,
-            "overlay": overlay,
-            "kept": kept,
-        }
-        which = asked[1]
-        outputs = [view, which, *parts.values(), *settings.values()]
-
-        def update(view_now: View, now: Shown) -> dict[Any, Any]:
-            chosen = now.pop("settings")
-            return {
-                view: view_now,
-                which: gr.Dropdown([_BY_DEFAULT, *which_choices(workspace)]),
-                **{parts[name]: html for name, html in now.items()},
-                **{settings[name]: field for name, field in _shown(workspace, chosen).items()},
-            }
-
-        def tick(view_now: View, kept_now: Any) -> dict[Any, Any]:
-            if not workspace.ready:
-                return {waiting: actions.waiting(workspace)}
-            if view_now.revision >= 0:
-                return {timer: gr.Timer(active=False)}
-            try:
-                now = actions.opened(workspace, view_now, kept_now)
-            except InputError as error:
-                return {waiting: actions.waiting(workspace, str(error))}
-            return {
-                **update(view_now, now),
-                waiting: "",
-                work: gr.Column(visible=True),
-                timer: gr.Timer(active=False),
-            }
-
-        def act(view_now: View, event: gr.EventData) -> dict[Any, Any]:
-            return update(view_now, actions.act(workspace, view_now, event._data))
-
-        async def learn(view_now: View, event: gr.EventData) -> AsyncIterator[dict[Any, Any]]:
-            # The network takes its time, in which images can be looked over.
-            yield update(view_now, actions.act(workspace, view_now, event._data))
-            teaching = workspace.teaching
-            if teaching is None:
-                return
-            while not teaching.is_over:
-                yield {lesson: lesson_page.lesson(workspace, workspace.store.labels)}
-                await asyncio.sleep(0.5)
-            yield {lesson: lesson_page.lesson(workspace, workspace.store.labels)}
-
-        def choose(name: str) -> Callable[[View, Any], dict[Any, Any]]:
-            def change(view_now: View, chosen: Any) -> dict[Any, Any]:
-                before = view_now.revision
-                now = update(view_now, actions.choose(workspace, view_now, name, chosen))
-                if name in _SLIDERS and view_now.revision == before + 1:
-                    del now[settings[name]]  # which would jump under the pointer that moves it
-                return now
-
-            return change
-
-        def select(tab: str) -> Callable[[View], dict[Any, Any]]:
-            return lambda view_now: update(view_now, actions.select(workspace, view_now, tab))
-
-        counting: dict[str | None, object] = {}
-
-        def measure(
-            view_now: View,
-            format: str,
-            which_ones: str,
-            instances: str,
-            min_area: int | None,
-            request: gr.Request,
-        ) -> Iterator[dict[Any, Any]]:
-            # A newer count of the same page takes over from this one.
-            mine = counting[request.session_hash] = object()
-            if view_now.tab != "export":
-                return
-            yield {written: ""}  # an earlier export may not be what is counted now
-            for text, example in export_actions.measure(
-                workspace, Asked(format, which_ones, instances, min_area or None)
-            ):
-                if counting[request.session_hash] is not mine:
-                    return
-                yield {count: text} if example is None else {count: text, preview: example}
-
-        def export(
-            format: str,
-            which_ones: str,
-            instances: str,
-            min_area: int | None,
-            images: str,
-            split: str,
-        ) -> Iterator[str]:
-            yield page.render("written.html", error=None, archive=None)
-            wanted = Asked(format, which_ones, instances, min_area or None, images, split)
-            yield export_actions.write(workspace, wanted)
-
-        opening = [*outputs, waiting, work, timer]
-        demo.load(_stay_open, None, None, concurrency_limit=None, **_PRIVATELY)
-        demo.load(tick, [view, kept], opening, **_ONE_BY_ONE)
-        timer.tick(tick, [view, kept], opening, **_ONE_BY_ONE)
-        edits = [
-            part.act(act, view, outputs, trigger_mode="multiple", **_ONE_BY_ONE)
-            for part in (head, factors, cards, gallery, mend)
-        ]
-        edits.append(lesson.act(learn, view, outputs, trigger_mode="multiple", **_BESIDE))
-        for name, component in settings.items():
-            # Of a slider's many values on the way, the last one counts.
-            mode = "always_last" if name in _SLIDERS else "multiple"
-            inputs = [view, component]
-            edits.append(
-                component.input(choose(name), inputs, outputs, trigger_mode=mode, **_ONE_BY_ONE)
-            )
-        for name, tab in (
-            ("images", images_tab),
-            ("factors", factors_tab),
-            ("export", export_tab),
-        ):
-            edits.append(tab.select(select(name), view, outputs, **_ONE_BY_ONE))
-        counted = [count, preview, written]
-        for edit in edits:
-            edit.then(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
-        for field in asked:
-            field.input(measure, [view, *asked], counted, trigger_mode="multiple", **_BESIDE)
-        write.click(export, [*asked, *placed], written, **_BESIDE)
+        interface = _Interface(workspace)
+        interface.listen(demo)
     return demo
 
 
-async def _stay_open() -> AsyncIterator[None]:
-    """Never ends, so that Gradio's page keeps the stream open that brings it results.
+class _Interface:
+    """The page's components, and what its events call; made inside of ``gr.Blocks``."""
 
-    It closes it when nothing is pending, and what is asked for at that very moment, as by two keys
-    pressed one after the other, is never answered.
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._view = gr.State(View())
+        # What a reload keeps, in the browser, for this folder; no secret.
+        folder = sha256(str(workspace.folder.resolve()).encode()).hexdigest()[:16]
+        self._kept = gr.BrowserState(None, storage_key=f"deepff-{folder}", secret="deepff")
+        self._timer = gr.Timer(0.5)
+        self._waiting = _html("waiting-room")
+        self._parts: dict[str, Any] = {"kept": self._kept}
+        self._tabs: dict[str, gr.Tab] = {}
+        with gr.Column(visible=False, elem_id="work") as self._work:
+            self._add("head")
+            with gr.Row(elem_id="layout"):
+                self._add("factors")
+                with gr.Column(elem_id="settings"):
+                    self._settings = _settings()
+                with gr.Column(elem_id="main"), gr.Tabs():
+                    with gr.Tab("Images") as self._tabs["images"]:
+                        self._add("lesson", "cards")
+                    with gr.Tab("Factors") as self._tabs["factors"]:
+                        self._add("gallery")
+                    with gr.Tab("Export") as self._tabs["export"]:
+                        self._export = _ExportTab()
+            self._add("mend", "overlay")
+        which = self._export.which
+        self._outputs = [self._view, which, *self._parts.values(), *self._settings.values()]
+        # The latest count of each page, which takes over from the one before.
+        self._counting: dict[str | None, object] = {}
+
+    def _add(self, *names: str) -> None:
+        self._parts |= {name: _html(name) for name in names}
+
+    def listen(self, demo: gr.Blocks) -> None:
+        """Connect what happens on the page with what it calls."""
+        view, outputs = self._view, self._outputs
+        opening = [*outputs, self._waiting, self._work, self._timer]
+        demo.load(_stay_open, None, None, concurrency_limit=None, **_PRIVATELY)
+        demo.load(self._tick, [view, self._kept], opening, **_ONE_BY_ONE)
+        self._timer.tick(self._tick, [view, self._kept], opening, **_ONE_BY_ONE)
+        edits = [
+            self._parts[name].act(self._act, view, outputs, trigger_mode="multiple", **_ONE_BY_ONE)
+            for name in ("head", "factors", "cards", "gallery", "mend")
+        ]
+        lesson = self._parts["lesson"]
+        edits.append(
+            lesson.act(self._learn, view, outputs, trigger_mode="multiple", **_IN_PARALLEL)
+        )
+        for name, field in self._settings.items():
+            # Of a slider's many values on the way, the last one counts.
+            mode = "always_last" if name in _SLIDERS else "multiple"
+            change = self._choose(name)
+            edits.append(
+                field.input(change, [view, field], outputs, trigger_mode=mode, **_ONE_BY_ONE)
+            )
+        for name, tab in self._tabs.items():
+            edits.append(tab.select(self._select(name), view, outputs, **_ONE_BY_ONE))
+        export = self._export
+        counted = [export.count, export.preview, export.written]
+        for event in [edit.then for edit in edits] + [field.input for field in export.counted]:
+            event(
+                self._measure,
+                [view, *export.counted],
+                counted,
+                trigger_mode="multiple",
+                **_IN_PARALLEL,
+            )
+        export.button.click(self._write, export.fields, export.written, **_IN_PARALLEL)
+
+    def _update(self, view: View, shown: Shown) -> Updates:
+        settings = shown.pop("settings")
+        fields = _shown_settings(self._workspace, settings)
+        return {
+            self._view: view,
+            self._export.which: gr.Dropdown([_BY_DEFAULT, *which_choices(self._workspace)]),
+            **{self._parts[name]: html for name, html in shown.items()},
+            **{self._settings[name]: field for name, field in fields.items()},
+        }
+
+    def _tick(self, view: View, kept: Any) -> Updates:
+        workspace = self._workspace
+        if not workspace.ready:
+            return {self._waiting: actions.waiting(workspace)}
+        if view.revision >= 0:
+            return {self._timer: gr.Timer(active=False)}
+        try:
+            shown = actions.opened(workspace, view, kept)
+        except InputError as error:
+            return {self._waiting: actions.waiting(workspace, str(error))}
+        return {
+            **self._update(view, shown),
+            self._waiting: "",
+            self._work: gr.Column(visible=True),
+            self._timer: gr.Timer(active=False),
+        }
+
+    def _act(self, view: View, event: gr.EventData) -> Updates:
+        return self._update(view, actions.act(self._workspace, view, event._data))
+
+    async def _learn(self, view: View, event: gr.EventData) -> AsyncIterator[Updates]:
+        # The network takes its time, in which images can be looked over.
+        yield self._act(view, event)
+        workspace, lesson = self._workspace, self._parts["lesson"]
+        teaching = workspace.teaching
+        if teaching is None:
+            return
+        while not teaching.is_over:
+            yield {lesson: actions.lesson(workspace)}
+            await asyncio.sleep(0.5)
+        yield {lesson: actions.lesson(workspace)}
+
+    def _choose(self, name: str) -> Callable[[View, Any], Updates]:
+        def change(view: View, value: Any) -> Updates:
+            before = view.revision
+            updates = self._update(view, actions.choose(self._workspace, view, name, value))
+            if name in _SLIDERS and view.revision == before + 1:
+                del updates[self._settings[name]]  # it would jump under the pointer that moves it
+            return updates
+
+        return change
+
+    def _select(self, tab: str) -> Callable[[View], Updates]:
+        return lambda view: self._update(view, actions.select(self._workspace, view, tab))
+
+    def _measure(
+        self,
+        view: View,
+        format: str,
+        which: str,
+        instances: str,
+        min_area: int | None,
+        request: gr.Request,
+    ) -> Iterator[Updates]:
+        this = self._counting[request.session_hash] = object()
+        if view.tab != "export":
+            return
+        export = self._export
+        yield {export.written: ""}  # an earlier export may not be what is counted now
+        asked = Asked(format, which, instances, min_area or None)
+        for count, preview in export_actions.measure(self._workspace, asked):
+            if self._counting[request.session_hash] is not this:
+                return
+            count_only = {export.count: count}
+            yield count_only if preview is None else {**count_only, export.preview: preview}
+
+    def _write(
+        self,
+        format: str,
+        which: str,
+        instances: str,
+        min_area: int | None,
+        images: str,
+        split: str,
+    ) -> Iterator[str]:
+        yield page.render("written.html", error=None, archive=None)
+        asked = Asked(format, which, instances, min_area or None, images, split)
+        yield export_actions.write(self._workspace, asked)
+
+
+async def _stay_open() -> AsyncIterator[None]:
+    """Never ends, so that Gradio's page keeps open the stream that brings it results.
+
+    The page closes it when nothing is pending, and then a request of that very moment, as from two
+    keys pressed one after the other, is never answered.
     """
     while True:
         yield
@@ -244,8 +261,8 @@ def _settings() -> dict[str, Any]:
     }
 
 
-def _shown(workspace: Workspace, chosen: Settings) -> dict[str, Any]:
-    """The fields of the settings, of which those are seen that do something."""
+def _shown_settings(workspace: Workspace, chosen: Settings) -> dict[str, Any]:
+    """The fields of the settings; those that do nothing now are hidden."""
     has_object = workspace.result.object is not None and workspace.result.parts_of is None
     of_factors = chosen.masks == FACTORS or not has_object
     is_fraction = chosen.threshold == Threshold.MAX_FRACTION
@@ -257,7 +274,7 @@ def _shown(workspace: Workspace, chosen: Settings) -> dict[str, Any]:
     takes_value = chosen.threshold in THRESHOLD_VALUES
     refined = refinements(workspace.result, chosen.k)
     named = [("off" if name == "none" else name.removesuffix("-crf"), name) for name in refined]
-    # In place of a classifier that these factors have none of, as masks are made.
+    # Factors without a classifier are refined by the dense CRF instead, as in their masks.
     refine = chosen.refine if chosen.refine in refined else Refinement.DENSE_CRF
     return {
         "k": gr.Dropdown(list(workspace.result.factorizations), value=chosen.k),
@@ -269,39 +286,46 @@ def _shown(workspace: Workspace, chosen: Settings) -> dict[str, Any]:
     }
 
 
-def _export() -> tuple[list[Any], list[Any], gr.HTML, gr.Button, gr.HTML, gr.HTML]:
-    kinds = ("a connected piece", "a class in an image")
-    with gr.Row():
-        format = gr.Dropdown(list(FORMATS), label="Format", elem_id="format")
-        which = gr.Dropdown([_BY_DEFAULT], value="", label="Images", elem_id="which")
-        instances = gr.Dropdown(
-            list(zip(kinds, Instances, strict=True)), label="One annotation is", elem_id="instances"
-        )
-        min_area = gr.Number(
-            0,
-            label=f"Fewest pixels (0: {LEAST_SHARE:.2%} of the image)",
-            minimum=0,
-            precision=0,
-            elem_id="min-area",
-        )
-    with gr.Row():
-        images = gr.Dropdown(
-            [
-                ("left where they are", Photographs.NONE),
-                ("links, where the format wants them", Photographs.LINK),
-                ("copies, where the format wants them", Photographs.COPY),
-            ],
-            label="Photographs",
-            elem_id="photographs",
-        )
-        split = gr.Textbox(
-            "/".join(f"{share:g}" for share in SPLIT if share),
-            label="Training, validation, test (YOLO, VOC)",
-            elem_id="split",
-        )
-    count = _html("count-room")
-    with gr.Row(elem_id="writing"):
-        write = gr.Button("Export", variant="primary", elem_id="write")
-        written = _html("written-room")
-    preview = _html("preview-room")
-    return [format, which, instances, min_area], [images, split], count, write, written, preview
+class _ExportTab:
+    """The tab that counts, previews and writes annotations."""
+
+    def __init__(self) -> None:
+        kinds = ("a connected piece", "a class in an image")
+        with gr.Row():
+            format = gr.Dropdown(list(FORMATS), label="Format", elem_id="format")
+            self.which = gr.Dropdown([_BY_DEFAULT], value="", label="Images", elem_id="which")
+            instances = gr.Dropdown(
+                list(zip(kinds, Instances, strict=True)),
+                label="One annotation is",
+                elem_id="instances",
+            )
+            min_area = gr.Number(
+                0,
+                label=f"Fewest pixels (0: {LEAST_SHARE:.2%} of the image)",
+                minimum=0,
+                precision=0,
+                elem_id="min-area",
+            )
+        with gr.Row():
+            images = gr.Dropdown(
+                [
+                    ("left where they are", Photographs.NONE),
+                    ("links, where the format wants them", Photographs.LINK),
+                    ("copies, where the format wants them", Photographs.COPY),
+                ],
+                label="Photographs",
+                elem_id="photographs",
+            )
+            split = gr.Textbox(
+                "/".join(f"{share:g}" for share in SPLIT if share),
+                label="Training, validation, test (YOLO, VOC)",
+                elem_id="split",
+            )
+        # What is counted depends on the first four fields.
+        self.counted: list[Any] = [format, self.which, instances, min_area]
+        self.fields = [*self.counted, images, split]
+        self.count = _html("count-room")
+        with gr.Row(elem_id="writing"):
+            self.button = gr.Button("Export", variant="primary", elem_id="write")
+            self.written = _html("written-room")
+        self.preview = _html("preview-room")

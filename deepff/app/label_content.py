@@ -1,33 +1,36 @@
-"""`Labels` as the content of their file, and what is refused in them."""
+"""`Labels` as the content of their file, and what is refused in them.
+
+Pydantic would check types and ranges in fewer lines, but it comes with the extra `app`, and
+``deepff export --labels`` and ``deepff apply`` read labels without that.
+"""
 
 import unicodedata
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from deepff.app.edits import Entry
+from deepff.app.kept_masks import FOLDER, LESSON, MAX_CLASSES, has_file, is_name
 from deepff.app.labels import (
     FACTORS,
     OBJECT,
     STATUSES,
     Factor,
     ImageLabel,
+    KeptMask,
     Labels,
     Level,
-    OwnMask,
     Settings,
     Step,
 )
-from deepff.app.mask_files import FOLDER, LESSON, MAX_CLASSES, is_name, is_there
 from deepff.errors import InputError
 from deepff.options import Refinement, Threshold, chosen
 from deepff.result import Result
 
-FORMAT = 2
-# Before images had masks of their own.
-FIRST_FORMAT = 1
-MAX_NAME_LENGTH = 80
-# The least and the most that an image's own level is, by kind.
+# In the first format images kept no masks.
+FORMAT, FIRST_FORMAT = 2, 1
+_MAX_NAME_LENGTH = 80
+# The least and the most that an image's level is, by kind.
 _LEVELS = {
     OBJECT: (0.01, 0.99),
     Threshold.MAX_FRACTION: (0.01, 1.0),
@@ -36,14 +39,14 @@ _LEVELS = {
 
 
 def content_of(labels: Labels) -> dict[str, Any]:
-    """What is written to the file."""
+    """The labels as JSON holds them; keys that are numbers become strings there, tuples lists."""
     return {
         "deepff labels": FORMAT,
         "run": labels.run,
         "revision": labels.revision,
-        "settings": asdict(labels.settings),
+        "settings": vars(labels.settings),
         "factors": [
-            {"k": k, "factor": number, **asdict(factor)}
+            {"k": k, "factor": number, **vars(factor)}
             for (k, number), factor in sorted(labels.factors.items())
         ],
         "images": {name: _image_content(label) for name, label in labels.images.items()},
@@ -55,25 +58,24 @@ def content_of(labels: Labels) -> dict[str, Any]:
 
 
 def _image_content(label: ImageLabel) -> dict[str, Any]:
-    dropped = {str(k): list(numbers) for k, numbers in label.dropped.items()}
-    content: dict[str, Any] = {"status": label.status, "dropped": dropped}
+    content: dict[str, Any] = {"status": label.status, "dropped": label.dropped}
     if label.level is not None:
-        content["level"] = asdict(label.level)
+        content["level"] = vars(label.level)
     if label.mask is not None:
-        content["mask"] = asdict(label.mask)
+        content["mask"] = vars(label.mask)
     return content
 
 
-def _entry_content(key: Any, before: Settings | Factor | ImageLabel) -> dict[str, Any]:
+def _entry_content(key: Any, before: Entry) -> dict[str, Any]:
     if isinstance(before, ImageLabel):
         return {"image": key, "before": _image_content(before)}
     if isinstance(before, Factor):
-        return {"factor": list(key), "before": asdict(before)}
-    return {"settings": None, "before": asdict(before)}
+        return {"factor": key, "before": vars(before)}
+    return {"settings": None, "before": vars(before)}
 
 
 def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
-    """The labels that a file of this or an earlier format holds; not checked yet."""
+    """The labels in a file of this or the first format; not checked yet."""
     is_first = content["deepff labels"] == FIRST_FORMAT
     return Labels(
         run=content["run"],
@@ -96,12 +98,12 @@ def _parsed_image(entry: Mapping[str, Any]) -> ImageLabel:
     dropped = {int(k): tuple(numbers) for k, numbers in entry["dropped"].items()}
     level, mask = entry.get("level"), entry.get("mask")
     if mask is not None:
-        mask = OwnMask(**{**mask, "names": tuple(mask["names"])})
+        mask = KeptMask(**{**mask, "names": tuple(mask["names"])})
     level = None if level is None else Level(**level)
     return ImageLabel(entry["status"], dropped, level, mask)
 
 
-def _parsed_entry(entry: Mapping[str, Any]) -> tuple[Any, Settings | Factor | ImageLabel]:
+def _parsed_entry(entry: Mapping[str, Any]) -> tuple[Any, Entry]:
     before = entry["before"]
     if "image" in entry:
         return entry["image"], _parsed_image(before)
@@ -112,21 +114,15 @@ def _parsed_entry(entry: Mapping[str, Any]) -> tuple[Any, Settings | Factor | Im
 
 
 def check(labels: Labels, result: Result) -> None:
-    """Refuse labels that don't fit the result, the states that `undo` leads to included.
-
-    Raises
-    ------
-    InputError
-        They don't.
-    """
+    """Raise InputError where labels, or those that `undo` leads to, do not fit the result."""
     if type(labels.revision) is not int or labels.revision < 0:
         raise InputError(f"there is no revision {labels.revision!r}; it counts from 0")
     lesson, folder = labels.settings.lesson, labels.folder
-    if isinstance(lesson, str) and lesson and folder is not None and not is_there(lesson, folder):
+    if isinstance(lesson, str) and lesson and folder is not None and not has_file(lesson, folder):
         raise InputError(f"what mended masks taught, {folder / FOLDER / lesson}, is gone")
     names = frozenset(result.names)
-    every: list[Mapping[Any, Any]] = [{None: labels.settings}, labels.factors, labels.images]
-    for entries in [*every, *(step.before for step in labels.history)]:
+    states: list[Mapping[Any, Any]] = [{None: labels.settings}, labels.factors, labels.images]
+    for entries in [*states, *(step.before for step in labels.history)]:
         for key, entry in entries.items():
             if isinstance(entry, Settings):
                 _check_settings(entry, result)
@@ -138,9 +134,9 @@ def check(labels: Labels, result: Result) -> None:
 
 def _check_settings(settings: Settings, result: Result) -> None:
     if settings.k not in result.factorizations:
-        held = ", ".join(map(str, result.factorizations))
+        counts = ", ".join(map(str, result.factorizations))
         raise InputError(
-            f"there is no factorization with {settings.k!r} factors; choose k = {held}"
+            f"there is no factorization with {settings.k!r} factors; choose k = {counts}"
         )
     chosen(Threshold, settings.threshold, "threshold")
     chosen(Refinement, settings.refine, "refinement")
@@ -169,8 +165,8 @@ def _check_factor(key: tuple[int, int], factor: Factor, result: Result) -> None:
 
 
 def _check_name(name: str) -> None:
-    if len(name) > MAX_NAME_LENGTH:
-        raise InputError(f"a name has up to {MAX_NAME_LENGTH} characters, not {len(name)}")
+    if len(name) > _MAX_NAME_LENGTH:
+        raise InputError(f"a name has up to {_MAX_NAME_LENGTH} characters, not {len(name)}")
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
         raise InputError(f"the name {name!r} has a control character; leave it out")
 
@@ -196,7 +192,7 @@ def _check_level(level: Level) -> None:
         raise InputError(f"{level.value!r} is no level of {level.kind!r}")
 
 
-def _check_mask(mask: OwnMask) -> None:
+def _check_mask(mask: KeptMask) -> None:
     if not is_name(mask.file):
         raise InputError(f"no mask has the name {mask.file!r}")
     if len(mask.names) > MAX_CLASSES or not all(isinstance(name, str) for name in mask.names):

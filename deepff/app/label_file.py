@@ -1,25 +1,33 @@
 """The labels of a result in its folder: ``labels.json``, written whole after each edit."""
 
 import json
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
+
 from deepff.app.edits import suggested
+from deepff.app.kept_masks import remove_unnamed
 from deepff.app.label_content import FIRST_FORMAT, FORMAT, check, content_of, parsed
-from deepff.app.labels import FACTORS, OBJECT, Labels, Settings
-from deepff.app.mask_files import forget_others
-from deepff.app.masks import labelled_maps
+from deepff.app.labels import ACCEPTED, FACTORS, OBJECT, STATUSES, ImageLabel, Labels, Settings
+from deepff.app.masks import Masks
 from deepff.errors import InputError
 from deepff.export.formats import ExportSummary, export_maps
-from deepff.options import RECIPE_OPTIONS, ExportOptions
+from deepff.export.instances import LabelMaps
+from deepff.options import RECIPE_OPTIONS, ExportOptions, Which, chosen
 from deepff.result import Result
+from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
+from deepff.runtime.parallel import in_parallel
 
 FILE = "labels.json"
+# What finding the mask of an image takes: a photograph, components, and bands of maps.
+_BYTES_PER_PIXEL = 24
 
 
 class StaleLabelsError(Exception):
@@ -27,29 +35,10 @@ class StaleLabelsError(Exception):
 
 
 class LabelStore:
-    """The labels of a saved result, kept in its folder.
+    """The labels of a saved result, kept in its folder; threads may share a store.
 
-    Edits come with the revision that they were made on, so that of two who edit, neither overwrites
-    what the other did unseen. Threads may share a store.
-
-    Parameters
-    ----------
-    folder : path
-        The folder of the saved result.
-    result : Result
-    names : mapping, optional
-        What the network calls the factors, by k; None: they are background. Labels that begin now
-        begin with these.
-
-    Attributes
-    ----------
-    suggested : dict of (k, factor) to Factor
-        What the network calls them.
-
-    Raises
-    ------
-    InputError
-        The folder's ``labels.json`` cannot be read or belongs to another result.
+    Edits come with the revision that they were made on, so that of two people who edit, neither
+    overwrites unseen changes. New labels begin with the names that the network suggests, by k.
     """
 
     def __init__(
@@ -62,7 +51,7 @@ class LabelStore:
         self.suggested = suggested(names or {})
         self._seen: tuple[int, ...] | None = None
         self._labels = self._read()
-        forget_others(_files(self._labels), self._folder)
+        remove_unnamed(_named_files(self._labels), self._folder)
 
     @property
     def labels(self) -> Labels:
@@ -76,21 +65,10 @@ class LabelStore:
             return self._labels
 
     def edit(self, revision: int, change: Callable[[Labels], Labels]) -> Labels:
-        """Change the labels and save them.
+        """Change the labels and save them; nothing changes where an error is raised.
 
-        Parameters
-        ----------
-        revision : int
-            Of the labels that the change was decided on.
-        change : callable
-            An edit of :mod:`deepff.app.labels`.
-
-        Raises
-        ------
-        StaleLabelsError
-            The labels have another revision by now; nothing was changed.
-        InputError
-            The change is not possible; nothing was changed.
+        StaleLabelsError: the labels are not of `revision` any more, on which the change was
+        decided. InputError: the change is not possible.
         """
         with self._lock:
             self._labels = self._read()
@@ -104,38 +82,34 @@ class LabelStore:
             return changed
 
     def _stamp(self) -> tuple[int, ...] | None:
-        """What changes whenever the file is written anew; None where there is none."""
+        """Numbers that change whenever the file is written; None where there is none."""
         try:
-            found = os.stat(self._folder / FILE)
+            status = os.stat(self._folder / FILE)
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _read(self) -> Labels:
         stamp = self._stamp()
-        if stamp is not None:
-            if stamp != self._seen:
-                self._labels, self._seen = load_labels(self._folder, self._result), stamp
-            return self._labels
+        if stamp is None:
+            return self._new_labels()
+        if stamp != self._seen:
+            self._labels, self._seen = load_labels(self._folder, self._result), stamp
+        return self._labels
+
+    def _new_labels(self) -> Labels:
         result, options = self._result, RECIPE_OPTIONS[self._result.recipe]
         settings = Settings(result.n_components).with_threshold(options.threshold)
         of_object = result.object is not None and result.parts_of is None
         masks = OBJECT if of_object else FACTORS
-        return Labels(
-            run_digest(result),
-            replace(settings, refine=options.refine, masks=masks),
-            self.suggested,
-            folder=self._folder,
-        )
+        settings = replace(settings, refine=options.refine, masks=masks)
+        return Labels(run_digest(result), settings, self.suggested, folder=self._folder)
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
     """Read the labels that ``deepff label`` left in the folder of a result.
 
-    Raises
-    ------
-    InputError
-        There are none, the file is damaged, or it belongs to another result.
+    Raises InputError where there are none, or they are damaged or of another result.
     """
     path = Path(folder) / FILE
     try:
@@ -149,14 +123,13 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
     format = content.get("deepff labels") if isinstance(content, dict) else None
     if format not in (FIRST_FORMAT, FORMAT):
         raise InputError(f"{path} holds no labels of this version of deepff; move it away")
-    digest = run_digest(result)
-    if content.get("run") != (_first_digest(result) if format == FIRST_FORMAT else digest):
+    if content.get("run") != run_digest(result, with_names=format == FIRST_FORMAT):
         raise InputError(
             f"{path} belongs to another result than the one in {folder}, whose factors or images "
             "are others; move it away to label this one"
         )
     try:
-        labels = replace(parsed(content, Path(folder)), run=digest)
+        labels = replace(parsed(content, Path(folder)), run=run_digest(result))
         check(labels, result)
     except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it or move it away") from error
@@ -167,28 +140,26 @@ def upgrade(folder: str | Path, result: Result) -> None:
     """Write the labels of a result, if there are any, in this version's format.
 
     Then they stay valid when images are added to the result.
-
-    Raises
-    ------
-    InputError
-        See :func:`load_labels`.
     """
     if (Path(folder) / FILE).exists():
         _save(load_labels(folder, result), Path(folder))
 
 
 def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
-    """Label a saved result that has the same factors in other images: names and settings.
-
-    Raises
-    ------
-    InputError
-        The result has other factors.
-    """
+    """Label a saved result that has the same factors in other images: names and settings."""
     settings = replace(labels.settings, lesson="")
     carried = Labels(run_digest(result), settings, labels.factors)
     check(carried, result)
     _save(carried, Path(folder))
+
+
+def run_digest(result: Result, with_names: bool = False) -> str:
+    """A digest of the result's factors; in files of the first format, of its images' names too."""
+    digest = sha256("\n".join(result.names).encode("utf-8", "surrogatepass") if with_names else b"")
+    for k, factorization in sorted(result.factorizations.items()):
+        digest.update(f"\n{k}\n".encode())
+        digest.update(factorization.components.cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def export_labelled(
@@ -200,11 +171,11 @@ def export_labelled(
     progress: bool = False,
     which: str | None = None,
 ) -> ExportSummary:
-    """Write what the labels say in the formats of labelling tools.
+    """Write what the labels say in the formats of labeling tools.
 
-    Images with a mask of their own, accepted or mended, have that; the others what the settings
-    make. Factors of one name are one class, kept ones without a name are called "factor 3" (one
-    factor alone "object", see :func:`deepff.regions.part_names.factor_names`).
+    Images that keep a mask, accepted or mended, have that; the others what the settings make.
+    Factors of one name are one class. Kept factors without a name are called "factor 3" (one factor
+    alone "object", see :func:`deepff.regions.part_names.factor_names`).
 
     Parameters
     ----------
@@ -227,31 +198,56 @@ def export_labelled(
     return export_maps(result, maps, formats, folder, settings, progress)
 
 
-def _files(labels: Labels) -> set[str]:
-    """The files of masks that images have and of the lesson, or that `undo` gives back."""
-    every = [labels.images, *(step.before for step in labels.history)]
-    entries = [labels.settings, *(entry for held in every for entry in held.values())]
-    masks = [getattr(entry, "mask", None) for entry in entries]
-    lessons = {getattr(entry, "lesson", "") for entry in entries} - {""}
-    return lessons.union(mask.file for mask in masks if mask is not None)
+def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None) -> list[int]:
+    """The indices of the images to export, at least one; see :class:`deepff.options.Which`."""
+    if which is None:
+        accepted = labels.count(ACCEPTED, names)
+        which = Which.ACCEPTED if accepted else Which.NOT_SKIPPED
+    statuses = {
+        Which.ACCEPTED: (ACCEPTED,),
+        Which.NOT_SKIPPED: (ACCEPTED, ""),
+        Which.ALL: STATUSES,
+    }[chosen(Which, which, "choice of images")]
+    indices = [index for index, name in enumerate(names) if labels.image(name).status in statuses]
+    if not indices:
+        raise InputError(
+            "no image is accepted yet, so nothing is left to export; accept some, or export all"
+            if which == Which.ACCEPTED
+            else "every image is skipped, so nothing is left to export; take one back, or export "
+            "all"
+        )
+    return indices
 
 
-def run_digest(result: Result) -> str:
-    """What tells a result from another: its factors. Images may be added to it."""
-    digest = sha256()
-    for k, found in sorted(result.factorizations.items()):
-        digest.update(f"\n{k}\n".encode())
-        digest.update(found.components.cpu().numpy().tobytes())
-    return digest.hexdigest()
+def labelled_maps(
+    run: Run, labels: Labels, which: str | None = None, memory: int | None = None
+) -> LabelMaps:
+    """The label maps of the images to export; InputError where they have no class."""
+    images = chosen_images(labels, run.names, which)
+    image_names = [run.names[index] for index in images]
+    names = labels.class_names_in(image_names)
+    if not names:
+        raise InputError("every factor is background, so nothing is left to export; keep one")
+    masks = Masks(run)
+    costs = [_BYTES_PER_PIXEL * math.prod(run.images[index].size) for index in images]
+
+    def label_map(position: int) -> np.ndarray:
+        mask = masks.current(labels, image_names[position])
+        return mask.renumbered([names.index(name) + 1 for name in mask.names])
+
+    def maps() -> Iterator[np.ndarray]:
+        yield from in_parallel(label_map, costs, memory)
+
+    return LabelMaps(names, images, maps())
 
 
-def _first_digest(result: Result) -> str:
-    """As in files of before images could be added."""
-    digest = sha256("\n".join(result.names).encode("utf-8", "surrogatepass"))
-    for k, found in sorted(result.factorizations.items()):
-        digest.update(f"\n{k}\n".encode())
-        digest.update(found.components.cpu().numpy().tobytes())
-    return digest.hexdigest()
+def _named_files(labels: Labels) -> set[str]:
+    """The masks and lessons that the labels name, or would name after some `undo`."""
+    before = [entry for step in labels.history for entry in step.before.values()]
+    entries = [labels.settings, *labels.images.values(), *before]
+    files = {entry.lesson for entry in entries if isinstance(entry, Settings)} - {""}
+    masks = [entry.mask for entry in entries if isinstance(entry, ImageLabel)]
+    return files.union(mask.file for mask in masks if mask is not None)
 
 
 def _save(labels: Labels, folder: Path) -> None:

@@ -1,11 +1,11 @@
-"""What mended masks teach the set: the object's probabilities anew, a file beside the masks.
+"""Lessons: what masks that somebody looked at teach the set about the object.
 
-A file never changes once it is there. The settings name the one that counts, so that `undo` takes a
-lesson back, and what was accepted is not touched by it.
+A lesson is a file of new probabilities. The settings name the one that counts, so that `undo` takes
+it back. It changes no mask that an image keeps.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -16,54 +16,66 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from deepff.app.labels import Settings
-from deepff.app.mask_files import FOLDER, LESSON
+from deepff.app.kept_masks import FOLDER, LESSON, kept_mask
+from deepff.app.labels import OBJECT, SKIPPED, Labels, Settings
 from deepff.errors import InputError
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
 
 
-def write_lesson(maps: Mapping[str, Tensor], folder: Path) -> str:
-    """Write how likely each cell (h, w) of images is the object, by their names.
+@dataclass
+class Teaching:
+    """A lesson that is being worked out, or waits to be used or dropped."""
 
-    Returns
-    -------
-    str
-        The file's name.
-    """
+    total: int  # images that go through the network
+    n_teachers: int
+    done: int = 0  # images that went through it
+    lesson: str = ""  # its file, once it is written
+    error: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is a lesson or an error."""
+        return bool(self.lesson or self.error)
+
+
+def can_be_taught(run: Run, settings: Settings) -> bool:
+    """Whether masks are those of an object that has a classifier."""
+    return (
+        settings.masks == OBJECT
+        and run.object is not None
+        and run.object.factorization(1).classifier is not None
+    )
+
+
+def teachers(labels: Labels, names: list[str]) -> list[str]:
+    """The images whose masks somebody looked at: accepted or mended, and not skipped."""
+    return [
+        name
+        for name in names
+        if labels.image(name).mask is not None and labels.image(name).status != SKIPPED
+    ]
+
+
+def pupils(labels: Labels, names: list[str]) -> list[int]:
+    """The indices of the images that a lesson may change: those that keep no mask."""
+    return [index for index, name in enumerate(names) if labels.image(name).mask is None]
+
+
+def teacher_masks(labels: Labels, names: list[str]) -> dict[str, np.ndarray]:
+    """Where the object is in the images that teach: (H, W) bool by name."""
+    masks = {name: kept_mask(labels, name) for name in teachers(labels, names)}
+    return {name: mask.values > 0 for name, mask in masks.items() if mask is not None}
+
+
+def write_lesson(maps: Mapping[str, Tensor], folder: Path) -> str:
+    """Write how likely each cell is the object, (h, w) by image name; returns the file's name."""
     content = save({name: cells.half().contiguous() for name, cells in maps.items()})
     name = f"{sha256(content).hexdigest()[:32]}{LESSON}"
     with atomic_path(folder / FOLDER / name) as temporary:
         temporary.write_bytes(content)
     return name
-
-
-def taught(run: Run, settings: Settings, folder: Path | None) -> Run:
-    """A run whose object is what the lesson of the settings says, if they name one.
-
-    Images that were added after it stay as they were.
-
-    Raises
-    ------
-    InputError
-        Its file is gone or damaged.
-    """
-    if not settings.lesson or folder is None or run.object is None:
-        return run
-    maps = _read(folder / FOLDER / settings.lesson)
-    found = run.object.factorization(1)
-    before = found.probabilities
-    assert before is not None
-    rows = []
-    for index, name in enumerate(run.object.names):
-        cells = maps.get(name)
-        own = before.grid(index)[0]
-        rows.append((own if cells is None or cells.shape != own.shape else cells.to(own)).flatten())
-    coefficients = torch.cat(rows)[:, None]
-    now = HeatMaps(coefficients, before.grids, before.image_sizes, before.scale, before.extents)
-    whole = replace(run.object, factorizations={1: replace(found, probabilities=now)})
-    return replace(run, object=whole)
 
 
 @lru_cache(2)
@@ -76,30 +88,57 @@ def _read(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def agreements(run: Run, settings: Settings, lesson: str, folder: Path) -> np.ndarray:
-    """How like the marked cells of each image are with and without a lesson: IoU, (n,).
+def taught(run: Run, settings: Settings, folder: Path | None) -> Run:
+    """The run with its object as the settings' lesson has it, if they name one.
 
-    Of cells, as in :mod:`deepff.app.overview`; 1 where none is marked either way.
+    Images that were added after the lesson stay as they were.
     """
-    before, after = (
-        _marked(run, replace(settings, lesson=name), folder) for name in (settings.lesson, lesson)
-    )
-    found = np.ones(len(run.names))
-    for index, name in enumerate(run.names):
-        if name in before:
-            either = np.count_nonzero(before[name] | after[name])
-            both = np.count_nonzero(before[name] & after[name])
-            found[index] = both / either if either else 1.0
-    return found
+    if not settings.lesson or folder is None or run.object is None:
+        return run
+    lesson = _read(folder / FOLDER / settings.lesson)
+    maps = _probabilities(run.object)
+    rows = []
+    for index, name in enumerate(run.object.names):
+        before, cells = maps.grid(index)[0], lesson.get(name)
+        if cells is None or cells.shape != before.shape:
+            cells = before
+        rows.append(cells.to(before).flatten())
+    return replace(run, object=with_probabilities(run.object, torch.cat(rows)[:, None]))
 
 
-def _marked(run: Run, settings: Settings, folder: Path) -> dict[str, np.ndarray]:
-    """The cells of the object's images that are likely enough, by name."""
-    whole = taught(run, settings, folder).object
-    assert whole is not None
+def with_probabilities(whole: Run, coefficients: Tensor) -> Run:
+    """The run of the object with other probabilities, (cells, 1)."""
+    maps = _probabilities(whole).replace(coefficients=coefficients)
+    factor = replace(whole.factorization(1), probabilities=maps)
+    return replace(whole, factorizations={1: factor})
+
+
+def _probabilities(whole: Run) -> HeatMaps:
     maps = whole.factorization(1).probabilities
     assert maps is not None
+    return maps
+
+
+def agreements(run: Run, settings: Settings, lesson: str, folder: Path) -> np.ndarray:
+    """IoU of each image's marked cells with and without a lesson: (n,); 1 where none is marked."""
+    before, after = (
+        _marked(taught(run, replace(settings, lesson=name), folder), settings.cut)
+        for name in (settings.lesson, lesson)
+    )
+    ious = np.ones(len(run.names))
+    for index, name in enumerate(run.names):
+        if name in before:
+            union = np.count_nonzero(before[name] | after[name])
+            both = np.count_nonzero(before[name] & after[name])
+            ious[index] = both / union if union else 1.0
+    return ious
+
+
+def _marked(run: Run, cut: float) -> dict[str, np.ndarray]:
+    """The cells that are likely enough the object, (h, w) bool by image name."""
+    assert run.object is not None
+    maps = _probabilities(run.object)
     return {
-        name: (maps.grid(index)[0] >= settings.cut).cpu().numpy()
-        for index, name in enumerate(whole.names)
+        name: (maps.grid(index)[0] >= cut).cpu().numpy()
+        for index, name in enumerate(run.object.names)
     }

@@ -1,272 +1,214 @@
-"""The masks of images at their own sizes: what the settings make, or what an image keeps."""
+"""What the settings make of images: masks, and at a glance what is likely in all images."""
 
-from __future__ import annotations
-
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from deepff.app.labels import OBJECT, Labels, OwnMask, Settings
-from deepff.app.lessons import taught
-from deepff.app.mask_files import MAX_CLASSES, read_mask, write_mask
-from deepff.errors import InputError
-from deepff.export.instances import LabelMaps
-from deepff.options import (
-    RECIPE_OPTIONS,
-    Recipe,
-    Refinement,
-    RegionOptions,
-    Threshold,
-    Which,
-    chosen,
-)
+from deepff.app.kept_masks import NamedMask, kept_mask
+from deepff.app.labels import OBJECT, Labels, Settings
+from deepff.app.lessons import taught, with_probabilities
+from deepff.options import RECIPE_OPTIONS, Recipe, Refinement, RegionOptions, Threshold
 from deepff.regions.components import named_pieces
 from deepff.regions.regions import region_finder
+from deepff.regions.thresholds import thresholds
+from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
-from deepff.runtime.parallel import in_parallel
 
-# What finding the mask of an image takes: a photograph, components, and bands of maps.
-_BYTES_A_PIXEL = 24
+# A cell whose probability is further from 1/2 than this is decided.
+_DECIDED = 0.25
 
 Finder = Callable[[int], np.ndarray]
 
 
-@dataclass(frozen=True)
-class NamedMask:
-    """One class per pixel of an image.
-
-    Attributes
-    ----------
-    values : ndarray, (H, W), uint8
-        0 is the background, class i is i + 1.
-    names : tuple of str
-        Of the classes.
-    """
-
-    values: np.ndarray
-    names: tuple[str, ...]
-
-    def renumbered(self, numbers: Sequence[int]) -> np.ndarray:
-        """The values with class i as ``numbers[i]``."""
-        table = np.zeros(256, np.uint8)
-        table[1 : len(numbers) + 1] = numbers
-        return table[self.values]
-
-
-def factor_finder(
-    run: Run,
-    settings: Settings,
-    factors: Collection[int],
-    crf_size: int | None = None,
-    refined: bool = True,
-) -> Finder:
-    """What finds one factor per pixel of an image, by its number: 0 is none, factor j is j + 1.
-
-    Parameters
-    ----------
-    run : Run
-    settings : Settings
-    factors : collection of int
-        Those that are kept.
-    crf_size : int, optional
-        See :func:`deepff.regions.regions.region_finder`.
-    refined : bool
-        False: without the photographs, which may be gone.
-    """
-    k = settings.k
-    if settings.masks != OBJECT or run.object is None:
-        options = settings.region_options
-        if not refined:
-            options = replace(options, refine=Refinement.NONE)
-        find = region_finder(run, k, options, crf_size)
-        return lambda index: find(index).labels.cpu().numpy()
-    whole = _at_cut(run.object, settings.cut)
-    options = RECIPE_OPTIONS[Recipe.CONTRAST]
-    if not refined:
-        options = RegionOptions(Threshold.OTSU_IMAGE)
-    find_object = region_finder(whole, 1, options, crf_size)
-    # The object may lack an image that could not be read then.
-    places = {name: place for place, name in enumerate(whole.names)}
-    heatmaps = run.factorization(k).heatmaps
-
-    def pieces(index: int) -> np.ndarray:
-        place = places.get(run.names[index])
-        if place is None:
-            return np.zeros(run.images[index].size, np.uint8)
-        mask = find_object(place).masks[0].cpu().numpy()
-        return named_pieces(mask, heatmaps.normalized(index), factors)
-
-    return pieces
-
-
-def refinements(run: Run, k: int) -> list[Refinement]:
-    """Those that the masks of k factors can have, as the run has what they need."""
-    lacking = set()
-    if run.factorization(k).probabilities is None:
-        lacking.add(Refinement.CLASSIFIER)
-    if run.parts_of is not None:  # which are refined together
-        lacking.add(Refinement.GUIDED_CRF)
-    return [refinement for refinement in Refinement if refinement not in lacking]
-
-
-def _at_cut(whole: Run, cut: float) -> Run:
-    """The object, 1/2 likely where it was likely by `cut`: p(1 − c) : (1 − p)c."""
-    found = whole.factorization(1)
-    maps = found.probabilities
-    if cut == 0.5 or maps is None:
-        return whole
-    likely = maps.coefficients * (1 - cut)
-    moved = likely / (likely + (1 - maps.coefficients) * cut)
-    classified = HeatMaps(moved, maps.grids, maps.image_sizes, maps.scale)
-    return replace(whole, factorizations={1: replace(found, probabilities=classified)})
-
-
-def class_mask(labels: Labels, image: str, factors: np.ndarray) -> NamedMask:
-    """The classes of an image whose factors, from a :data:`Finder`, have these names."""
-    names = labels.class_names
-    dropped = labels.dropped(image)
-    table = np.zeros(256, np.uint8)
-    for factor, name in labels.parts.items():
-        if factor not in dropped:
-            table[factor + 1] = names.index(name) + 1
-    return NamedMask(table[factors], tuple(names))
-
-
-def main_class(mask: NamedMask) -> str | None:
-    """The class that has most pixels; None where none has any."""
-    counts = np.bincount(mask.values.ravel(), minlength=len(mask.names) + 1)[1:]
-    return mask.names[int(counts.argmax())] if counts.any() else None
-
-
-def kept_mask(labels: Labels, image: str) -> NamedMask | None:
-    """The mask that an image keeps, if it has one.
-
-    Raises
-    ------
-    InputError
-        Its file is gone or damaged.
-    """
-    mask = labels.image(image).mask
-    if mask is None or labels.folder is None:
-        return None
-    found = NamedMask(read_mask(mask.file, labels.folder), mask.names)
-    names = tuple(dict.fromkeys(mask.names))  # of which two may have become one
-    if names == mask.names:
-        return found
-    return NamedMask(found.renumbered([names.index(name) + 1 for name in mask.names]), names)
-
-
-def keep(labels: Labels, image: str, mask: NamedMask, mended: bool = False) -> OwnMask:
-    """Write a mask that an image keeps from now on, with the names that are in it alone."""
-    assert labels.folder is not None
-    held = np.flatnonzero(np.bincount(mask.values.ravel(), minlength=256)[1:]).tolist()
-    if held and held[-1] >= MAX_CLASSES:
-        raise InputError(f"a mask has up to {MAX_CLASSES} classes")
-    numbers = [held.index(i) + 1 if i in held else 0 for i in range(len(mask.names))]
-    file = write_mask(mask.renumbered(numbers), labels.folder)
-    names = tuple(mask.names[i] for i in held)
-    return OwnMask(file, names, labels.settings.k, labels.recipe(image), mended)
-
-
 class Masks:
-    """Masks of a result's images at their own sizes.
+    """Masks of a run's images: what they keep, or what the settings make.
 
-    Parameters
-    ----------
-    run : Run
+    They have the sizes of the run's images: the photographs', or those of a reduced run
+    (:class:`deepff.app.pictures.Pictures`), of which more are cached.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(
+        self, run: Run, crf_size: int | None = None, n_finders: int = 1, n_images: int = 4
+    ) -> None:
         # Thresholds over a set of thousands are read off the histograms that were saved with it.
         self._run = run if run.applied is not None else replace(run, applied=run.bank)
+        self._crf_size = crf_size
         self._index = {name: index for index, name in enumerate(run.names)}
-        # Of another image's own level one is seldom asked for again.
-        self._finder = lru_cache(1)(self._factor_finder)
+        self._finder = lru_cache(n_finders)(self._factor_finder)
         # Each mend of an image, and its undo, begins with what the settings make of it.
-        self._found = lru_cache(4)(self._factors)
-
-    def made(self, labels: Labels, image: str) -> NamedMask:
-        """What the settings make of an image.
-
-        Raises
-        ------
-        InputError
-            A CRF needs its photograph, which is gone.
-        """
-        settings = labels.settings_of(image)
-        kept = tuple(labels.parts) if settings.masks == OBJECT else ()
-        return class_mask(labels, image, self._found(settings, kept, labels.folder, image))
-
-    def _factors(
-        self, settings: Settings, kept: tuple[int, ...], folder: Path | None, image: str
-    ) -> np.ndarray:
-        return self._finder(settings, kept, folder)(self._index[image])
-
-    def _factor_finder(
-        self, settings: Settings, kept: tuple[int, ...], folder: Path | None
-    ) -> Finder:
-        return factor_finder(taught(self._run, settings, folder), settings, kept)
+        self._factors = lru_cache(n_images)(self._factors_of)
 
     def current(self, labels: Labels, image: str) -> NamedMask:
         """What an image keeps, else what the settings make of it."""
         return kept_mask(labels, image) or self.made(labels, image)
 
+    def made(self, labels: Labels, image: str, refined: bool = True) -> NamedMask:
+        """What the settings make of an image; unrefined it needs no photograph, which may be gone.
 
-def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None) -> list[int]:
-    """The places of the images that an export is of; see :class:`deepff.options.Which`.
+        Raises InputError where a CRF cannot read the photograph.
+        """
+        settings = labels.settings_of(image)
+        # What a factor marks does not depend on the others that are kept, but a piece's name does.
+        kept = tuple(labels.parts) if settings.masks == OBJECT else ()
+        factors = self._factors(settings, kept, labels.folder, refined, image)
+        names, dropped = labels.class_names, labels.dropped(image)
+        table = np.zeros(256, np.uint8)
+        for factor, name in labels.parts.items():
+            if factor not in dropped:
+                table[factor + 1] = names.index(name) + 1
+        return NamedMask(table[factors], tuple(names))
 
-    Raises
-    ------
-    InputError
-        There are none.
+    def _factors_of(
+        self,
+        settings: Settings,
+        kept: tuple[int, ...],
+        folder: Path | None,
+        refined: bool,
+        image: str,
+    ) -> np.ndarray:
+        return self._finder(settings, kept, folder, refined)(self._index[image])
+
+    def _factor_finder(
+        self, settings: Settings, kept: tuple[int, ...], folder: Path | None, refined: bool
+    ) -> Finder:
+        run = taught(self._run, settings, folder)
+        return _factor_finder(run, settings, kept, self._crf_size, refined)
+
+
+def _factor_finder(
+    run: Run, settings: Settings, kept: Collection[int], crf_size: int | None, refined: bool
+) -> Finder:
+    """Gives one factor per pixel of image `index`, (H, W): 0 is none, factor j is j + 1."""
+    if settings.masks != OBJECT or run.object is None:
+        options = settings.region_options
+        if not refined:
+            options = replace(options, refine=Refinement.NONE)
+        find = region_finder(run, settings.k, options, crf_size)
+        return lambda index: find(index).labels.cpu().numpy()
+    whole = _at_cut(run.object, settings.cut)
+    options = RECIPE_OPTIONS[Recipe.CONTRAST] if refined else RegionOptions(Threshold.OTSU_IMAGE)
+    find_object = region_finder(whole, 1, options, crf_size)
+    # The object lacks images that could not be read when it was looked for.
+    object_index = {name: index for index, name in enumerate(whole.names)}
+    heatmaps = run.factorization(settings.k).heatmaps
+
+    def pieces(index: int) -> np.ndarray:
+        number = object_index.get(run.names[index])
+        if number is None:
+            return np.zeros(run.images[index].size, np.uint8)
+        mask = find_object(number).masks[0].cpu().numpy()
+        return named_pieces(mask, heatmaps.normalized(index), kept)
+
+    return pieces
+
+
+def _at_cut(whole: Run, cut: float) -> Run:
+    """The object with probabilities of 1/2 where they were `cut`."""
+    maps = whole.factorization(1).probabilities
+    if cut == 0.5 or maps is None:
+        return whole
+    return with_probabilities(whole, _shifted(maps.coefficients, cut))
+
+
+def _shifted(likely: Tensor, cut: float) -> Tensor:
+    """Probabilities p whose odds are those of p to `cut`: p(1 − c) : (1 − p)c."""
+    odds = likely * (1 - cut)
+    return odds / (odds + (1 - likely) * cut)
+
+
+def refinements(run: Run, k: int) -> list[Refinement]:
+    """The refinements that masks of k factors can have: those whose needs the run meets."""
+    lacking = set()
+    if run.factorization(k).probabilities is None:
+        lacking.add(Refinement.CLASSIFIER)
+    if run.parts_of is not None:  # parts are refined together
+        lacking.add(Refinement.GUIDED_CRF)
+    return [refinement for refinement in Refinement if refinement not in lacking]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What is likely in all images, for filters and sorting.
+
+    It is read off the maps' cells and does not follow the edges of photographs as masks do, so that
+    thousands of images take a second.
     """
-    if which is None:
-        accepted = labels.count("accepted", names)
-        which = Which.ACCEPTED if accepted else Which.NOT_SKIPPED
-    wanted = {
-        Which.ACCEPTED: ("accepted",),
-        Which.NOT_SKIPPED: ("accepted", ""),
-        Which.ALL: ("accepted", "", "skipped"),
-    }[chosen(Which, which, "choice of images")]
-    found = [index for index, name in enumerate(names) if labels.image(name).status in wanted]
-    if not found:
-        raise InputError(
-            "no image is accepted yet, so nothing is left to export; accept some, or export all"
-            if which == Which.ACCEPTED
-            else "every image is skipped, so nothing is left to export; take one back, or export "
-            "all"
-        )
-    return found
+
+    # (n,) Of the cells that may be marked, the share that is undecided; 1 where none may be.
+    doubt: np.ndarray
+    present: np.ndarray  # (n, k) bool: whether some cell is the factor's
 
 
-def labelled_maps(
-    run: Run, labels: Labels, which: str | None = None, memory: int | None = None
-) -> LabelMaps:
-    """The label maps of the images that an export is of.
+def overview(run: Run, settings: Settings, kept: Collection[int]) -> Overview:
+    """What settings make of a set, roughly, with these factors kept."""
+    factorization = run.factorization(settings.k)
+    if settings.masks == OBJECT and run.object is not None:
+        return _object_overview(run, run.object, factorization.heatmaps, settings, kept)
+    if settings.refine == Refinement.CLASSIFIER and factorization.probabilities is not None:
+        maps = factorization.probabilities
+        likely = maps.coefficients
+    else:
+        maps = factorization.heatmaps
+        likely = _likely(run, factorization, settings)
+    present = np.zeros((len(maps), settings.k), bool)
+    factors = sorted(kept)
+    if not factors:
+        return Overview(_doubt(likely.new_zeros(len(likely)), maps), present)
+    highest, owner = likely[:, factors].max(1)
+    for position, factor in enumerate(factors):
+        present[:, factor] = _count_per_image((owner == position) & (highest >= 0.5), maps) > 0
+    return Overview(_doubt(highest, maps), present)
 
-    Raises
-    ------
-    InputError
-        There are none, or every factor is background and no image has a mask of its own.
-    """
-    images = chosen_images(labels, run.names, which)
-    chosen_names = [run.names[index] for index in images]
-    names = labels.class_names_in(chosen_names)
-    if not names:
-        raise InputError("every factor is background, so nothing is left to export; keep one")
-    masks = Masks(run)
-    costs = [_BYTES_A_PIXEL * math.prod(run.images[index].size) for index in images]
 
-    def of(place: int) -> np.ndarray:
-        mask = masks.current(labels, chosen_names[place])
-        return mask.renumbered([names.index(name) + 1 for name in mask.names])
+def _object_overview(
+    run: Run, whole: Run, heatmaps: HeatMaps, settings: Settings, kept: Collection[int]
+) -> Overview:
+    factor = whole.factorization(1)
+    if factor.probabilities is not None:
+        maps = factor.probabilities
+        likely = _shifted(maps.coefficients[:, 0], settings.cut)
+    else:
+        maps = factor.heatmaps
+        likely = _likely(whole, factor, Settings(1, Threshold.OTSU))[:, 0]
+    maps = maps.replace(coefficients=likely[:, None])
+    object_doubt, object_index = _doubt(likely, maps), {n: i for i, n in enumerate(whole.names)}
+    doubt, present = np.ones(len(run.names)), np.zeros((len(run.names), settings.k), bool)
+    for index, name in enumerate(run.names):
+        if name in object_index:
+            number = object_index[name]
+            doubt[index] = object_doubt[number]
+            mask = (maps.covering(number)[0] >= 0.5).cpu().numpy()
+            values = np.unique(named_pieces(mask, heatmaps.normalized(index), kept))
+            present[index, values[values > 0].astype(int) - 1] = True
+    return Overview(doubt, present)
 
-    def maps() -> Iterator[np.ndarray]:
-        yield from in_parallel(of, costs, memory)
 
-    return LabelMaps(names, images, maps())
+def _likely(run: Run, factorization: Factorization, settings: Settings) -> Tensor:
+    """How likely each cell is each factor, 1/2 at its threshold: (rows, k)."""
+    maps, method = factorization.heatmaps, Threshold(settings.threshold)
+    # Otsu over the set stands in for Otsu over each image.
+    method = Threshold.OTSU if method == Threshold.OTSU_IMAGE else method
+    value = settings.region_options.value
+    limit = thresholds(run.bank.histograms[settings.k], method, value)[0].to(maps.scale)
+    energy = maps.coefficients.clamp_min(0).square()
+    likely = energy / (energy + limit.clamp_min(0).square()).clamp_min(torch.finfo().tiny)
+    return likely.nan_to_num(0.0)
+
+
+def _doubt(likely: Tensor, maps: HeatMaps) -> np.ndarray:
+    maybe = _count_per_image(likely >= 0.5 - _DECIDED, maps)
+    unclear = _count_per_image((likely - 0.5).abs() < _DECIDED, maps)
+    return np.where(maybe > 0, unclear / np.maximum(maybe, 1), 1.0)
+
+
+def _count_per_image(cells: Tensor, maps: HeatMaps) -> np.ndarray:
+    """How many of each image's cells are on: (rows,) bool to (n,)."""
+    ends = np.cumsum([height * width for height, width in maps.grids])
+    counts = np.concatenate([[0], np.cumsum(cells.cpu().numpy())])
+    return counts[ends] - counts[np.concatenate([[0], ends[:-1]])]

@@ -10,106 +10,79 @@ from PIL import Image, ImageDraw
 from scipy import ndimage
 from torch.nn import functional
 
-from deepff.app import mending
 from deepff.app.edits import set_masks
+from deepff.app.kept_masks import MAX_CLASSES, NamedMask, keep
 from deepff.app.labels import Labels
-from deepff.app.mask_files import MAX_CLASSES
-from deepff.app.masks import NamedMask, keep
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
+from deepff.regions.components import EIGHT_CONNECTED, connected_components
 from deepff.regions.dense_crf import CrfKernels, crf_kernels, refined_by_kernels
 from deepff.regions.probabilities import as_image_batch
 
-_EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
-# A stroke spreads at this size, and what it changes is brought to the image's own.
+# A stroke spreads at this size, and what it changes is brought to the image's size.
 SPREAD_SIDE = 256
-# How sure a mask's pixels are when a stroke spreads, and a stroke's own.
+# How sure a mask's pixels are when a stroke spreads, and those of the stroke.
 _MASK_CERTAINTY, _STROKE_CERTAINTY = 0.8, 0.999
-# A stroke speaks for pixels of its colours (standard deviation in steps of 255) around it (standard
+# A stroke speaks for pixels of its colors (standard deviation in steps of 255) around it (standard
 # deviation as a multiple of the brush). Narrow enough that what follows a stroke is better than the
 # stroke alone, as benchmarks/label_masks.py measures it.
 _COLOR_SIGMA, _REACH = 12.0, 1.0
 _MAX_COLORS = 64
+_MAX_POINTS = 5000
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Stroke:
-    """A line drawn on an image.
-
-    Attributes
-    ----------
-    points : sequence of (x, y)
-        As shares of the image's width and height, in [0, 1].
-    size : float
-        The brush's diameter as a share of the image's width.
-    """
+    """A line drawn on an image: (x, y) as shares of its width and height, in [0, 1]."""
 
     points: Sequence[Point]
-    size: float
+    size: float  # the brush's diameter as a share of the image's width
 
     def drawn(self, shape: tuple[int, int]) -> np.ndarray:
-        """Its pixels in an image of ``shape`` (H, W): bool, at least one."""
+        """The stroke's pixels in an image of ``shape`` (H, W): bool, at least one."""
         height, width = shape
         canvas = Image.new("L", (width, height))
         draw = ImageDraw.Draw(canvas)
         radius = max(self.size * width / 2, 0.5)
-        places = [(x * (width - 1), y * (height - 1)) for x, y in self.points]
-        if len(places) > 1:
-            draw.line(places, fill=1, width=max(1, round(2 * radius)))
-        for x, y in places:
+        points = [(x * (width - 1), y * (height - 1)) for x, y in self.points]
+        if len(points) > 1:
+            draw.line(points, fill=1, width=max(1, round(2 * radius)))
+        for x, y in points:
             draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=1)
-        found = np.array(canvas, dtype=bool)
-        for x, y in places:
-            found[round(y), round(x)] = True
-        return found
+        pixels = np.array(canvas, dtype=bool)
+        for x, y in points:
+            pixels[round(y), round(x)] = True
+        return pixels
 
 
 def without_piece(mask: NamedMask, point: Point) -> NamedMask:
-    """Without the connected piece that a point lies in.
-
-    Raises
-    ------
-    InputError
-        There is none.
-    """
+    """Without the connected piece at a point; InputError where there is none."""
     return _with(mask, _piece(mask.values, point), 0)
 
 
 def piece_alone(mask: NamedMask, point: Point) -> NamedMask:
-    """Without the other pieces of the class that a point lies in.
-
-    Raises
-    ------
-    InputError
-        It lies in none.
-    """
+    """Without the other pieces of the class at a point; InputError where there is none."""
     piece = _piece(mask.values, point)
     y, x = _pixel(mask.values.shape, point)
     return _with(mask, (mask.values == mask.values[y, x]) & ~piece, 0)
 
 
 def without_hole(mask: NamedMask, point: Point) -> NamedMask:
-    """The hole that a point lies in filled by the class that has most of its rim.
-
-    Raises
-    ------
-    InputError
-        It lies in none.
-    """
+    """The hole at a point filled by the class that has most of its rim; InputError without one."""
     y, x = _pixel(mask.values.shape, point)
-    parts, _ = ndimage.label(mask.values == 0)
-    hole = parts == parts[y, x]
+    background, _ = ndimage.label(mask.values == 0)
+    hole = background == background[y, x]
     at_edge = hole[0].any() or hole[-1].any() or hole[:, 0].any() or hole[:, -1].any()
     if mask.values[y, x] or at_edge:
         raise InputError("there is no hole at this place: a hole is background that is enclosed")
-    rim = mask.values[ndimage.binary_dilation(hole, _EIGHT_CONNECTED) & ~hole]
+    rim = mask.values[ndimage.binary_dilation(hole, EIGHT_CONNECTED) & ~hole]
     return _with(mask, hole, int(np.bincount(rim).argmax()))
 
 
 def painted(mask: NamedMask, stroke: Stroke, name: str | None) -> NamedMask:
-    """With a stroke's pixels of a class, or None: of none."""
+    """With a stroke's pixels of a class, or of the background where the name is None."""
     mask, value = _valued(mask, name)
     return _with(mask, stroke.drawn(mask.values.shape), value)
 
@@ -122,24 +95,17 @@ def cut(mask: NamedMask, stroke: Stroke) -> NamedMask:
 
 
 def without_class(mask: NamedMask, name: str) -> NamedMask:
-    """Without what a class has."""
+    """Without the pixels of a class."""
     mask, value = _valued(mask, name)
     return _with(mask, mask.values == value, 0)
 
 
 def spread(mask: NamedMask, photo: np.ndarray, stroke: Stroke, name: str | None) -> NamedMask:
-    """With a class, or None: the background, where a stroke says so and what looks like it.
+    """With a class (None: the background) where a stroke is and what looks like it nearby.
 
-    The dense CRF, once with the stroke as certain and once without: where the two differ, in one
-    piece with the stroke, the mask changes.
-
-    Parameters
-    ----------
-    mask : NamedMask
-    photo : ndarray, uint8, (h, w, 3)
-        At `SPREAD_SIDE` pixels or so.
-    stroke : Stroke
-    name : str or None
+    The photograph, (h, w, 3) uint8, has about `SPREAD_SIDE` pixels. The dense CRF runs with the
+    stroke as certain and without it: where the two differ, in one piece with the stroke, the mask
+    changes.
     """
     mask, value = _valued(mask, name)
     shape = photo.shape[0], photo.shape[1]
@@ -148,11 +114,11 @@ def spread(mask: NamedMask, photo: np.ndarray, stroke: Stroke, name: str | None)
     reach = max(_REACH * stroke.size * shape[1], 1.0)
     after = _led(before, photo, drawn, value, reach)
     kernels = crf_kernels(as_image_batch(photo, before), size=SPREAD_SIDE)
-    mine = [_refined(kernels, unary, shape) == value for unary in (before, after)]
-    changed, _ = ndimage.label((mine[1] & ~mine[0]) | drawn, _EIGHT_CONNECTED)
+    without, within = (_refined(kernels, unary, shape) == value for unary in (before, after))
+    changed, _ = connected_components((within & ~without) | drawn)
     touched = np.unique(changed[drawn])
-    there = np.isin(changed, touched[touched > 0])
-    full = _upsampled(there, mask.values.shape) | stroke.drawn(mask.values.shape)
+    spread_to = np.isin(changed, touched[touched > 0])
+    full = _upsampled(spread_to, mask.values.shape) | stroke.drawn(mask.values.shape)
     return _with(mask, full, value)
 
 
@@ -167,7 +133,7 @@ def _unary(mask: NamedMask, shape: tuple[int, int]) -> torch.Tensor:
 def _led(
     unary: torch.Tensor, photo: np.ndarray, drawn: np.ndarray, value: int, reach: float
 ) -> torch.Tensor:
-    """The unary of which a stroke draws to its class what has its colours near it."""
+    """The unary, with pixels near a stroke that have its colors drawn to the stroke's class."""
     pixels = photo.astype(np.float32)
     colors = pixels[drawn]
     colors = colors[:: max(1, len(colors) // _MAX_COLORS)]
@@ -198,7 +164,7 @@ def _piece(values: np.ndarray, point: Point) -> np.ndarray:
     y, x = _pixel(values.shape, point)
     if not values[y, x]:
         raise InputError("there is no piece at this place: click on what is marked")
-    pieces, _ = ndimage.label(values == values[y, x], _EIGHT_CONNECTED)
+    pieces, _ = connected_components(values == values[y, x])
     return pieces == pieces[y, x]
 
 
@@ -208,7 +174,7 @@ def _pixel(shape: tuple[int, ...], point: Point) -> tuple[int, int]:
 
 
 def _valued(mask: NamedMask, name: str | None) -> tuple[NamedMask, int]:
-    """The value of a class in a mask, which gets it where it had none."""
+    """The mask, with the class added where it lacked it, and the class's value in it."""
     if name is None:
         return mask, 0
     if name not in mask.names:
@@ -224,26 +190,14 @@ def _with(mask: NamedMask, where: np.ndarray, value: int) -> NamedMask:
     return replace(mask, values=values)
 
 
-_MAX_POINTS = 5000
+_AT_POINT = {"delete": without_piece, "alone": piece_alone, "fill": without_hole}
 
 
 def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, Any]) -> Labels:
     """The labels with the mask of one image changed by a tool.
 
-    Parameters
-    ----------
-    workspace : Workspace
-    labels : Labels
-    image : str
-        Its name.
-    data : mapping
-        ``tool``; ``points``, as "x,y x,y", each a share of the image's side; ``size``, the brush's
-        diameter as a share of the image's width; ``class``, what is painted.
-
-    Raises
-    ------
-    InputError
-        The tool has nothing to do there.
+    `data` has the ``tool``, its ``points`` as "x,y x,y" (shares of the image's sides), the brush's
+    ``size`` (a share of the image's width) and the ``class`` to paint.
     """
     if not image:
         raise InputError("no image is open for mending")
@@ -258,17 +212,10 @@ def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, 
     return set_masks(labels, {image: keep(labels, image, after, mended=True)})
 
 
-def without_class_of(workspace: Workspace, labels: Labels, image: str, name: str) -> Labels:
+def without_class_in(workspace: Workspace, labels: Labels, image: str, name: str) -> Labels:
     """The labels with a class taken out of the mask that an image keeps."""
-    after = mending.without_class(workspace.masks.current(labels, image), name)
+    after = without_class(workspace.masks.current(labels, image), name)
     return set_masks(labels, {image: keep(labels, image, after, mended=True)})
-
-
-_AT_POINT = {
-    "delete": mending.without_piece,
-    "alone": mending.piece_alone,
-    "fill": mending.without_hole,
-}
 
 
 def _stroked(
@@ -280,20 +227,20 @@ def _stroked(
     name: str | None,
 ) -> NamedMask:
     if tool == "cut":
-        return mending.cut(before, stroke)
+        return cut(before, stroke)
     if tool in ("paint", "more") and name is None:
         raise InputError("choose what is painted first: name a factor")
     if tool in ("paint", "erase"):
-        return mending.painted(before, stroke, name if tool == "paint" else None)
+        return painted(before, stroke, name if tool == "paint" else None)
     photo, reason = workspace.pictures.photo(workspace.result.names.index(image))
     if reason is not None:
         raise InputError(f"a stroke needs the photograph {image}, which cannot be read: {reason}")
-    return mending.spread(before, photo, stroke, name if tool == "more" else None)
+    return spread(before, photo, stroke, name if tool == "more" else None)
 
 
 def _points(text: str) -> list[Point]:
-    found = [tuple(map(float, pair.split(","))) for pair in text.split()[:_MAX_POINTS]]
-    points = [(min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0)) for x, y in found]
+    pairs = [tuple(map(float, pair.split(","))) for pair in text.split()[:_MAX_POINTS]]
+    points = [(min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0)) for x, y in pairs]
     if not points:
         raise InputError("nothing was drawn")
     return points

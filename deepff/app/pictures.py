@@ -8,21 +8,24 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from deepff.app.labels import OBJECT, Labels, Settings
+from deepff.app.kept_masks import NamedMask, kept_mask
+from deepff.app.labels import Labels, Settings
 from deepff.app.lessons import taught
-from deepff.app.masks import Finder, NamedMask, class_mask, factor_finder, kept_mask
-from deepff.app.overview import Overview, overview, reduced
+from deepff.app.masks import Masks, Overview, overview
 from deepff.errors import InputError
 from deepff.export.instances import Instance
 from deepff.images.decoding import UnreadableImageError
+from deepff.images.image_set import ImageItem
 from deepff.images.painting import factor_colors, overlay
 from deepff.pictures.figures import photo_shape
 from deepff.pictures.region_pictures import region_picture
 from deepff.result import Result
+from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.results.tree import color_slots
@@ -30,50 +33,35 @@ from deepff.results.tree import color_slots
 IN_VIEW = 5
 SIDE = 384
 MEND_SIDE = 1280
-# The dense CRF takes half the time that it takes at its own size; the guided one works below this.
+# The dense CRF takes half the time that it takes at its full size; the guided one works below this.
 _CRF_SIDE = 192
-_GREY = 128
+_GRAY = 128
 _JPEG_QUALITY = 85
 _ALPHA = 140
 
 
 class Pictures:
-    """Pictures of a result at `SIDE` pixels, with what is dear to make kept for the next one.
+    """Pictures of a result at `SIDE` pixels, with what is slow to make cached.
 
-    Thresholds over the set are read off a histogram of reduced maps, so that a picture follows at
-    once; they differ from an export's by about a thousandth of a factor's maximum.
-
-    Parameters
-    ----------
-    result : Result
-    folder : path, optional
-        Of the result, where lessons are.
-
-    Attributes
-    ----------
-    result : Result
-    names : list of str
-        Of its images.
+    Their masks are of a run reduced to that size, whose thresholds over the set are read off a
+    histogram: they differ from an export's by about a thousandth of a factor's maximum.
     """
 
-    def __init__(self, result: Result, folder: Path | None = None) -> None:
-        self.result, self._folder = result, folder
-        self.names = result.names
+    def __init__(self, result: Result) -> None:
+        self.result, self.names = result, result.names
         self.photo = lru_cache(256)(self._photo)
-        self._places = color_slots(result.factorizations)
         self._large = lru_cache(4)(partial(self._photo, side=MEND_SIDE))
-        self.factor_labels = lru_cache(1024)(self._factor_labels)
-        self.strengths = lru_cache(self._strengths)
+        self._color_slots = color_slots(result.factorizations)
+        self._strengths = lru_cache(self._strengths_of)
         self._overview = lru_cache(4)(self._overview_of)
-        self._reduced = lru_cache(self._reduced_run)
-        self._finder = lru_cache(16)(self._factor_finder)
+        self._masks = Masks(_reduced(result, _Photos(self)), _CRF_SIDE, n_finders=16, n_images=1024)
 
     def masks(self, labels: Labels, index: int) -> np.ndarray:
-        """The photograph with its classes in their colours."""
+        """The photograph with its classes in their colors."""
         return region_picture(self.photo(index)[0], self.region_labels(labels, index))
 
     def heat_maps(self, labels: Labels, index: int) -> np.ndarray:
-        """The photograph with the heat maps of all factors that are kept, in their colours."""
+        """The photograph with the heat maps of all factors that are kept, in their colors."""
         colors = self.merged_colors(labels)
         dropped = labels.dropped(self.names[index])
         kept = [factor for factor in labels.parts if factor not in dropped]
@@ -86,13 +74,13 @@ class Pictures:
         return self.photo(index)[0]
 
     def factor(self, k: int, factor: int, index: int) -> np.ndarray:
-        """The photograph with the heat map of one factor in its own colour."""
+        """The photograph with the heat map of one factor."""
         photo = self.photo(index)[0]
         maps = self._heatmaps(k).normalized(index, photo.shape[:2])
         return overlay(photo, maps[factor : factor + 1], self.colors(k)[factor : factor + 1])
 
     def instance(self, index: int, region: int, instance: Instance) -> np.ndarray:
-        """The photograph with one annotation: its mask in the colour of the region, and its box."""
+        """The photograph with one annotation: its mask in the color of the region, and its box."""
         mask = instance.full_mask(self.result.image_sizes[index])
         values = (mask * (region + 1)).astype(np.int32)
         return region_picture(self.photo(index)[0], values, [(region, instance.box)])
@@ -100,7 +88,7 @@ class Pictures:
     def mask(self, labels: Labels, index: int) -> NamedMask:
         """What the image keeps, else what the settings make of it, at the picture's size.
 
-        Nothing where the file of what it keeps is gone.
+        It is empty where the file of the kept mask is gone.
         """
         shape = self.photo(index)[0].shape[:2]
         try:
@@ -112,47 +100,43 @@ class Pictures:
         return replace(kept, values=_nearest(kept.values, shape))
 
     def made(self, labels: Labels, index: int) -> NamedMask:
-        """What the settings make of an image."""
-        name = self.names[index]
-        settings, factors = labels.settings_of(name), tuple(labels.parts)
-        # What a factor marks does not depend on the others that are kept, but a piece's name does.
-        kept = factors if settings.masks == OBJECT else ()
-        return class_mask(labels, name, self.factor_labels(settings, kept, index))
+        """What the settings make of an image; unrefined where the photograph cannot be read."""
+        return self._masks.made(labels, self.names[index], refined=self.photo(index)[1] is None)
 
     def agreement(self, labels: Labels, index: int) -> float:
         """IoU of what the image keeps with what the settings make: 1 where both are empty."""
-        held, made = self.mask(labels, index), self.made(labels, index)
-        names = sorted({*held.names, *made.names})
-        one, other = (m.renumbered([names.index(n) + 1 for n in m.names]) for m in (held, made))
-        either = np.count_nonzero(one | other)
-        return np.count_nonzero((one == other) & (one > 0)) / either if either else 1.0
+        kept, made = self.mask(labels, index), self.made(labels, index)
+        names = sorted({*kept.names, *made.names})
+        one, other = (m.renumbered([names.index(n) + 1 for n in m.names]) for m in (kept, made))
+        union = np.count_nonzero(one | other)
+        return np.count_nonzero((one == other) & (one > 0)) / union if union else 1.0
 
     def region_labels(self, labels: Labels, index: int) -> np.ndarray:
-        """One class per pixel: 0 is the background, j + 1 the class that has colour j."""
+        """One class per pixel: 0 is the background, j + 1 the class that has color j."""
         mask = self.mask(labels, index)
         colors = self.color_numbers(labels)
         return mask.renumbered([colors[name] + 1 for name in mask.names])
 
     def colors(self, k: int) -> np.ndarray:
-        """Each factor's colour, (k, 3), which it keeps over k."""
-        return factor_colors(k)[self._places[k]]
+        """Each factor's color, (k, 3), which it keeps over k."""
+        return factor_colors(k)[self._color_slots[k]]
 
     def color_numbers(self, labels: Labels) -> dict[str, int]:
-        """The number of each class's colour: of its first factor, or beyond the factors'."""
+        """The number of each class's color: its first factor's, or one beyond the factors'."""
         k = labels.settings.k
-        first = {name: self._places[k][j] for j, name in reversed(labels.parts.items())}
+        first = {name: self._color_slots[k][j] for j, name in reversed(labels.parts.items())}
         others = [name for name in labels.class_names_in(labels.images) if name not in first]
         return first | {name: k + i for i, name in enumerate(others)}
 
     def merged_colors(self, labels: Labels) -> np.ndarray:
-        """The colour of each factor's region, (k, 3)."""
+        """The color of each factor's class, (k, 3)."""
         colors = self.colors(labels.settings.k)
         for factor, representative in merged(labels).items():
             colors[factor] = colors[representative]
         return colors
 
     def classes_present(self, labels: Labels, index: int) -> list[str]:
-        """The classes that some pixel of the image belongs to, those dropped in it included."""
+        """The classes that some pixel of the image belongs to, or would if it were not dropped."""
         name = self.names[index]
         label = labels.image(name)
         if label.mask is not None:
@@ -163,26 +147,26 @@ class Pictures:
 
     def order(self, k: int) -> list[int]:
         """All images, first the `IN_VIEW` that cover the factors best, then the others in order."""
-        strengths = self.strengths(k)
+        strengths = self._strengths(k)
         best = covering(strengths, IN_VIEW)
         return best + [index for index in range(len(strengths)) if index not in best]
 
     def strongest(self, k: int, factor: int) -> list[int]:
         """Up to `IN_VIEW` images, those in which the factor has the largest mean."""
-        values = self.strengths(k)[:, factor]
+        values = self._strengths(k)[:, factor]
         order = np.argsort(-values, kind="stable")[:IN_VIEW]
         return [int(index) for index in order if values[index] > 0]
 
     def large(self, index: int) -> np.ndarray:
-        """The photograph at `MEND_SIDE` pixels, grey where it cannot be read any more."""
+        """The photograph at `MEND_SIDE` pixels, gray where it cannot be read any more."""
         return self._large(index)[0]
 
     def overview(self, labels: Labels) -> Overview:
         """What is likely in all images."""
-        return self._overview(labels.settings, tuple(labels.parts))
+        return self._overview(labels.settings, tuple(labels.parts), labels.folder)
 
     def warm(self, labels: Labels, indices: Sequence[int]) -> None:
-        """Make what pictures of these images, and filters, will take, before they are asked for."""
+        """Make what pictures of these images, and filters, will need, before they are asked for."""
         for index in indices:
             self.mask(labels, index)
         self.overview(labels)
@@ -190,7 +174,7 @@ class Pictures:
     def _heatmaps(self, k: int) -> HeatMaps:
         return self.result.factorizations[k].heatmaps
 
-    def _strengths(self, k: int) -> np.ndarray:
+    def _strengths_of(self, k: int) -> np.ndarray:
         """Each factor's mean |value| in each image, (n, k)."""
         heatmaps = self._heatmaps(k)
         areas = np.array([height * width for height, width in heatmaps.grids])
@@ -199,57 +183,78 @@ class Pictures:
         )
         return (sums / areas[:, None]).astype(np.float32)
 
+    def _overview_of(
+        self, settings: Settings, kept: tuple[int, ...], folder: Path | None
+    ) -> Overview:
+        return overview(taught(self.result, settings, folder), settings, kept)
+
     def _photo(self, index: int, side: int = SIDE) -> tuple[np.ndarray, str | None]:
-        """The photograph, grey where it cannot be read any more, and why."""
+        """The photograph, gray where it cannot be read any more, and why."""
         shape = photo_shape(self.result.image_sizes[index], side)
         try:
             image = self.result.images[index].read(min_longest_side=side)
         except UnreadableImageError as error:
-            return np.full((*shape, 3), _GREY, np.uint8), str(error)
-        return _resized(image, shape), None
+            return np.full((*shape, 3), _GRAY, np.uint8), str(error)
+        resized = Image.fromarray(image).resize(shape[::-1], Image.Resampling.BILINEAR)
+        return np.array(resized), None
 
-    def _factor_labels(
-        self, settings: Settings, factors: tuple[int, ...], index: int
-    ) -> np.ndarray:
-        """One factor per pixel of the picture: 0 is the background, factor j is j + 1."""
-        # Without the photograph there is nothing to refine along.
-        refined = self.photo(index)[1] is None
-        return self._finder(settings, factors, refined)(index)
 
-    def _factor_finder(self, settings: Settings, factors: tuple[int, ...], refined: bool) -> Finder:
-        run = taught(self._reduced(settings.k), settings, self._folder)
-        return factor_finder(run, settings, factors, _CRF_SIDE, refined)
+class _Photos:
+    """The photographs of `Pictures`, as the items of a reduced run's images."""
 
-    def _overview_of(self, settings: Settings, factors: tuple[int, ...]) -> Overview:
-        return overview(taught(self.result, settings, self._folder), settings, factors)
+    def __init__(self, pictures: Pictures) -> None:
+        self._pictures = pictures
 
-    def _reduced_run(self, k: int) -> Run:
-        return reduced(self.result, k, lambda index: self.photo(index)[0], SIDE)
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._pictures.photo(index)[0]
+
+
+def _reduced(run: Run, photos: _Photos, index: dict[str, int] | None = None) -> Run:
+    """A run whose images, and those of its object, are photographs of `SIDE` pixels.
+
+    `index` has the photographs' numbers by name, as the object may lack images.
+    """
+    index = index or {name: number for number, name in enumerate(run.names)}
+    return replace(
+        run,
+        images=[
+            replace(
+                image,
+                origin=ImageItem(photos, index[image.name], image.name),
+                size=photo_shape(image.size, SIDE),
+            )
+            for image in run.images
+        ],
+        factorizations={k: _reduced_factors(held) for k, held in run.factorizations.items()},
+        object=None if run.object is None else _reduced(run.object, photos, index),
+        applied=run.bank,
+    )
+
+
+def _reduced_factors(factorization: Factorization) -> Factorization:
+    maps, probabilities = factorization.heatmaps, factorization.probabilities
+    return replace(
+        factorization,
+        heatmaps=_reduced_maps(maps),
+        probabilities=None if probabilities is None else _reduced_maps(probabilities),
+    )
+
+
+def _reduced_maps(maps: HeatMaps) -> HeatMaps:
+    return maps.replace(image_sizes=[photo_shape(size, SIDE) for size in maps.image_sizes])
 
 
 def merged(labels: Labels) -> dict[int, int]:
-    """For each kept factor the first one of its name, whose colour the class has."""
+    """For each kept factor the first one of its name, whose color the class has."""
     first: dict[str, int] = {}
     return {factor: first.setdefault(name, factor) for factor, name in labels.parts.items()}
 
 
 def covering(strengths: np.ndarray, count: int) -> list[int]:
-    """The images that together show every factor best.
+    """Up to `count` images that together show every factor best, from strengths (n, k) ≥ 0.
 
     Greedy: each next image adds most to Σ_j max_i s_ij / max s_j, where i runs over the images
-    chosen so far.
-
-    Parameters
-    ----------
-    strengths : ndarray, (n, k)
-        How strong each factor is in each image, at least 0.
-    count : int
-        How many images, at most.
-
-    Returns
-    -------
-    list of int
-        Indices, the best first; of equal ones the first.
+    chosen so far; of equal ones the first.
     """
     shares = strengths / np.maximum(strengths.max(0), np.finfo(np.float32).tiny)
     covered = np.zeros(shares.shape[1])
@@ -265,43 +270,34 @@ def covering(strengths: np.ndarray, count: int) -> list[int]:
 
 
 def _nearest(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    small = Image.fromarray(values).resize(shape[::-1], Image.Resampling.NEAREST)
-    return np.asarray(small)
-
-
-def _resized(image: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    resized = Image.fromarray(image).resize(shape[::-1], Image.Resampling.BILINEAR)
-    return np.array(resized)
+    return np.asarray(Image.fromarray(values).resize(shape[::-1], Image.Resampling.NEAREST))
 
 
 def data_uris(draw: Callable[[int], np.ndarray], indices: Sequence[int]) -> list[str]:
     """Pictures as JPEG data for ``src``, drawn on several threads."""
+
+    def uri(index: int) -> str:
+        return _data_uri(Image.fromarray(draw(index)), "JPEG", quality=_JPEG_QUALITY)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda index: _data_uri(draw(index)), indices))
-
-
-def _data_uri(picture: np.ndarray) -> str:
-    data = BytesIO()
-    Image.fromarray(picture).save(data, "JPEG", quality=_JPEG_QUALITY)
-    return f"data:image/jpeg;base64,{b64encode(data.getvalue()).decode('ascii')}"
+        return list(pool.map(uri, indices))
 
 
 def mask_uri(values: np.ndarray, side: int) -> str:
-    """A label map as PNG data, its classes in their colours and half transparent.
+    """A label map (H, W) uint8 as PNG data of up to `side` pixels, half transparent.
 
-    Parameters
-    ----------
-    values : ndarray, (H, W), uint8
-        0 is the background, j + 1 the class that has colour j.
-    side : int
-        The longer side of the picture in pixels, at the most.
+    0 is the background, j + 1 the class that has color j.
     """
     height, width = values.shape
     small = _nearest(values, photo_shape((height, width), side))
     colors = factor_colors(max(1, int(small.max())))
     picture = Image.fromarray(small)
     picture.putpalette([0, 0, 0, *colors.ravel().tolist()])
-    data = BytesIO()
     alpha = bytes([0] + [_ALPHA] * len(colors))
-    picture.save(data, "PNG", transparency=alpha, compress_level=1)
-    return f"data:image/png;base64,{b64encode(data.getvalue()).decode('ascii')}"
+    return _data_uri(picture, "PNG", transparency=alpha, compress_level=1)
+
+
+def _data_uri(picture: Image.Image, format: str, **options: Any) -> str:
+    data = BytesIO()
+    picture.save(data, format, **options)
+    return f"data:image/{format.lower()};base64,{b64encode(data.getvalue()).decode('ascii')}"

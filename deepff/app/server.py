@@ -1,4 +1,4 @@
-"""The server that the page comes from, for this machine unless it is told otherwise."""
+"""The server that the page comes from, by default for this machine only."""
 
 import ipaddress
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# First, as it says what to install where Gradio is missing, which the others come with.
+# First, as it says what to install where Gradio is missing, which brings the others.
 from deepff.app.interface import blocks, gr  # isort: skip
 import uvicorn
 from fastapi import FastAPI, HTTPException
@@ -23,12 +23,12 @@ from deepff.export.formats import FORMATS
 
 _STATIC = Path(__file__).parent / "static"
 _SCRIPTS = ("mend.js", "app.js")
-# The browser itself then refuses to ask anybody but this server.
+# With this the browser refuses to ask any other server.
 _CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' "
     "'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; frame-ancestors 'self'"
 )
-# Gradio's ways to files and to other servers, none of which the page uses.
+# Gradio's routes to files and to other servers, none of which the page uses.
 _CLOSED = ("file", "upload", "proxy", "stream", "process_recording", "vibe", "run-history")
 _FIRST_PORT, _LAST_PORT = 7860, 7959
 
@@ -43,24 +43,9 @@ def serve(
 ) -> None:
     """Serve the page until it is interrupted.
 
-    Parameters
-    ----------
-    workspace : Workspace
-    host : str
-        The address to listen on.
-    port : int, optional
-        By default the first free one from 7860.
-    on_start : callable
-        Is told the page's URL once it can be opened.
-    allowed_hosts : sequence of str
-        Names, without a port, that a loopback address is asked for by too: a proxy's or hub's.
-    root_path : str
-        The path that a proxy serves the page under.
-
-    Raises
-    ------
-    InputError
-        The address or port cannot be had.
+    The port is by default the first free one from 7860. `on_start` gets the page's URL once it can
+    be opened. `allowed_hosts` are more names, without a port, for a loopback address: a proxy's or
+    hub's. A proxy serves the page under `root_path`.
     """
     # Where matplotlib is installed gradio would look for a display's backend, while a page waits.
     os.environ.setdefault("MPLBACKEND", "agg")
@@ -76,7 +61,7 @@ def serve(
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             super().handle_exit(sig, frame)
             # A page keeps a connection open for as long as it is shown. That must not hold up the
-            # end, and that it is cut off is no error to be told.
+            # end, and cutting it off is no error to report.
             self.force_exit = True
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
@@ -124,14 +109,14 @@ def web_app(
     )
     app.add_middleware(_Guard)
     if is_loopback(host):
-        # A foreign page whose name was made to stand for this machine does not get in.
+        # A foreign page whose name was made to resolve to this machine does not get in.
         hosts = ["localhost", "127.0.0.1", "[::1]", host, *allowed_hosts]
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
     return app
 
 
 class _Guard:
-    """Keeps the browser to this server, and closes the ways to files that the page doesn't use."""
+    """Keeps the browser to this server, and closes routes to files that the page doesn't use."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

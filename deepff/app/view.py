@@ -14,11 +14,11 @@ LOOKS = ("masks", "heat maps", "photos")
 GRIDS = (5, 10, 20, 40)
 ALL, EMPTY, CHANGED = "all", "empty", "changed"
 STATUS_FILTERS = {"to do": "", "accepted": ACCEPTED, "skipped": SKIPPED}
-# Before the name of a class, in a filter of it.
+# A filter that shows a class is this and the class's name.
 OF_CLASS = "class "
 COVERING, DOUBT, NAME = "varied first", "doubtful first", "as named"
 ORDERS = (COVERING, DOUBT, NAME)
-# Of the mending view: what each does, its key and what it is called.
+# For mending: each tool, its key and what it is called.
 TOOLS = (
     ("delete", "d", "delete a piece"),
     ("alone", "o", "only this piece"),
@@ -35,57 +35,31 @@ _KEPT = ("position", "look", "filter", "order", "search", "in_view")
 
 @dataclass
 class View:
-    """What one page shows.
+    """What one page shows."""
 
-    Attributes
-    ----------
-    revision : int
-        Of the labels that are shown.
-    position : int
-        The image under the keyboard, in `listing`.
-    moves : int
-        Grows when the server changes the position, so that the browser follows.
-    serial : int
-        Grows with each answer.
-    look : str
-        One of `LOOKS`.
-    tab : "images", "factors" or "export"
-    filter : str
-        `ALL`, one of `STATUS_FILTERS`, `EMPTY`, `CHANGED`, or `OF_CLASS` and a name.
-    order : str
-        One of `ORDERS`.
-    search : str
-        Part of the file's name.
-    in_view : int
-        Images a page.
-    listing : list of int
-        The places in the set of the images that pass, in order. It stays as it is while images are
-        decided about, so that none moves under the pointer.
-    mending : str
-        The image that is mended; "" where none is.
-    """
-
-    revision: int = -1
-    position: int = 0
-    moves: int = 0
-    serial: int = 0
+    revision: int = -1  # of the labels that are shown
+    position: int = 0  # in `listing`, of the image under the keyboard
+    moves: int = 0  # grows when the server changes the position, so that the browser follows
+    serial: int = 0  # grows with each answer
     look: str = LOOKS[0]
-    tab: str = "images"
-    filter: str = ALL
+    tab: str = "images"  # or "factors", "export"
+    filter: str = ALL  # or one of STATUS_FILTERS, EMPTY, CHANGED, OF_CLASS and a name
     order: str = COVERING
-    search: str = ""
-    in_view: int = GRIDS[0]
+    search: str = ""  # part of the file's name
+    in_view: int = GRIDS[0]  # images per page
+    # The indices of the images that pass the filter, in order. They stay while images are decided
+    # about, so that none moves under the pointer.
     listing: list[int] = field(default_factory=list)
-    mending: str = ""
+    mending: str = ""  # the image that is being mended
 
     def go(self, position: int) -> None:
-        """Show another image, as the server's own doing."""
+        """Show another image without being asked to by the browser."""
         self.position = min(max(position, 0), max(0, len(self.listing) - 1))
         self.moves += 1
 
     @property
     def page(self) -> Sequence[int]:
-        """The places in the set of the images that are shown."""
+        """The indices of the images that are shown."""
         return self.on_page(self.position // self.in_view)
 
     def on_page(self, number: int) -> Sequence[int]:
@@ -110,7 +84,7 @@ class View:
 
 
 def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
-    """The places in the set of the images that a view is of, in its order."""
+    """The indices of the images that pass the view's filter and search, in its order."""
     names = pictures.names
     if view.order == COVERING:
         order = pictures.order(labels.settings.k)
@@ -121,27 +95,23 @@ def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
         # Images that were added later come last in the set.
         order = sorted(range(len(names)), key=lambda index: natural_key(names[index]))
     wanted = view.search.casefold()
-    found = {index for index in order if wanted in names[index].casefold()}
+    order = [index for index in order if wanted in names[index].casefold()]
     if view.filter in STATUS_FILTERS:
         status = STATUS_FILTERS[view.filter]
-        found = {index for index in found if labels.image(names[index]).status == status}
-    elif view.filter == CHANGED:
-        found = {index for index in found if labels.differs(names[index])}
-    elif view.filter == EMPTY or view.filter.startswith(OF_CLASS):
-        name = view.filter.removeprefix(OF_CLASS)
-        present = pictures.overview(labels).present
-        parts = labels.parts
-        classes = {index: _classes(labels, names[index], parts, present[index]) for index in found}
-        found = {
-            index
-            for index, held in classes.items()
-            if (not held if view.filter == EMPTY else name in held)
-        }
-    return [index for index in order if index in found]
+        return [index for index in order if labels.image(names[index]).status == status]
+    if view.filter == CHANGED:
+        return [index for index in order if labels.differs(names[index])]
+    if view.filter != EMPTY and not view.filter.startswith(OF_CLASS):
+        return order
+    present, parts = pictures.overview(labels).present, labels.parts
+    classes = {index: _classes(labels, names[index], parts, present[index]) for index in order}
+    if view.filter == EMPTY:
+        return [index for index in order if not classes[index]]
+    return [index for index in order if view.filter.removeprefix(OF_CLASS) in classes[index]]
 
 
 def _classes(labels: Labels, name: str, parts: Mapping[int, str], present: np.ndarray) -> set[str]:
-    """The classes of an image: of what it keeps, else those of factors that are likely there."""
+    """The classes in the mask that an image keeps, else of factors that are likely there."""
     label = labels.image(name)
     if label.mask is not None:
         return {*label.mask.names}

@@ -1,4 +1,4 @@
-"""The result under work, which is there already or is being made."""
+"""The result that is being labeled, which is there already or is being made."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,10 +11,9 @@ import numpy as np
 
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Labels
-from deepff.app.lessons import write_lesson
+from deepff.app.lessons import Teaching, teacher_masks, write_lesson
 from deepff.app.masks import Masks
 from deepff.app.pictures import Pictures
-from deepff.app.teachers import Teaching, teacher_masks
 from deepff.app.view import View, listed
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile, find_images
@@ -30,31 +29,20 @@ from deepff.runtime.progress import listening
 
 
 class Workspace:
-    """A folder with a result, its labels and its pictures.
+    """A folder with a result, its labels, pictures and masks.
 
-    Attributes
-    ----------
-    folder : Path
-    stage : str
-        What is being done, for people.
-    done, total : int
-        Images that went through the network, of how many; 0 of 0 where nothing is counted.
-    error : str or None
-        Why there will be no result.
-    notice : str
-        What a page that is opened says first.
-    teaching : Teaching or None
-        The lesson that is worked out or waits to be taken, if there is one.
+    These are there only when the workspace is `ready`.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        # What is being done, for people, and how many images went through the network.
         self.stage, self.done, self.total = "Opening the result", 0, 0
-        self.error: str | None = None
-        self.notice = ""
+        self.error: str | None = None  # why there will be no result
+        self.notice = ""  # what a page that is opened says first
         self.teaching: Teaching | None = None
         self._opened: tuple[LabelStore, Pictures, Masks] | None = None
-        self._beside = ThreadPoolExecutor(1)
+        self._prefetcher = ThreadPoolExecutor(1)
         self._prefetching: Future[None] | None = None
 
     @property
@@ -64,58 +52,46 @@ class Workspace:
 
     @property
     def store(self) -> LabelStore:
-        """The labels; only when `ready`."""
+        """The labels."""
         assert self._opened is not None
         return self._opened[0]
 
     @property
     def pictures(self) -> Pictures:
-        """The pictures; only when `ready`."""
+        """The pictures."""
         assert self._opened is not None
         return self._opened[1]
 
     @property
     def masks(self) -> Masks:
-        """Masks at the images' own sizes; only when `ready`."""
+        """Masks at the images' sizes."""
         assert self._opened is not None
         return self._opened[2]
 
     @property
     def result(self) -> Result:
-        """The result; only when `ready`."""
+        """The result."""
         return self.pictures.result
 
     def open(self, photos: Images | None = None) -> None:
-        """Open the folder's result, with its photographs where they are now.
-
-        Raises
-        ------
-        InputError
-            There is none, or its labels don't fit it.
-        """
+        """Open the folder's result, with its photographs where they are now."""
         result = with_histograms(load(self.folder, photos), self.folder)
         store = LabelStore(self.folder, result, suggested_names(result))
-        pictures = Pictures(result, self.folder)
-        # What first pictures need takes seconds to import, and a first filter to work out: beside
-        # a page that is being opened it would hold that up.
+        pictures = Pictures(result)
+        # What first pictures need takes seconds to import, and a first filter to work out. In a
+        # thread it would hold up the page that is being opened.
         first = View()
         pictures.warm(store.labels, listed(pictures, store.labels, first)[: first.in_view])
         self._opened = store, pictures, Masks(result)
 
     def prefetch(self, labels: Labels, indices: Sequence[int]) -> None:
-        """Make what pictures of images will take, beside; what waits for its turn is dropped."""
+        """Make in a thread what pictures of images will need, in place of an earlier request."""
         if self._prefetching is not None:
             self._prefetching.cancel()
-        self._prefetching = self._beside.submit(self.pictures.warm, labels, indices)
+        self._prefetching = self._prefetcher.submit(self.pictures.warm, labels, indices)
 
     def teach(self, labels: Labels) -> None:
-        """Work out in the background what the masks that somebody has looked at teach the set.
-
-        Raises
-        ------
-        InputError
-            The file of one of them is gone.
-        """
+        """Work out in a thread what the masks that somebody looked at teach the set."""
         masks = teacher_masks(labels, self.result.names)
         teaching = self.teaching = Teaching(len(self.result.names), len(masks))
         Thread(target=self._teach, args=(teaching, masks), daemon=True).start()
@@ -127,31 +103,31 @@ class Workspace:
             if stage == "network":
                 teaching.done, teaching.total = done, total
 
-        with _errors_told(teaching, "lesson"):
+        with _kept_errors(teaching, "lesson"):
             assert self.result.object is not None
             with listening(tell):
                 maps = teach_object(self.result.object, masks)
             teaching.lesson = write_lesson(maps, self.folder)
 
     def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
-        """Factorise images into the folder in the background, then open it."""
+        """Factorize images into the folder in a thread, then open it."""
         self.stage, self.total = "Loading the network", len(images)
         Thread(target=self._discover, args=(images, counts, device), daemon=True).start()
 
     def extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
-        """Take images into the folder's result in the background, then open it."""
+        """Add images to the folder's result in a thread, then open it."""
         self.stage, self.total = f"Looking at {len(images)} new images", 0
         Thread(target=self._extend, args=(result, images, device), daemon=True).start()
 
     def _extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
         from deepff.discovery.apply import extend
 
-        with _errors_told(self, "run"):
+        with _kept_errors(self, "run"):
             upgrade(self.folder, result)
             try:
                 extend(result, images, device=device).save(self.folder)
             except InputError as error:
-                # What is there can be labelled all the same.
+                # The result as it was can still be labeled.
                 self.notice = f"{len(images)} new images were not taken in: {error}"
             self.open()
 
@@ -160,7 +136,7 @@ class Workspace:
         from deepff.discovery.find_object import find_object
         from deepff.networks.loading import load_backbone
 
-        with _errors_told(self, "run"):
+        with _kept_errors(self, "run"):
             backbone = load_backbone(device=device)
 
             def tell(stage: str, done: int, total: int) -> None:
@@ -182,7 +158,7 @@ class Workspace:
 def with_histograms(result: Result, folder: Path) -> Result:
     """A saved result whose thresholds are read off the histograms that were saved with it.
 
-    So thousands of images open at once, and a threshold stays where it is when some are added.
+    So thousands of images open quickly, and a threshold does not move when some are added.
     """
     whole = result.object
     if whole is not None:
@@ -193,17 +169,14 @@ def with_histograms(result: Result, folder: Path) -> Result:
 
 
 def suggested_names(result: Result) -> dict[int, tuple[str | None, ...]]:
-    """What the network calls the factors, by k, where it calls any by a name."""
-    return {
-        k: found.classes.names
-        for k, found in result.factorizations.items()
-        if found.classes is not None and any(found.classes.names)
-    }
+    """What the network calls the factors, by k, where it has a name for any."""
+    classes = {k: held.classes for k, held in result.factorizations.items()}
+    return {k: of_k.names for k, of_k in classes.items() if of_k is not None and any(of_k.names)}
 
 
 @contextmanager
-def _errors_told(to: Workspace | Teaching, what: str) -> Iterator[None]:
-    """What goes wrong in the background is kept for the page, which says why nothing came of it."""
+def _kept_errors(to: Workspace | Teaching, what: str) -> Iterator[None]:
+    """Keep what goes wrong in a thread for the page, which says why nothing came of it."""
     try:
         yield
     except (InputError, OSError) as error:
@@ -220,26 +193,12 @@ def open_workspace(
     device: str = Device.AUTO,
     photos: Images | None = None,
 ) -> Workspace:
-    """Open a result, or begin one of images.
+    """Open a result, or begin one of images in a thread.
 
-    Parameters
-    ----------
-    sources : sequence of path
-        The folder of a result; or folders, files and globs of images.
-    out : path, optional
-        Where a result of images goes, by default ``result``. If their result is there already, it
-        is opened; images that it lacks are taken into it first.
-    counts : sequence of int, optional
-        k of a new result, by default 1 to 6.
-    device : str
-        Where a new result is computed.
-    photos : optional
-        Where the photographs of a result are now, if they were moved.
-
-    Raises
-    ------
-    InputError
-        There are no images, or `out` holds something else.
+    `sources` are the folder of a result, or folders, files and globs of images whose result goes to
+    `out`, by default ``result``. If their result is there already, it is opened; images that it
+    lacks are added first. `counts` are the k of a new result, by default 1 to 6. `photos` is where
+    the photographs of a result were moved to.
     """
     if len(sources) == 1 and _result_status(sources[0]) is not None:
         if out is not None or counts is not None:
@@ -253,17 +212,17 @@ def open_workspace(
     workspace = Workspace(Path("result") if out is None else out)
     if _result_status(workspace.folder) == "complete":
         result = with_histograms(load(workspace.folder), workspace.folder)
-        seen = {*result.names, *(skipped.name for skipped in result.skipped)}
-        new = [image for image in images if image.name not in seen]
-        if len(images) - len(new) < len(seen):
+        old = {*result.names, *(skipped.name for skipped in result.skipped)}
+        new = [image for image in images if image.name not in old]
+        if len(images) - len(new) < len(old):
             raise InputError(
                 f"{workspace.folder} holds a result of other images; name another folder with "
                 f"--out, or open that one with `deepff label {workspace.folder}`"
             )
         if counts is not None and set(counts) != set(result.factorizations):
-            held = ", ".join(map(str, result.factorizations))
+            ks = ", ".join(map(str, result.factorizations))
             raise InputError(
-                f"{workspace.folder} holds a result with k = {held}; leave -k out to open it, or "
+                f"{workspace.folder} holds a result with k = {ks}; leave -k out to open it, or "
                 "name another folder with --out"
             )
         if new:
@@ -278,6 +237,6 @@ def open_workspace(
 
 
 def _result_status(folder: Path) -> str | None:
-    """What a result in the folder says of itself ("complete"), None where there is none."""
+    """The status of the result in a folder ("complete"), None where there is none."""
     manifest = read_manifest(folder)
     return None if manifest is None else manifest["status"]

@@ -273,8 +273,7 @@ def export(
                 "--labels takes k, threshold, refinement and names from labels.json; leave the "
                 "options for these out"
             )
-        from deepff.app.label_file import export_labelled, load_labels
-        from deepff.app.masks import chosen_images
+        from deepff.app.label_file import chosen_images, export_labelled, load_labels
         from deepff.report.load import load
 
         result = load(folder, photos)

@@ -12,11 +12,21 @@ from workspaces import opened_workspace
 
 from deepff.app.actions import act, opened
 from deepff.app.label_file import FILE, LabelStore, load_labels
-from deepff.app.lessons import agreements, write_lesson
-from deepff.app.teachers import Teaching, pupils, teacher_masks, teachers
+from deepff.app.labels import OBJECT, Labels, Settings
+from deepff.app.lessons import (
+    Teaching,
+    agreements,
+    pupils,
+    teacher_masks,
+    teachers,
+    write_lesson,
+)
+from deepff.app.masks import Masks
+from deepff.app.pictures import Pictures
 from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
+from deepff.layers.layer import Extent
 from deepff.options import Recipe
 from deepff.result import Result
 from deepff.results.classifier import PixelClassifier
@@ -34,29 +44,38 @@ def likely(where: torch.Tensor) -> torch.Tensor:
     return 0.05 + 0.9 * where
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    """Three flags of three stripes, of which the left one is the object to its classifier."""
+def flags(
+    folder: Path, maps: torch.Tensor, where: torch.Tensor = LEFT, extent: Extent | None = None
+) -> Result:
+    """Three flags of three stripes, of which the left one is the object to its classifier.
+
+    The factors have maps (k, H, W); only the classifier's grid may have an extent.
+    """
     pixels = np.full((*SIZE, 3), 128, np.uint8)
     pixels[:, :30], pixels[:, 50:] = 255, 0
     for name in NAMES:
-        Image.fromarray(pixels).save(tmp_path / name)
-    result = result_of(torch.ones(3, 1, *SIZE), NAMES, tmp_path)
-    maps = LEFT.flatten().repeat(3)[:, None]
+        Image.fromarray(pixels).save(folder / name)
+    result = result_of(maps.repeat(3, 1, 1, 1), NAMES, folder)
+    cells = where.flatten().repeat(3)[:, None]
     grids, sizes = [GRID] * 3, [SIZE] * 3
-    found = Factorization(
+    factor = Factorization(
         torch.ones(1, 1),
-        HeatMaps(maps, grids, sizes),
+        HeatMaps(cells, grids, sizes),
         0.0,
         1,
         PixelClassifier(torch.zeros(1, 1), torch.zeros(1), result.sources),
-        HeatMaps(likely(maps), grids, sizes, torch.ones(1)),
+        HeatMaps(likely(cells), grids, sizes, torch.ones(1), [extent] * 3),
     )
     images = [replace(image, grid=GRID) for image in result.images]
     result.object = Result(
-        images, [], {1: found}, "nmf", result.sources, {}, "", {}, recipe=Recipe.CONTRAST
+        images, [], {1: factor}, "nmf", result.sources, {}, "", {}, recipe=Recipe.CONTRAST
     )
-    return opened_workspace(result, tmp_path / "result")
+    return result
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return opened_workspace(flags(tmp_path, torch.ones(1, *SIZE)), tmp_path / "result")
 
 
 def marked(workspace: Workspace, name: str) -> np.ndarray:
@@ -125,3 +144,21 @@ def test_a_lesson_is_dropped_or_gone(workspace: Workspace) -> None:
     (workspace.folder / FILE).write_text(text.replace(lesson, "../x.safetensors"), "utf-8")
     with pytest.raises(InputError, match="is damaged"):
         LabelStore(workspace.folder, workspace.result)
+
+
+@pytest.mark.parametrize("cut", [0.5, 0.8])
+def test_cells_are_where_their_extent_says_whatever_the_cut(tmp_path: Path, cut: float) -> None:
+    """The object's cells are in the right half of the image, where factor 1 is."""
+    left_half = (torch.arange(SIZE[1]) < SIZE[1] // 2).expand(SIZE)
+    halves = torch.stack([left_half, ~left_half]).float()
+    second_and_third = torch.zeros(GRID)
+    second_and_third[:, 1:3] = 1
+    result = flags(tmp_path, halves, second_and_third, ((0.0, 1.0), (0.5, 1.5)))
+    labels = Labels("run", Settings(2, masks=OBJECT, cut=cut))
+    pictures = Pictures(result)
+    assert pictures.overview(labels).present.tolist() == [[False, True]] * 3
+    for mask in (Masks(result).made(labels, "a.png"), pictures.made(labels, 0)):
+        assert set(np.unique(mask.values)) == {0, 2}
+        columns = np.flatnonzero((mask.values == 2).mean(0) > 0.5) / mask.values.shape[1]
+        # The cells are from 5/8 to 7/8, and the flag's third stripe from there to the end.
+        assert columns[0] == pytest.approx(5 / 8, abs=0.02) and columns[-1] > 0.85

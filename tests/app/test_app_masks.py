@@ -15,9 +15,9 @@ from workspaces import opened_workspace
 
 from deepff.app.actions import act, choose, opened
 from deepff.app.edits import agree, name_factor, undo
-from deepff.app.label_file import FILE, LabelStore, export_labelled, load_labels
-from deepff.app.mask_files import FOLDER
-from deepff.app.masks import chosen_images, kept_mask, refinements
+from deepff.app.kept_masks import FOLDER, kept_mask
+from deepff.app.label_file import FILE, LabelStore, chosen_images, export_labelled, load_labels
+from deepff.app.masks import refinements
 from deepff.app.view import CHANGED, DOUBT, EMPTY, NAME, View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from deepff.app.masks import NamedMask
+from deepff.app.kept_masks import NamedMask
 from deepff.app.mending import (
     Stroke,
     cut,
