@@ -3,18 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deepff.app import page
-from deepff.app.edits import (
-    agree,
-    drop_factors,
-    keep_factor,
-    name_factor,
-    set_level,
-    set_masks,
-    set_settings,
-    set_status,
-    undo,
-)
+from deepff.app import edits, page
 from deepff.app.kept_masks import keep
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Labels
@@ -106,7 +95,7 @@ def choose(workspace: Workspace, view: View, name: str, value: Any) -> Shown:
     """Change one of the settings and show masks, which follow it."""
     if name != "k":
         view.look = "masks"
-    return _changed(workspace, view, lambda labels: set_settings(labels, **{name: value}))
+    return _changed(workspace, view, lambda labels: edits.set_settings(labels, **{name: value}))
 
 
 def act(workspace: Workspace, view: View, data: Mapping[str, Any]) -> Shown:
@@ -179,13 +168,13 @@ def _edited(
     names, kind = workspace.result.names, data["act"]
     if kind == "undo":
         _turn_to_last(workspace, view, labels)
-        return undo(labels)
+        return edits.undo(labels)
     if kind == "name":
-        return name_factor(labels, numbers["factor"], data["text"])
+        return edits.name_factor(labels, numbers["factor"], data["text"])
     if kind == "keep":
-        return keep_factor(labels, numbers["factor"], bool(numbers["keep"]))
+        return edits.keep_factor(labels, numbers["factor"], bool(numbers["keep"]))
     if kind == "agree":
-        return agree(labels, workspace.store.suggested)
+        return edits.agree(labels, workspace.store.suggested)
     if kind == "use-lesson":
         return _with_lesson(workspace, labels)
     if kind == "take-all":
@@ -194,19 +183,19 @@ def _edited(
         return mended(workspace, labels, view.mending, data)
     name = names[numbers["image"]]
     if kind == "level":
-        return set_level(labels, name, float(data["text"]) if data["text"] else None)
+        return edits.set_level(labels, name, float(data["text"]) if data["text"] else None)
     if kind == "take":
         mask = keep(labels, name, workspace.masks.made(labels, name))
         is_accepted = labels.image(name).status == ACCEPTED
-        return set_masks(labels, {name: mask if is_accepted else None})
+        return edits.set_masks(labels, {name: mask if is_accepted else None})
     if kind == "drop":
         if labels.image(name).mask is not None:
             return without_class_in(workspace, labels, name, data["name"])
         region = labels.region(numbers["factor"])
-        return drop_factors(labels, name, region, bool(numbers["drop"]))
+        return edits.drop_factors(labels, name, region, bool(numbers["drop"]))
     if numbers.get("on", 1):
         return _decided(workspace, view, labels, name, _STATUSES[kind])
-    return set_status(labels, name, "")
+    return edits.set_status(labels, name, "")
 
 
 def _decided(workspace: Workspace, view: View, labels: Labels, name: str, status: str) -> Labels:
@@ -215,7 +204,7 @@ def _decided(workspace: Workspace, view: View, labels: Labels, name: str, status
         mask = None
         if status == ACCEPTED and labels.image(name).mask is None:
             mask = keep(labels, name, workspace.masks.made(labels, name))
-        labels = set_status(labels, name, status, mask)
+        labels = edits.set_status(labels, name, status, mask)
     if view.position < len(view.listing) - 1:
         view.go(view.position + 1)
         if view.mending:
@@ -227,7 +216,7 @@ def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:
     teaching, workspace.teaching = workspace.teaching, None
     if teaching is None or not teaching.lesson:
         raise InputError("there is no lesson to take any more; teach the set again")
-    return set_settings(labels, lesson=teaching.lesson)
+    return edits.set_settings(labels, lesson=teaching.lesson)
 
 
 def _with_new_masks(workspace: Workspace, labels: Labels, names: list[str]) -> Labels:
@@ -238,14 +227,14 @@ def _with_new_masks(workspace: Workspace, labels: Labels, names: list[str]) -> L
         is_made = label.mask is not None and (label.mask.mended or not labels.differs(name))
         if label.status == ACCEPTED and not is_made:
             masks[name] = keep(labels, name, workspace.masks.made(labels, name))
-    return set_masks(labels, masks)
+    return edits.set_masks(labels, masks)
 
 
 def _turn_to_last(workspace: Workspace, view: View, labels: Labels) -> None:
     """Show the image that the last edit changed, if it changed one."""
     if not labels.history:
         return
-    images = [key for key in labels.history[-1].before if isinstance(key, str)]
+    images = [key for key in labels.history[-1] if isinstance(key, str)]
     if len(images) == 1:
         index = workspace.result.names.index(images[0])
         if index in view.listing:

@@ -4,22 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deepff.app.labels import (
-    ACCEPTED,
-    Factor,
-    ImageLabel,
-    KeptMask,
-    Labels,
-    Level,
-    Settings,
-    Step,
-)
+from deepff.app.labels import ACCEPTED, Entries, Entry, Factor, KeptMask, Labels, Level, Settings
 
 HISTORY_LENGTH = 200
 # Entries that the steps hold together, as all are written after each edit.
 HISTORY_ENTRIES = 20_000
-
-Entry = Settings | Factor | ImageLabel
 
 
 def set_settings(labels: Labels, **changes: Any) -> Labels:
@@ -30,7 +19,7 @@ def set_settings(labels: Labels, **changes: Any) -> Labels:
     settings = replace(labels.settings, **changes)
     if settings.threshold != labels.settings.threshold and "value" not in changes:
         settings = settings.with_threshold(settings.threshold)
-    last = labels.history[-1].before.get(None) if labels.history else None
+    last = labels.history[-1].get(None) if labels.history else None
     if (
         isinstance(last, Settings)
         and _moved(last, labels.settings)
@@ -119,7 +108,7 @@ def undo(labels: Labels) -> Labels:
     """Take the last edit back; nothing changes where there is none."""
     if not labels.history:
         return labels
-    put = _put(labels, labels.history[-1].before)
+    put = _put(labels, labels.history[-1])
     return replace(put, history=labels.history[:-1], revision=labels.revision + 1)
 
 
@@ -141,21 +130,21 @@ def _renamed(labels: Labels, factors: Mapping[int, Factor]) -> dict[Any, Entry]:
     return entries
 
 
-def _edit(labels: Labels, entries: Mapping[Any, Entry]) -> Labels:
+def _edit(labels: Labels, entries: Entries) -> Labels:
     before = {key: _entry(labels, key) for key in entries}
     changed = {key: entry for key, entry in before.items() if entry != entries[key]}
     if not changed:
         return labels
-    history = _bounded((*labels.history, Step(changed)))
+    history = _bounded((*labels.history, changed))
     put = _put(labels, entries)
     return replace(put, history=history, revision=labels.revision + 1)
 
 
-def _bounded(history: tuple[Step, ...]) -> tuple[Step, ...]:
+def _bounded(history: tuple[Entries, ...]) -> tuple[Entries, ...]:
     """The last steps, at least one."""
     n_steps = n_entries = 0
     for step in reversed(history):
-        n_entries += len(step.before)
+        n_entries += len(step)
         if n_steps == HISTORY_LENGTH or (n_steps and n_entries > HISTORY_ENTRIES):
             break
         n_steps += 1
@@ -168,7 +157,7 @@ def _entry(labels: Labels, key: Any) -> Entry:
     return labels.image(key) if isinstance(key, str) else labels.factors.get(key, Factor())
 
 
-def _put(labels: Labels, entries: Mapping[Any, Entry]) -> Labels:
+def _put(labels: Labels, entries: Entries) -> Labels:
     """The labels with entries replaced; entries that equal the default are left out."""
     settings, factors, images = labels.settings, {**labels.factors}, {**labels.images}
     for key, entry in entries.items():

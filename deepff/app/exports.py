@@ -29,7 +29,7 @@ class Asked:
     format: str
     which: str  # "" for the default
     instances: str
-    min_area: int | None
+    min_area: int | None  # 0 or None for the default
     images: str = Photographs.NONE
     split: str = ""  # "" for the default
 
@@ -37,7 +37,7 @@ class Asked:
     def options(self) -> ExportOptions:
         """What an export takes of it; InputError where the split is not one."""
         split = parsed_split(self.split.strip()) if self.split.strip() else SPLIT
-        return ExportOptions(self.instances, self.min_area, images=self.images, split=split)
+        return ExportOptions(self.instances, self.min_area or None, images=self.images, split=split)
 
 
 def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | None]]:
@@ -66,7 +66,8 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
         total = len(chosen_images(labels, result.names, which))
         yield count(), None
         maps = labelled_maps(result, labels, which)
-        for image in annotated_images(result, maps, ExportOptions(asked.instances, asked.min_area)):
+        options = ExportOptions(asked.instances, asked.min_area or None)
+        for image in annotated_images(result, maps, options):
             n_images += 1
             n_instances += len(image.instances)
             if image.instances and preview is None:

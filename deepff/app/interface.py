@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
-from deepff.app import actions, page
-from deepff.app import exports as export_actions
+from deepff.app import actions, exports, page
 from deepff.app.actions import Shown
-from deepff.app.exports import Asked, which_choices
+from deepff.app.exports import Asked
 from deepff.app.labels import FACTORS, OBJECT, Settings
 from deepff.app.masks import refinements
 from deepff.app.view import View
@@ -130,7 +129,7 @@ class _Interface:
         fields = _shown_settings(self._workspace, settings)
         return {
             self._view: view,
-            self._export.which: gr.Dropdown([_BY_DEFAULT, *which_choices(self._workspace)]),
+            self._export.which: gr.Dropdown([_BY_DEFAULT, *exports.which_choices(self._workspace)]),
             **{self._parts[name]: html for name, html in shown.items()},
             **{self._settings[name]: field for name, field in fields.items()},
         }
@@ -180,39 +179,20 @@ class _Interface:
     def _select(self, tab: str) -> Callable[[View], Updates]:
         return lambda view: self._update(view, actions.select(self._workspace, view, tab))
 
-    def _measure(
-        self,
-        view: View,
-        format: str,
-        which: str,
-        instances: str,
-        min_area: int | None,
-        request: gr.Request,
-    ) -> Iterator[Updates]:
+    def _measure(self, request: gr.Request, view: View, *fields: Any) -> Iterator[Updates]:
         this = self._counting[request.session_hash] = object()
         if view.tab != "export":
             return
         export = self._export
         yield {export.written: ""}  # an earlier export may not be what is counted now
-        asked = Asked(format, which, instances, min_area or None)
-        for count, preview in export_actions.measure(self._workspace, asked):
+        for count, preview in exports.measure(self._workspace, Asked(*fields)):
             if self._counting[request.session_hash] is not this:
                 return
-            count_only = {export.count: count}
-            yield count_only if preview is None else {**count_only, export.preview: preview}
+            yield {export.count: count} | ({} if preview is None else {export.preview: preview})
 
-    def _write(
-        self,
-        format: str,
-        which: str,
-        instances: str,
-        min_area: int | None,
-        images: str,
-        split: str,
-    ) -> Iterator[str]:
+    def _write(self, *fields: Any) -> Iterator[str]:
         yield page.render("written.html", error=None, archive=None)
-        asked = Asked(format, which, instances, min_area or None, images, split)
-        yield export_actions.write(self._workspace, asked)
+        yield exports.write(self._workspace, Asked(*fields))
 
 
 async def _stay_open() -> AsyncIterator[None]:

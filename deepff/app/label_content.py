@@ -9,19 +9,19 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from deepff.app.edits import Entry
 from deepff.app.kept_masks import FOLDER, LESSON, MAX_CLASSES, has_file, is_name
 from deepff.app.labels import (
     FACTORS,
     OBJECT,
     STATUSES,
+    Entries,
+    Entry,
     Factor,
     ImageLabel,
     KeptMask,
     Labels,
     Level,
     Settings,
-    Step,
 )
 from deepff.errors import InputError
 from deepff.options import Refinement, Threshold, chosen
@@ -51,8 +51,7 @@ def content_of(labels: Labels) -> dict[str, Any]:
         ],
         "images": {name: _image_content(label) for name, label in labels.images.items()},
         "history": [
-            [_entry_content(key, entry) for key, entry in step.before.items()]
-            for step in labels.history
+            [_entry_content(key, entry) for key, entry in step.items()] for step in labels.history
         ],
     }
 
@@ -86,7 +85,7 @@ def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
         },
         images={name: _parsed_image(entry) for name, entry in content["images"].items()},
         history=tuple(
-            Step(dict(map(_parsed_entry, [entries] if is_first else entries)))
+            dict(map(_parsed_entry, [entries] if is_first else entries))
             for entries in content["history"]
         ),
         revision=content["revision"],
@@ -121,8 +120,8 @@ def check(labels: Labels, result: Result) -> None:
     if isinstance(lesson, str) and lesson and folder is not None and not has_file(lesson, folder):
         raise InputError(f"what mended masks taught, {folder / FOLDER / lesson}, is gone")
     names = frozenset(result.names)
-    states: list[Mapping[Any, Any]] = [{None: labels.settings}, labels.factors, labels.images]
-    for entries in [*states, *(step.before for step in labels.history)]:
+    states: list[Entries] = [{None: labels.settings}, labels.factors, labels.images]
+    for entries in [*states, *labels.history]:
         for key, entry in entries.items():
             if isinstance(entry, Settings):
                 _check_settings(entry, result)

@@ -243,7 +243,7 @@ def labelled_maps(
 
 def _named_files(labels: Labels) -> set[str]:
     """The masks and lessons that the labels name, or would name after some `undo`."""
-    before = [entry for step in labels.history for entry in step.before.values()]
+    before = [entry for step in labels.history for entry in step.values()]
     entries = [labels.settings, *labels.images.values(), *before]
     files = {entry.lesson for entry in entries if isinstance(entry, Settings)} - {""}
     masks = [entry.mask for entry in entries if isinstance(entry, ImageLabel)]

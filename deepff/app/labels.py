@@ -120,11 +120,9 @@ class ImageLabel:
     mask: KeptMask | None = None
 
 
-@dataclass(frozen=True)
-class Step:
-    """What an edit replaced, by None (the settings), (k, factor) or an image's name."""
-
-    before: Mapping[Any, Settings | Factor | ImageLabel]
+# What an edit may replace, by None (the settings), (k, factor) or an image's name.
+Entry = Settings | Factor | ImageLabel
+Entries = Mapping[Any, Entry]
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class Labels:
     # The factors, by (k, factor), and the images, by name, that something was said of.
     factors: Mapping[tuple[int, int], Factor] = field(default_factory=dict)
     images: Mapping[str, ImageLabel] = field(default_factory=dict)
-    history: tuple[Step, ...] = ()  # what `undo` takes back, the latest last
+    history: tuple[Entries, ...] = ()  # what each edit replaced, the latest last, for `undo`
     revision: int = 0  # one more with each edit and each undo
     folder: Path | None = field(default=None, compare=False)  # of the result
 
@@ -205,7 +203,7 @@ class Labels:
 
     def name_suggestions(self) -> list[str]:
         """The names given so far, for any k, even those replaced since, in alphabetical order."""
-        before = [entry for step in self.history for entry in step.before.values()]
+        before = [entry for step in self.history for entry in step.values()]
         factors = [entry for entry in before if isinstance(entry, Factor)]
         names = {factor.name for factor in [*self.factors.values(), *factors]}
         return sorted(names - {""}, key=str.casefold)

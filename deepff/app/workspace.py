@@ -29,44 +29,22 @@ from deepff.runtime.progress import listening
 
 
 class Workspace:
-    """A folder with a result, its labels, pictures and masks.
+    """A folder with a result, its labels, pictures and masks, once it is `ready`."""
 
-    These are there only when the workspace is `ready`.
-    """
+    store: LabelStore
+    pictures: Pictures
+    masks: Masks  # at the images' sizes
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self.ready = False
         # What is being done, for people, and how many images went through the network.
         self.stage, self.done, self.total = "Opening the result", 0, 0
         self.error: str | None = None  # why there will be no result
         self.notice = ""  # what a page that is opened says first
         self.teaching: Teaching | None = None
-        self._opened: tuple[LabelStore, Pictures, Masks] | None = None
         self._prefetcher = ThreadPoolExecutor(1)
         self._prefetching: Future[None] | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a result to label."""
-        return self._opened is not None
-
-    @property
-    def store(self) -> LabelStore:
-        """The labels."""
-        assert self._opened is not None
-        return self._opened[0]
-
-    @property
-    def pictures(self) -> Pictures:
-        """The pictures."""
-        assert self._opened is not None
-        return self._opened[1]
-
-    @property
-    def masks(self) -> Masks:
-        """Masks at the images' sizes."""
-        assert self._opened is not None
-        return self._opened[2]
 
     @property
     def result(self) -> Result:
@@ -76,13 +54,13 @@ class Workspace:
     def open(self, photos: Images | None = None) -> None:
         """Open the folder's result, with its photographs where they are now."""
         result = with_histograms(load(self.folder, photos), self.folder)
-        store = LabelStore(self.folder, result, suggested_names(result))
-        pictures = Pictures(result)
+        self.store = LabelStore(self.folder, result, suggested_names(result))
+        self.pictures, self.masks = Pictures(result), Masks(result)
         # What first pictures need takes seconds to import, and a first filter to work out. In a
         # thread it would hold up the page that is being opened.
-        first = View()
-        pictures.warm(store.labels, listed(pictures, store.labels, first)[: first.in_view])
-        self._opened = store, pictures, Masks(result)
+        first, labels = View(), self.store.labels
+        self.pictures.warm(labels, listed(self.pictures, labels, first)[: first.in_view])
+        self.ready = True
 
     def prefetch(self, labels: Labels, indices: Sequence[int]) -> None:
         """Make in a thread what pictures of images will need, in place of an earlier request."""

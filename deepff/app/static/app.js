@@ -101,7 +101,7 @@
     press(key, event);
   });
 
-  // Gradio's own fields, of which the server is told by Gradio.
+  // Gradio's fields, whose changes Gradio itself sends to the server.
   document.addEventListener("input", (event) => {
     const settings = event.target.closest?.("#settings");
     if (settings) busy(1, event.target.type === "range" ? 2 : undefined);

@@ -36,7 +36,7 @@
     part("size").value = size;
   }
 
-  function place(event) {
+  function point(event) {
     const box = part("sheet").getBoundingClientRect();
     const share = (value) => Math.min(1, Math.max(0, value));
     return [share((event.clientX - box.left) / box.width), share((event.clientY - box.top) / box.height)];
@@ -76,7 +76,7 @@
         from = { x: event.clientX - zoom.x, y: event.clientY - zoom.y };
         return;
       }
-      points = [place(event)];
+      points = [point(event)];
       draw();
     });
     stage.addEventListener("pointermove", (event) => {
@@ -86,7 +86,7 @@
         return apply();
       }
       if (!points.length || !LINES[tool]) return;
-      points.push(place(event));
+      points.push(point(event));
       draw();
     });
     stage.addEventListener("pointerup", () => {
