@@ -19,11 +19,6 @@ from deepff.export.formats import CONTENTS, FORMATS
 from deepff.options import ExportOptions
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    return opened_workspace(planted(tmp_path), tmp_path / "result")
-
-
 def test_files_of_which_none_is_an_image_begin_no_result(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/a.jpg").write_bytes(b"nonsense")
@@ -32,9 +27,9 @@ def test_files_of_which_none_is_an_image_begin_no_result(tmp_path: Path) -> None
     assert not (tmp_path / "result").exists()
 
 
-def test_accepting_goes_on_twice_is_once_and_it_can_be_taken_back(workspace: Workspace) -> None:
-    view = View()
-    opened(workspace, view)
+def test_accepting_goes_on_twice_is_once_and_it_can_be_taken_back(
+    workspace: Workspace, view: View
+) -> None:
     order = workspace.pictures.order(3)
     for position in range(3):
         assert view.position == position
@@ -58,9 +53,7 @@ def test_accepting_goes_on_twice_is_once_and_it_can_be_taken_back(workspace: Wor
     assert later.position == 2
 
 
-def test_undo_goes_back_to_the_image(workspace: Workspace) -> None:
-    view = View()
-    opened(workspace, view)
+def test_undo_goes_back_to_the_image(workspace: Workspace, view: View) -> None:
     order = workspace.pictures.order(3)
     act(workspace, view, {"act": "drop", "image": str(order[0]), "factor": "1", "drop": "1"})
     act(workspace, view, {"act": "show", "position": "2"})
@@ -71,10 +64,9 @@ def test_undo_goes_back_to_the_image(workspace: Workspace) -> None:
 
 def test_factors_of_one_name_are_one_chip_and_are_dropped_and_taken_back_together(
     workspace: Workspace,
+    view: View,
 ) -> None:
     """Whichever is dropped first, whenever it was, and by the number of either."""
-    view = View()
-    opened(workspace, view)
     first = str(workspace.pictures.order(3)[0])
     name = NAMES[int(first)]
 
@@ -127,9 +119,7 @@ def test_one_image_and_one_factor(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_that_has_a_name_becomes_html(workspace: Workspace) -> None:
-    view = View()
-    opened(workspace, view)
+def test_nothing_that_has_a_name_becomes_html(workspace: Workspace, view: View) -> None:
     for tab in ("images", "factors"):
         shown = select(workspace, view, tab)
         name = '"><script>x</script>'
@@ -157,10 +147,8 @@ def test_what_is_wrong_is_said_on_the_page(workspace: Workspace) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_count_and_the_preview_are_of_what_is_exported(
-    workspace: Workspace, format: str, tmp_path: Path
+    workspace: Workspace, view: View, format: str, tmp_path: Path
 ) -> None:
-    view = View()
-    opened(workspace, view)
     choose(workspace, view, "threshold", "max-fraction")
     act(workspace, view, {"act": "skip", "image": "2", "at": "0"})
     asked = Asked(format, "", "components", 10)
@@ -177,9 +165,9 @@ def test_the_count_and_the_preview_are_of_what_is_exported(
     assert f"download/{format}.zip" in write(workspace, asked)
 
 
-def test_what_is_painted_first_is_the_class_that_an_image_has_most_of(workspace: Workspace) -> None:
-    view = View()
-    opened(workspace, view)
+def test_what_is_painted_first_is_the_class_that_an_image_has_most_of(
+    workspace: Workspace, view: View
+) -> None:
     choose(workspace, view, "threshold", "max-fraction")
     html = act(workspace, view, {"act": "mend", "image": "0"})["mend"]
     assert re.findall("selected>([^<]*)<", html) == ["factor 0"]  # 18 pixels, the others have 9
@@ -189,9 +177,8 @@ def test_what_is_painted_first_is_the_class_that_an_image_has_most_of(workspace:
 
 def test_an_archive_has_copies_of_photographs_and_links_stay_in_the_folder(
     workspace: Workspace,
+    view: View,
 ) -> None:
-    view = View()
-    opened(workspace, view)
     choose(workspace, view, "threshold", "max-fraction")
     out = workspace.folder / "export"
     held = {}

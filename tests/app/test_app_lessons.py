@@ -10,7 +10,7 @@ from PIL import Image
 from planted import result_of
 from workspaces import opened_workspace
 
-from deepff.app.actions import act, opened
+from deepff.app.actions import act
 from deepff.app.label_file import FILE, LabelStore, load_labels
 from deepff.app.labels import OBJECT, Labels, Settings
 from deepff.app.lessons import (
@@ -87,9 +87,7 @@ def marked(workspace: Workspace, name: str) -> np.ndarray:
 LEFT_STRIPE, RIGHT_STRIPE = pytest.approx([1, 0, 0], abs=0.1), pytest.approx([0, 0, 1], abs=0.1)
 
 
-def test_a_lesson_changes_what_nobody_has_looked_at(workspace: Workspace) -> None:
-    view = View()
-    opened(workspace, view)
+def test_a_lesson_changes_what_nobody_has_looked_at(workspace: Workspace, view: View) -> None:
     names = workspace.result.names
     labels = workspace.store.labels
     assert teachers(labels, names) == [] and pupils(labels, names) == [0, 1, 2]
@@ -125,9 +123,7 @@ def test_a_lesson_changes_what_nobody_has_looked_at(workspace: Workspace) -> Non
     assert marked(workspace, "b.png") == LEFT_STRIPE
 
 
-def test_a_lesson_is_dropped_or_gone(workspace: Workspace) -> None:
-    view = View()
-    opened(workspace, view)
+def test_a_lesson_is_dropped_or_gone(workspace: Workspace, view: View) -> None:
     act(workspace, view, {"act": "accept", "image": "0"})
     lesson = write_lesson({"b.png": likely(RIGHT)}, workspace.folder)
     workspace.teaching = Teaching(3, 1, 3, lesson)

@@ -23,12 +23,6 @@ from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    """Factor 0 is on in the left 3 of 8 columns of 6 rows, 1 and 2 in the right 3, half each."""
-    return opened_workspace(planted(tmp_path), tmp_path / "result")
-
-
 def index_of(name: str) -> str:
     return str(NAMES.index(name))
 
@@ -40,9 +34,9 @@ def areas(workspace: Workspace, image: str) -> dict[str, int]:
     return {name: int(counts[i]) for i, name in enumerate(mask.names) if counts[i]}
 
 
-def test_no_setting_touches_what_was_accepted(workspace: Workspace, tmp_path: Path) -> None:
-    view = View()
-    opened(workspace, view)
+def test_no_setting_touches_what_was_accepted(
+    workspace: Workspace, view: View, tmp_path: Path
+) -> None:
     choose(workspace, view, "threshold", "max-fraction")
     act(workspace, view, {"act": "name", "factor": "0", "text": "head"})
     for name in ("a.png", "c.png"):
@@ -81,9 +75,7 @@ def test_no_setting_touches_what_was_accepted(workspace: Workspace, tmp_path: Pa
     assert "head" not in areas(workspace, "a.png")
 
 
-def test_names_that_are_given_later_reach_accepted_masks(workspace: Workspace) -> None:
-    view = View()
-    opened(workspace, view)
+def test_names_that_are_given_later_reach_accepted_masks(workspace: Workspace, view: View) -> None:
     choose(workspace, view, "threshold", "max-fraction")
     act(workspace, view, {"act": "accept", "image": "0"})
     for factor in ("1", "2"):
@@ -101,10 +93,8 @@ def test_names_that_are_given_later_reach_accepted_masks(workspace: Workspace) -
 
 
 def test_a_mask_that_is_gone_is_said_and_the_new_one_can_be_taken(
-    workspace: Workspace, tmp_path: Path
+    workspace: Workspace, view: View, tmp_path: Path
 ) -> None:
-    view = View()
-    opened(workspace, view)
     choose(workspace, view, "threshold", "max-fraction")
     act(workspace, view, {"act": "accept", "image": "0"})
     shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(FOLDER))
@@ -120,9 +110,8 @@ def test_a_mask_that_is_gone_is_said_and_the_new_one_can_be_taken(
 
 def test_a_class_dropped_in_an_accepted_image_leaves_its_pixels_to_nobody(
     workspace: Workspace,
+    view: View,
 ) -> None:
-    view = View()
-    opened(workspace, view)
     choose(workspace, view, "threshold", "max-fraction")
     act(workspace, view, {"act": "accept", "image": "0"})
     act(
@@ -184,9 +173,7 @@ def test_only_refinements_that_a_run_has_are_offered(
     assert refinements(result, 3) == offered
 
 
-def test_which_images_an_export_is_of(workspace: Workspace) -> None:
-    view = View()
-    opened(workspace, view)
+def test_which_images_an_export_is_of(workspace: Workspace, view: View) -> None:
     labels = workspace.store.labels
     assert chosen_images(labels, NAMES) == [0, 1, 2]
     with pytest.raises(InputError, match="no image is accepted yet"):
