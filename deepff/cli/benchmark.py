@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from deepff.cli.parameters import (
     Size,
     Weights,
     factor_counts,
+    with_panels,
 )
 from deepff.errors import InputError
 from deepff.options import SIZE, Device, VocFilter
@@ -41,23 +43,46 @@ Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="With a row for DFF-CR
 Contrast = Annotated[
     bool, typer.Option("--contrast/--no-contrast", help="With rows for the recipe contrast.")
 ]
-CrfOnly = Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")]
 Seeds = Annotated[int, typer.Option(min=1, help="Take means over this many seeds.")]
 Out = Annotated[Path, typer.Option(help="Folder for Markdown, CSV and JSON.")]
 Counts = Annotated[str, typer.Option("-k", help="Numbers of factors: 4, 1-4 or 2,3,6.")]
 PartClasses = Annotated[
     str, typer.Option("--classes", help="PASCAL-Part's classes, separated by commas.")
 ]
-# What is written into the folders of --out, after the name of the command, and --write-overlays.
+# The files that are written into the folders of --out, after the command's name, and into those of
+# --write-overlays.
 _PUBLISHED = r"(-top|-bottom|-factors|-quality)*(-\d+)?\.(md|csv|json|jpg|png)"
-_LOOKED_AT = r"[^/]+/\d+\.jpg"
+_OVERLAYS = r"[^/]+/\d+\.jpg"
 PAPER_GROUPS = "021,017,018,020,036,042"
 PART_CLASSES = "aeroplane,bird,car,motorbike,cat"
 
 
+@dataclass
+class NetworkPanel:
+    """How a network is prepared, and where it runs."""
+
+    size: Size = SIZE
+    weights: Weights = None
+    num_classes: NumClasses = None
+    cache: Cache = None
+    device: DeviceChoice = Device.AUTO
+
+
+@dataclass
+class CurvePanel:
+    """The options that both plots of Figure 5 share."""
+
+    k: Counts = "1-6"
+    classes: PartClasses = PART_CLASSES
+    crf: Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")] = False
+    seeds: Seeds = 3
+
+
 @app.command()
+@with_panels
 def table1(
     data: Data,
+    *,
     groups: Annotated[
         str,
         typer.Option(
@@ -71,19 +96,15 @@ def table1(
     ] = None,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    size: Size = SIZE,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
+    panel: NetworkPanel,
     crf: Crf = True,
     contrast: Contrast = True,
     seeds: Seeds = 1,
-    cache: Cache = None,
     out: Out = Path("benchmark/table1"),
-    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Co-segmentation on iCoseg: IoU of objects with k = 1, and of parts with k = 2, 3, 4."""
     _check_files(out, "table1" + _PUBLISHED)
-    network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
+    network = _network(model, layer, panel, contrast)
 
     from deepff.evaluation.objects import table1
 
@@ -92,8 +113,10 @@ def table1(
 
 
 @app.command()
+@with_panels
 def table2(
     data: Data,
+    *,
     classes: Annotated[
         str | None, typer.Option(help="Classes, separated by commas; all if not given.")
     ] = None,
@@ -102,19 +125,15 @@ def table2(
     ] = VocFilter.DIFFICULT_OR_TRUNCATED,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    size: Size = SIZE,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
+    panel: NetworkPanel,
     crf: Crf = True,
     contrast: Contrast = True,
     seeds: Seeds = 1,
-    cache: Cache = None,
     out: Out = Path("benchmark/table2"),
-    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Co-localization on Pascal VOC 2007: CorLoc of each class with k = 1."""
     _check_files(out, "table2" + _PUBLISHED)
-    network = _network(model, layer, size, weights, num_classes, cache, device, contrast)
+    network = _network(model, layer, panel, contrast)
 
     from deepff.evaluation.datasets import VOC_CLASSES
     from deepff.evaluation.objects import table2
@@ -125,8 +144,10 @@ def table2(
 
 
 @app.command()
+@with_panels
 def table3(
     data: Data,
+    *,
     mapping: Annotated[
         list[Path] | None,
         typer.Option(
@@ -139,19 +160,15 @@ def table3(
     ] = None,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    size: Size = SIZE,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
+    panel: NetworkPanel,
     crf: Crf = True,
-    cache: Cache = None,
     out: Out = Path("benchmark/table3"),
-    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Parts of PASCAL-Part's cows and horses with k = 3, from factors that a person names."""
     _check_files(out, "table3" + _PUBLISHED)
     if write_overlays is not None:
-        _check_files(write_overlays, _LOOKED_AT)
-    network = _network(model, layer, size, weights, num_classes, cache, device)
+        _check_files(write_overlays, _OVERLAYS)
+    network = _network(model, layer, panel)
 
     from deepff.evaluation.named_parts import table3
 
@@ -162,25 +179,23 @@ def table3(
 
 
 @app.command()
+@with_panels
 def table4(
     data: Data,
+    *,
     k: Counts = "1-4",
     classes: PartClasses = PART_CLASSES,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    size: Size = SIZE,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
+    panel: NetworkPanel,
     crf: Crf = True,
     seeds: Seeds = 1,
-    cache: Cache = None,
     out: Out = Path("benchmark/table4"),
-    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Parts labelled automatically, on PASCAL-Part or on a COCO file of parts."""
     counts = factor_counts(k)
     _check_files(out, "table4" + _PUBLISHED)
-    network = _network(model, layer, size, weights, num_classes, cache, device)
+    network = _network(model, layer, panel)
 
     from deepff.evaluation.discovered_parts import table4
 
@@ -189,80 +204,62 @@ def table4(
 
 
 @app.command()
+@with_panels
 def figure5a(
     data: Data,
+    *,
     layer: Annotated[
         list[str] | None,
         typer.Option(help="A layer, again for more; the default is the last of each stride."),
     ] = None,
-    k: Counts = "1-6",
-    classes: PartClasses = PART_CLASSES,
+    curves: CurvePanel,
     model: Model = LITE_MODELS[0],
-    size: Size = SIZE,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    crf: CrfOnly = False,
-    seeds: Seeds = 3,
-    cache: Cache = None,
+    panel: NetworkPanel,
     out: Out = Path("benchmark/figure5a"),
-    device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Factor quality over k for several layers: a plot and its table."""
-    load = partial(
-        _network,
-        model,
-        size=size,
-        weights=weights,
-        num_classes=num_classes,
-        cache=cache,
-        device=device,
-    )
-    networks = {name: partial(load, layer=name) for name in layer or _layer_names(load)}
-    _figure5("figure5a", networks, data, k, classes, crf, seeds, out)
+    names = layer or _layer_names(lambda: _network(model, None, panel))
+    networks = {name: partial(_network, model, name, panel) for name in names}
+    _figure5("figure5a", networks, data, curves, out)
 
 
 @app.command()
+@with_panels
 def figure5b(
     data: Data,
+    *,
     model: Annotated[
         list[str] | None,
         typer.Option(help="A network, again for more; default: the three EfficientNet-Lites."),
     ] = None,
-    k: Counts = "1-6",
-    classes: PartClasses = PART_CLASSES,
+    curves: CurvePanel,
     size: Size = SIZE,
-    crf: CrfOnly = False,
-    seeds: Seeds = 3,
     cache: Cache = None,
     out: Out = Path("benchmark/figure5b"),
     device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Factor quality over k for several networks at their default layers: a plot and its table."""
-    networks = {
-        name: partial(_network, name, None, size, None, None, cache, device)
-        for name in model or LITE_MODELS
-    }
-    _figure5("figure5b", networks, data, k, classes, crf, seeds, out)
+    panel = NetworkPanel(size, cache=cache, device=device)
+    networks = {name: partial(_network, name, None, panel) for name in model or LITE_MODELS}
+    _figure5("figure5b", networks, data, curves, out)
 
 
 def _figure5(
     name: str,
     networks: "Mapping[str, Callable[[], Network]]",
     data: Path,
-    k: str,
-    classes: str,
-    crf: bool,
-    seeds: int,
+    panel: CurvePanel,
     out: Path,
 ) -> None:
-    counts = factor_counts(k)
+    counts = factor_counts(panel.k)
 
     from deepff.evaluation.curves import figure5, require_matplotlib, write_plot
 
     require_matplotlib()
     _check_files(out, name + _PUBLISHED)
+    classes = _names(panel.classes)
     table, curves = figure5(
-        name, networks, data, counts, classes=_names(classes), crf=crf, seeds=seeds
+        name, networks, data, counts, classes=classes, crf=panel.crf, seeds=panel.seeds
     )
 
     def plot(folder: Path) -> Path:
@@ -272,14 +269,7 @@ def _figure5(
 
 
 def _network(
-    model: str,
-    layer: str | None,
-    size: int,
-    weights: Path | None,
-    num_classes: int | None,
-    cache: Path | None,
-    device: Device,
-    contrast: bool = False,
+    model: str, layer: str | None, panel: NetworkPanel, contrast: bool = False
 ) -> "Network":
     from deepff.discovery.contrast import contrast_layers
     from deepff.evaluation.predictions import Network
@@ -287,23 +277,25 @@ def _network(
     from deepff.layers.pixel_layers import pixel_layers
     from deepff.networks.loading import load_backbone
 
-    backbone = load_backbone(model, weights=weights, num_classes=num_classes, device=device)
-    layer_map = map_layers(backbone, size)
+    backbone = load_backbone(
+        model, weights=panel.weights, num_classes=panel.num_classes, device=panel.device
+    )
+    layer_map = map_layers(backbone, panel.size)
     return Network(
         backbone,
         layer_map.resolve(layer),
-        size,
-        cache,
+        panel.size,
+        panel.cache,
         object_layers=contrast_layers(layer_map) if contrast else (),
         cell_layers=pixel_layers(layer_map) if contrast else (),
     )
 
 
-def _layer_names(load: "Callable[..., Network]") -> list[str]:
+def _layer_names(load: "Callable[[], Network]") -> list[str]:
     """The last layer of each of the four largest strides that is never negative."""
     from deepff.layers.layer_map import list_layers
 
-    network = load(layer=None)
+    network = load()
     by_stride = {
         layer.stride: layer.name
         for layer in list_layers(network.backbone, network.size)

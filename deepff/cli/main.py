@@ -1,69 +1,26 @@
 """The command ``deepff``."""
 
 import os
-import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
-from deepff.cli.messages import (
-    report_replaced,
-    report_skipped,
-    summarize,
-    user_warnings_as_lines,
-    warn,
-)
+from deepff.cli.messages import user_warnings_as_lines, warn
 from deepff.cli.network_commands import explain, layers, models
-from deepff.cli.parameters import (
-    FACTORIZATION,
-    IMAGES,
-    OUTPUT,
-    BatchSize,
-    Cache,
-    DeviceChoice,
-    EngineChoice,
-    ImagePaths,
-    InterpolationChoice,
-    LabelsFile,
-    Layers,
-    Mean,
-    Memory,
-    MixedPrecision,
-    Model,
-    NumClasses,
-    Overlays,
-    Photos,
-    Size,
-    Std,
-    Stretch,
-    Weights,
-    byte_count,
-    factor_counts,
-    three_numbers,
-)
+from deepff.cli.parameters import DeviceChoice, Photos, factor_counts, with_panels
 from deepff.cli.region_commands import export, localize, segment
+from deepff.cli.run_commands import apply, discover
 from deepff.errors import InputError
-from deepff.options import (
-    BATCH_SIZE,
-    MODEL,
-    N_PARTS,
-    SIZE,
-    ChannelWeights,
-    Device,
-    Engine,
-    Method,
-    Recipe,
-    Solver,
-)
+from deepff.options import Device
 
 
 class _Group(TyperGroup):
-    """Turns what a user can mend into one sentence and an exit status, without a traceback."""
+    """Turns an error that a user can fix into one sentence and an exit status, no traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -94,8 +51,8 @@ def _going_on(ctx: Any) -> str:
     """What the same command would do if it were given again."""
     command = ctx.command.commands.get(ctx.invoked_subcommand)
     commands = [command, *getattr(command, "commands", {}).values()]
-    parameters = [given for each in commands for given in getattr(each, "params", ())]
-    if any("--cache" in given.opts for given in parameters):
+    options = [option for each in commands for option in getattr(each, "params", ())]
+    if any("--cache" in option.opts for option in options):
         return "with --cache the same command goes on where it stopped"
     return "what was there before has stayed, and the same command begins anew"
 
@@ -143,222 +100,9 @@ deepff discover "photos/**/*.jpg" -k 1-4 --model vgg19 --layer conv5_4
 """
 
 
-@app.command(epilog=EXAMPLES)
-def discover(
-    images: ImagePaths = None,
-    sample: Annotated[
-        bool,
-        typer.Option(
-            "--sample", help="Use sample photographs, in several framings.", rich_help_panel=IMAGES
-        ),
-    ] = False,
-    size: Size = SIZE,
-    mean: Mean = None,
-    std: Std = None,
-    interpolation: InterpolationChoice = None,
-    model: Model = MODEL,
-    layer: Layers = None,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    labels: LabelsFile = None,
-    k: Annotated[
-        str | None,
-        typer.Option(
-            "-k",
-            "--n-components",
-            help="Number of factors: 4, 1-4, 2,3,6 or auto; by default 4, or 1 for the object.",
-            show_default=False,
-            rich_help_panel=FACTORIZATION,
-        ),
-    ] = None,
-    recipe: Annotated[
-        Recipe | None,
-        typer.Option(
-            help="contrast: one map of the object, from weighted, fused layers; by default paper.",
-            show_default=False,
-            rich_help_panel=FACTORIZATION,
-        ),
-    ] = None,
-    inside_object: Annotated[
-        bool,
-        typer.Option(
-            "--inside-object",
-            help="The factors are parts of the object, found first.",
-            rich_help_panel=FACTORIZATION,
-        ),
-    ] = False,
-    method: Annotated[
-        Method | None,
-        typer.Option(
-            help="By default auto: nmf, or semi-nmf where the layer goes negative.",
-            show_default=False,
-            rich_help_panel=FACTORIZATION,
-        ),
-    ] = None,
-    solver: Annotated[
-        Solver | None,
-        typer.Option(
-            help="NMF: HALS (the default), or the paper's multiplicative updates.",
-            show_default=False,
-            rich_help_panel=FACTORIZATION,
-        ),
-    ] = None,
-    channel_weights: Annotated[
-        ChannelWeights | None,
-        typer.Option(
-            help="border: channels weigh more the less they fire on the images' border.",
-            show_default=False,
-            rich_help_panel=FACTORIZATION,
-        ),
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, help="Seed of the factorization.", rich_help_panel=FACTORIZATION),
-    ] = 0,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the result.", rich_help_panel=OUTPUT)
-    ] = Path("result"),
-    overlays: Overlays = False,
-    cache: Cache = None,
-    memory: Memory = None,
-    batch_size: BatchSize = BATCH_SIZE,
-    device: DeviceChoice = Device.AUTO,
-    engine: EngineChoice = Engine.AUTO,
-    amp: MixedPrecision = False,
-    stretch: Stretch = False,
-) -> None:
-    """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
-    if sample and images:
-        raise InputError("--sample brings its own images; leave it or the others out")
-    if not sample and not images:
-        raise InputError("name folders, files or globs of images, or try --sample")
-    if inside_object and (recipe or channel_weights or solver or method or len(layer or ()) > 1):
-        raise InputError(
-            "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
-            "--solver, --channel-weights and a second --layer"
-        )
-    if solver and method not in (None, Method.AUTO, Method.NMF):
-        raise InputError(f"--solver is for the method nmf; leave it out for {method}")
-    counts: list[int] | Literal["auto"] | None = (
-        "auto" if k == "auto" else None if k is None else factor_counts(k)
-    )
-    bound = byte_count(memory)
-    means, stds = three_numbers(mean, "--mean"), three_numbers(std, "--std")
-
-    from deepff.discovery.discover import discover
-    from deepff.discovery.discover_parts import discover_parts
-    from deepff.factorization import NMF
-    from deepff.images.image_files import find_images, natural_key
-    from deepff.images.samples import sample_images
-    from deepff.networks.class_labels import read_labels
-    from deepff.networks.loading import load_backbone
-    from deepff.report.save import check_output_folder
-    from deepff.runtime import distributed
-
-    distributed.join()
-    if distributed.rank() == 0:
-        check_output_folder(out)
-        report_replaced(out)
-    # In natural order over all that was named: a shell puts img10 before img2.
-    named = sorted(images or [], key=lambda path: natural_key(path.as_posix()))
-    files = sample_images() if sample else find_images(named)
-    backbone = load_backbone(
-        model,
-        weights=weights,
-        num_classes=num_classes,
-        mean=means,
-        std=stds,
-        interpolation=interpolation,
-        labels=None if labels is None else read_labels(labels),
-        device=device,
-        engine=engine,
-    )
-    common: dict[str, Any] = {
-        "model": backbone,
-        "layer": layer[0] if layer and len(layer) == 1 else layer or None,
-        "size": size,
-        "random_state": seed,
-        "batch_size": batch_size,
-        "cache": cache,
-        "memory": bound,
-        "amp": amp,
-        "stretch": stretch,
-        "progress": True,
-    }
-    if inside_object:
-        result = discover_parts(files, counts or N_PARTS, **common)
-    else:
-        result = discover(
-            files,
-            counts,
-            recipe=recipe or Recipe.PAPER,
-            channel_weights=channel_weights,
-            method=NMF(1, solver=solver) if solver else method or Method.AUTO,
-            **common,
-        )
-    is_first = distributed.rank() == 0
-    distributed.leave()
-    if not is_first:
-        return
-    result.command = shlex.join(["deepff", *sys.argv[1:]])
-    result.save(out, progress=True, overlays=overlays)
-    report_skipped(result.skipped, out)
-    summarize(result, out)
-
-
-@app.command()
-def apply(
-    bank: Annotated[
-        Path, typer.Argument(help="A result's concepts.safetensors.", show_default=False)
-    ],
-    images: Annotated[
-        list[Path], typer.Argument(help="Folders, files or globs.", show_default=False)
-    ],
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the result.", rich_help_panel=OUTPUT)
-    ] = Path("result"),
-    overlays: Overlays = False,
-    cache: Cache = None,
-    batch_size: BatchSize = BATCH_SIZE,
-    device: DeviceChoice = Device.AUTO,
-    engine: EngineChoice = Engine.AUTO,
-) -> None:
-    """Find a result's factors in new images, for segment, localize and export."""
-    from deepff.app.label_file import FILE, carry_over, load_labels
-    from deepff.discovery.apply import apply
-    from deepff.report.load import load
-    from deepff.report.save import check_output_folder
-    from deepff.results.concept_bank import load_concepts
-
-    concepts = load_concepts(bank)
-    check_output_folder(out)
-    report_replaced(out)
-    backbone = None
-    if weights is not None or engine != Engine.AUTO:
-        backbone = concepts.sources[0].backbone(
-            weights=weights, num_classes=num_classes, device=device, engine=engine
-        )
-    result = apply(
-        concepts,
-        images,
-        model=backbone,
-        batch_size=batch_size,
-        cache=cache,
-        device=device,
-        progress=True,
-    )
-    result.command = shlex.join(["deepff", *sys.argv[1:]])
-    result.save(out, progress=True, overlays=overlays)
-    if (bank.parent / FILE).is_file():
-        carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
-    report_skipped(result.skipped, out)
-    summarize(result, out)
-
-
-for command in (explain, segment, localize, export, models, layers):
-    app.command()(command)
+app.command(epilog=EXAMPLES)(with_panels(discover))
+for command in (apply, explain, segment, localize, export, models, layers):
+    app.command()(with_panels(command))
 
 
 @app.command()
@@ -430,7 +174,7 @@ def label(
 
     def announce(url: str) -> None:
         typer.echo(url)
-        if browser:  # beside, as some browsers keep the one who opens them waiting
+        if browser:  # in a thread, as some browsers keep whoever opens them waiting
             Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     try:

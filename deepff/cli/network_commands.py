@@ -1,6 +1,5 @@
 """The commands that say what networks and layers there are."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 def models() -> None:
     """List networks, with their default layers and what must be downloaded."""
     rows = [(info.name, info.default_layer, info.download) for info in available_models()]
-    _print_table(("model", "default layer", "to download"), rows)
+    print_table(("model", "default layer", "to download"), rows)
 
 
 def layers(
@@ -38,7 +37,6 @@ def layers(
         list[str] | None,
         typer.Option(
             help="Only this layer, and where its cells look with the network's weights.",
-            show_default=False,
         ),
     ] = None,
     size: Size = SIZE,
@@ -57,12 +55,12 @@ def layers(
     layer_map = map_layers(backbone, size)
     header = ("layer", "channels", "stride", "grid", "layout", "negative")
     if layer:
-        placed = with_centers(backbone, [layer_map.resolve(name) for name in layer])
+        measured = with_centers(backbone, [layer_map.resolve(name) for name in layer])
         columns = ("spacing", "first cell looks at (down, across)", "is drawn at")
-        rows = [(*_described(found), *_looks(found)) for found in placed]
-        _print_table((*header, *columns), rows)
+        rows = [(*_described(each), *_centers(each)) for each in measured]
+        print_table((*header, *columns), rows)
     else:
-        _print_table(header, [_described(found) for found in layer_map.layers])
+        print_table(header, [_described(each) for each in layer_map.layers])
 
 
 def _described(layer: "Layer") -> tuple[str, ...]:
@@ -76,7 +74,7 @@ def _described(layer: "Layer") -> tuple[str, ...]:
     )
 
 
-def _looks(layer: "Layer") -> tuple[str, ...]:
+def _centers(layer: "Layer") -> tuple[str, ...]:
     """Spacing, and the offset that was measured and that is used, in pixels of the input."""
     if layer.centers is None:
         return (
@@ -93,13 +91,6 @@ def _looks(layer: "Layer") -> tuple[str, ...]:
     return f"{centers.spacing:g}", ", ".join(measured), ", ".join(drawn)
 
 
-def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
-
-
 def explain(
     folder: ResultFolder,
     k: FactorCount = None,
@@ -109,7 +100,6 @@ def explain(
             "--class",
             help="Importance for this class, by label; may be repeated. By default the three that "
             "the network takes most of the images for.",
-            show_default=False,
         ),
     ] = None,
     photos: Photos = None,
@@ -121,7 +111,6 @@ def explain(
         typer.Option(
             help="Words in place of the network's classes, where it is open_clip's: with commas "
             "between, as cat,dog, or a file with one a line.",
-            show_default=False,
             rich_help_panel=NETWORK,
         ),
     ] = None,

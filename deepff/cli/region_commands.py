@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,78 +11,47 @@ import typer
 from deepff.cli.messages import report_skipped, summarize, warn
 from deepff.cli.parameters import (
     OUTPUT,
-    Crf,
-    DeviceChoice,
-    FactorCount,
-    FormatChoice,
-    InstancesChoice,
-    MaskMemory,
     MinArea,
-    NumClasses,
-    Object,
-    Overwrite,
-    Parts,
-    PhotographsChoice,
-    Photos,
-    RecipeChoice,
-    RefineMethod,
+    RegionPanel,
     ResultFolder,
-    Simplify,
-    Split,
-    SplitSeed,
-    ThresholdMethod,
-    ThresholdValue,
-    Weights,
+    ResultPanel,
     byte_count,
 )
 from deepff.errors import InputError
 from deepff.options import (
     LEAST_SHARE,
     SIMPLIFY,
-    Device,
+    ExportFormat,
     ExportOptions,
     Instances,
+    Photographs,
     Recipe,
     Refinement,
     RegionOptions,
-    Threshold,
     Which,
     parsed_split,
     region_options,
 )
 
 if TYPE_CHECKING:
+    from deepff.export.formats import ExportSummary
     from deepff.result import Result
 
 
-def segment(
-    folder: ResultFolder,
-    k: FactorCount = None,
-    object: Object = False,
-    recipe: RecipeChoice = None,
-    threshold: ThresholdMethod = None,
-    value: ThresholdValue = None,
-    refine: RefineMethod = None,
-    crf: Crf = False,
-    parts: Parts = None,
-    overwrite: Overwrite = False,
-    photos: Photos = None,
-    memory: MaskMemory = None,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    device: DeviceChoice = Device.AUTO,
-) -> None:
+def segment(folder: ResultFolder, regions: RegionPanel, opening: ResultPanel) -> None:
     """Write masks and label maps of every image as PNG, into the result's folder."""
     from deepff.export.folder import compare_recipes, segment
     from deepff.report.load import load
 
-    result, where, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
-    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-    with _other_settings_told(where, "masks", k or result.n_components):
-        out = segment(result, where, k, options, overwrite, byte_count(memory), progress=True)
+    result, where, k = _opened(folder, regions, opening)
+    options = _region_options(result, k, regions)
+    with _other_settings_reported(where, "masks", k or result.n_components):
+        out = segment(
+            result, where, k, options, opening.overwrite, byte_count(opening.memory), progress=True
+        )
     typer.echo(out)
     if where != folder:
-        whole = load(folder, photos)
+        whole = load(folder, opening.photos)
         if 1 in whole.factorizations:
             compare_recipes(whole, folder, progress=True)
             typer.echo(folder / "report.html")
@@ -89,14 +59,8 @@ def segment(
 
 def localize(
     folder: ResultFolder,
-    k: FactorCount = None,
-    object: Object = False,
-    recipe: RecipeChoice = None,
-    threshold: ThresholdMethod = None,
-    value: ThresholdValue = None,
-    refine: RefineMethod = None,
-    crf: Crf = False,
-    parts: Parts = None,
+    regions: RegionPanel,
+    *,
     all_components: Annotated[
         bool,
         typer.Option(
@@ -106,36 +70,31 @@ def localize(
         ),
     ] = False,
     min_area: MinArea = None,
-    overwrite: Overwrite = False,
-    photos: Photos = None,
-    memory: MaskMemory = None,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    device: DeviceChoice = Device.AUTO,
+    opening: ResultPanel,
 ) -> None:
     """Write boxes of every image as JSON and CSV, into the result's folder."""
     from deepff.export.folder import localize
 
-    result, folder, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
-    options = _region_options(result, k, recipe, threshold, value, refine, crf, parts, True)
-    with _other_settings_told(folder, "boxes", k or result.n_components):
+    result, folder, k = _opened(folder, regions, opening)
+    options = _region_options(result, k, regions, for_boxes=True)
+    with _other_settings_reported(folder, "boxes", k or result.n_components):
         boxes = localize(
             result,
             folder,
             k,
             options,
-            all_components,
-            min_area,
-            overwrite,
-            byte_count(memory),
+            opening.overwrite,
+            byte_count(opening.memory),
             progress=True,
+            all_components=all_components,
+            min_area=min_area,
         )
     typer.echo(f"{len(boxes)} boxes")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
 
 
 @contextmanager
-def _other_settings_told(folder: Path, kind: str, k: int) -> Iterator[None]:
+def _other_settings_reported(folder: Path, kind: str, k: int) -> Iterator[None]:
     """Say what was made with other settings, and is replaced by what the block makes."""
     from deepff.export.folder import settings_of
 
@@ -148,100 +107,109 @@ def _other_settings_told(folder: Path, kind: str, k: int) -> Iterator[None]:
 
 
 def _opened(
-    folder: Path,
-    photos: Path | None,
-    k: int | None,
-    object: bool,
-    recipe: Recipe | None,
-    weights: Path | None,
-    num_classes: int | None,
-    device: Device,
+    folder: Path, regions: RegionPanel, opening: ResultPanel
 ) -> "tuple[Result, Path, int | None]":
-    """The result in a folder, or that of its object, its own folder, and which k is meant."""
+    """The result in a folder, or that of its object, with its folder, and which k is meant."""
     from deepff.discovery.find_object import find_object
     from deepff.report.load import load
     from deepff.report.save import OBJECT
 
-    result = load(folder, photos)
-    if not object or (result.recipe == Recipe.CONTRAST and result.parts_of is None):
-        return result, folder, k
-    if k not in (None, 1):
-        raise InputError(f"--object is one factor; leave out -k {k}")
-    if recipe is Recipe.PAPER:
+    result = load(folder, opening.photos)
+    if not regions.object or (result.recipe == Recipe.CONTRAST and result.parts_of is None):
+        return result, folder, regions.k
+    if regions.k not in (None, 1):
+        raise InputError(f"--object is one factor; leave out -k {regions.k}")
+    if regions.recipe is Recipe.PAPER:
         return result, folder, 1
     backbone = None
-    if weights is not None:
+    if opening.weights is not None:
         backbone = result.sources[0].backbone(
-            weights=weights, num_classes=num_classes, device=device
+            weights=opening.weights, num_classes=opening.num_classes, device=opening.device
         )
-    found = find_object(result, model=backbone, device=device, progress=True)
-    if found is not result.object:
-        found.save(folder / OBJECT, progress=True)
-        report_skipped(found.skipped, folder / OBJECT)
-        summarize(found, folder / OBJECT)
-    return found, folder / OBJECT, 1
+    object_result = find_object(result, model=backbone, device=opening.device, progress=True)
+    if object_result is not result.object:
+        object_result.save(folder / OBJECT, progress=True)
+        report_skipped(object_result.skipped, folder / OBJECT)
+        summarize(object_result, folder / OBJECT)
+    return object_result, folder / OBJECT, 1
 
 
 def _region_options(
-    result: "Result",
-    k: int | None,
-    recipe: Recipe | None,
-    threshold: Threshold | None,
-    value: float | None,
-    refine: Refinement | None,
-    crf: bool,
-    parts: Path | None,
-    for_boxes: bool = False,
+    result: "Result", k: int | None, regions: RegionPanel, for_boxes: bool = False
 ) -> RegionOptions:
     from deepff.regions.part_names import read_parts
     from deepff.regions.regions import check_classifier
 
-    if crf and refine not in (None, Refinement.GUIDED_CRF):
+    refine = regions.refine
+    if regions.crf and refine not in (None, Refinement.GUIDED_CRF):
         raise InputError(f"--crf means --refine guided-crf; leave it out for {refine}")
-    found = result.factorization(k)
-    check_classifier(refine, found)
-    n_factors = found.heatmaps.n_factors
+    factorization = result.factorization(k)
+    check_classifier(refine, factorization)
+    n_factors = factorization.heatmaps.n_factors
     return region_options(
-        recipe or result.recipe,
-        threshold,
-        value,
-        Refinement.GUIDED_CRF if crf else refine,
-        None if parts is None else read_parts(parts, n_factors),
+        regions.recipe or result.recipe,
+        regions.threshold,
+        regions.value,
+        Refinement.GUIDED_CRF if regions.crf else refine,
+        None if regions.parts is None else read_parts(regions.parts, n_factors),
         for_boxes=for_boxes,
     )
 
 
 def export(
     folder: ResultFolder,
-    format: FormatChoice,
-    k: FactorCount = None,
-    object: Object = False,
-    recipe: RecipeChoice = None,
-    threshold: ThresholdMethod = None,
-    value: ThresholdValue = None,
-    refine: RefineMethod = None,
-    crf: Crf = False,
-    parts: Parts = None,
-    instances: InstancesChoice = Instances.COMPONENTS,
+    format: Annotated[
+        list[ExportFormat],
+        typer.Option(
+            help="What the annotations are written for; of several, each has a folder of its own.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ],
+    regions: RegionPanel,
+    *,
+    instances: Annotated[
+        Instances,
+        typer.Option(
+            help="One annotation a connected component, or a part and image.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = Instances.COMPONENTS,
     min_area: MinArea = None,
-    simplify: Simplify = SIMPLIFY,
-    images: PhotographsChoice = None,
-    split: Split = "80/20",
-    seed: SplitSeed = 0,
+    simplify: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="How far polygons may cut corners, in pixels; 0 keeps every pixel.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = SIMPLIFY,
+    images: Annotated[
+        Photographs | None,
+        typer.Option(
+            help="Copies of the photographs or links to them, where the format wants them; by "
+            "default links for YOLO.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    split: Annotated[
+        str,
+        typer.Option(
+            help="Shares of training, validation and test, for YOLO and VOC.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "80/20",
+    seed: Annotated[
+        int, typer.Option(help="By which images are drawn for --split.", rich_help_panel=OUTPUT)
+    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
             help="Folder to write to; by default RESULT/export/FORMAT, anew.",
-            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    overwrite: Overwrite = False,
-    photos: Photos = None,
-    memory: MaskMemory = None,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
-    device: DeviceChoice = Device.AUTO,
+    opening: ResultPanel,
     labels: Annotated[
         bool,
         typer.Option(
@@ -255,41 +223,19 @@ def export(
         typer.Option(
             help="With --labels, the images to write; by default the accepted ones, or all but "
             "skipped ones where none is.",
-            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:
     """Write masks and boxes for a labelling tool or a training program."""
-    from functools import partial
-
-    from deepff.export.formats import ExportSummary, export
-
-    write: Callable[..., ExportSummary]
     if labels:
-        choices = (k, recipe, threshold, value, refine, parts)
-        if object or crf or any(choice is not None for choice in choices):
-            raise InputError(
-                "--labels takes k, threshold, refinement and names from labels.json; leave the "
-                "options for these out"
-            )
-        from deepff.app.label_file import chosen_images, export_labelled, load_labels
-        from deepff.report.load import load
-
-        result = load(folder, photos)
-        decided = load_labels(folder, result)
-        n_images = len(chosen_images(decided, result.names, which))
-        accepted, skipped = (decided.count(s, result.names) for s in ("accepted", "skipped"))
-        typer.echo(
-            f"{n_images} of {len(result.names)} images: {accepted} accepted, {skipped} skipped"
-        )
-        write = partial(export_labelled, result, decided, which=which)
-    elif which is not None:
-        raise InputError("--which is for what was decided with `deepff label`: give --labels too")
+        write = _labels_writer(folder, regions, opening.photos, which)
     else:
-        result, folder, k = _opened(folder, photos, k, object, recipe, weights, num_classes, device)
-        options = _region_options(result, k, recipe, threshold, value, refine, crf, parts)
-        write = partial(export, result, k=k, options=options)
+        if which is not None:
+            raise InputError(
+                "--which is for what was decided with `deepff label`: give --labels too"
+            )
+        write, folder = _regions_writer(folder, regions, opening)
     settings = ExportOptions(
         instances,
         min_area,
@@ -297,20 +243,45 @@ def export(
         images,
         parsed_split(split),
         seed,
-        overwrite,
+        opening.overwrite,
         anew=out is None,
-        memory=byte_count(memory),
+        memory=byte_count(opening.memory),
     )
     if out is None:
         out = folder / "export" / ("" if len(set(format)) > 1 else format[0])
-    written = write(formats=format, folder=out, settings=settings, progress=True)
-    left_out = f", {written.n_specks} smaller than {_least(min_area)} left out"
-    typer.echo(f"{written.n_instances} instances{left_out if written.n_specks else ''}")
-    for place in written.folders:
-        typer.echo(place)
+    summary = write(formats=format, folder=out, settings=settings, progress=True)
+    least = f"{LEAST_SHARE:.2%} of their image" if min_area is None else f"{min_area} pixels"
+    left_out = f", {summary.n_specks} smaller than {least} left out"
+    typer.echo(f"{summary.n_instances} instances{left_out if summary.n_specks else ''}")
+    for path in summary.folders:
+        typer.echo(path)
 
 
-def _least(min_area: int | None) -> str:
-    if min_area is None:
-        return f"{LEAST_SHARE:.2%} of their image"
-    return f"{min_area} pixels"
+def _regions_writer(
+    folder: Path, regions: RegionPanel, opening: ResultPanel
+) -> "tuple[Callable[..., ExportSummary], Path]":
+    """What exports a result's regions, and the result's folder."""
+    from deepff.export.formats import export
+
+    result, folder, k = _opened(folder, regions, opening)
+    return partial(export, result, k=k, options=_region_options(result, k, regions)), folder
+
+
+def _labels_writer(
+    folder: Path, regions: RegionPanel, photos: Path | None, which: Which | None
+) -> "Callable[..., ExportSummary]":
+    """What exports the labels that were decided in the app."""
+    if regions != RegionPanel():
+        raise InputError(
+            "--labels takes k, threshold, refinement and names from labels.json; leave the "
+            "options for these out"
+        )
+    from deepff.app.label_file import chosen_images, export_labelled, load_labels
+    from deepff.report.load import load
+
+    result = load(folder, photos)
+    decided = load_labels(folder, result)
+    n_images = len(chosen_images(decided, result.names, which))
+    accepted, skipped = (decided.count(state, result.names) for state in ("accepted", "skipped"))
+    typer.echo(f"{n_images} of {len(result.names)} images: {accepted} accepted, {skipped} skipped")
+    return partial(export_labelled, result, decided, which=which)

@@ -1,0 +1,334 @@
+"""The commands that make a result: ``discover`` and ``apply``."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from deepff.cli.messages import report_replaced, report_skipped, summarize
+from deepff.cli.parameters import (
+    FACTORIZATION,
+    IMAGES,
+    NETWORK,
+    RUNNING,
+    BatchSize,
+    Cache,
+    DeviceChoice,
+    EngineChoice,
+    LabelsFile,
+    Model,
+    NewFolder,
+    NumClasses,
+    Overlays,
+    Size,
+    Weights,
+    byte_count,
+    factor_counts,
+    three_numbers,
+)
+from deepff.errors import InputError
+from deepff.options import (
+    BATCH_SIZE,
+    MODEL,
+    N_PARTS,
+    SIZE,
+    ChannelWeights,
+    Device,
+    Engine,
+    Interpolation,
+    Method,
+    Recipe,
+    Solver,
+)
+
+if TYPE_CHECKING:
+    from deepff.result import Result
+
+
+@dataclass
+class ImagePanel:
+    """Which images are factorized, and how they are prepared."""
+
+    images: Annotated[list[Path] | None, typer.Argument(help="Folders, files or globs.")] = None
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample", help="Use sample photographs, in several framings.", rich_help_panel=IMAGES
+        ),
+    ] = False
+    size: Size = SIZE
+    mean: Annotated[
+        str | None,
+        typer.Option(help="Channel means, as R,G,B in [0, 1].", rich_help_panel=IMAGES),
+    ] = None
+    std: Annotated[
+        str | None, typer.Option(help="Channel deviations, as R,G,B.", rich_help_panel=IMAGES)
+    ] = None
+    interpolation: Annotated[
+        Interpolation | None,
+        typer.Option(
+            help="How images are resized; by default as the network was trained.",
+            rich_help_panel=IMAGES,
+        ),
+    ] = None
+    stretch: Annotated[
+        bool,
+        typer.Option(
+            "--stretch",
+            help="Make the largest value of images of 10 to 16 bits white.",
+            rich_help_panel=IMAGES,
+        ),
+    ] = False
+
+
+@dataclass
+class NetworkPanel:
+    """The network and its layers."""
+
+    model: Model = MODEL
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Layer, as `deepff layers` lists it; several give one map of the object.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None
+    weights: Weights = None
+    num_classes: NumClasses = None
+    labels: LabelsFile = None
+
+
+@dataclass
+class FactorPanel:
+    """How many factors, and how they are found."""
+
+    k: Annotated[
+        str | None,
+        typer.Option(
+            "-k",
+            "--n-components",
+            help="Number of factors: 4, 1-4, 2,3,6 or auto; by default 4, or 1 for the object.",
+            rich_help_panel=FACTORIZATION,
+        ),
+    ] = None
+    recipe: Annotated[
+        Recipe | None,
+        typer.Option(
+            help="contrast: one map of the object, from weighted, fused layers; by default paper.",
+            rich_help_panel=FACTORIZATION,
+        ),
+    ] = None
+    inside_object: Annotated[
+        bool,
+        typer.Option(
+            "--inside-object",
+            help="The factors are parts of the object, found first.",
+            rich_help_panel=FACTORIZATION,
+        ),
+    ] = False
+    method: Annotated[
+        Method | None,
+        typer.Option(
+            help="By default auto: nmf, or semi-nmf where the layer goes negative.",
+            rich_help_panel=FACTORIZATION,
+        ),
+    ] = None
+    solver: Annotated[
+        Solver | None,
+        typer.Option(
+            help="NMF: HALS (the default), or the paper's multiplicative updates.",
+            rich_help_panel=FACTORIZATION,
+        ),
+    ] = None
+    channel_weights: Annotated[
+        ChannelWeights | None,
+        typer.Option(
+            help="border: channels weigh more the less they fire on the images' border.",
+            rich_help_panel=FACTORIZATION,
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="Seed of the factorization.", rich_help_panel=FACTORIZATION),
+    ] = 0
+
+
+@dataclass
+class RunPanel:
+    """Where and how a run computes."""
+
+    cache: Cache = None
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="What activations and coefficients may take in memory, such as 2GiB or 500MB; "
+            "the rest is on disk. By default what is free.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None
+    batch_size: BatchSize = BATCH_SIZE
+    device: DeviceChoice = Device.AUTO
+    engine: EngineChoice = Engine.AUTO
+    amp: Annotated[
+        bool,
+        typer.Option("--amp", help="Mixed precision on a CUDA device.", rich_help_panel=RUNNING),
+    ] = False
+
+
+def discover(
+    images: ImagePanel,
+    network: NetworkPanel,
+    factors: FactorPanel,
+    *,
+    out: NewFolder = Path("result"),
+    overlays: Overlays = False,
+    run: RunPanel,
+) -> None:
+    """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
+    _check(images, network, factors)
+    k: list[int] | Literal["auto"] | None = (
+        "auto" if factors.k == "auto" else None if factors.k is None else factor_counts(factors.k)
+    )
+    memory = byte_count(run.memory)
+    mean, std = three_numbers(images.mean, "--mean"), three_numbers(images.std, "--std")
+
+    from deepff.images.image_files import find_images, natural_key
+    from deepff.images.samples import sample_images
+    from deepff.networks.class_labels import read_labels
+    from deepff.networks.loading import load_backbone
+    from deepff.report.save import check_output_folder
+    from deepff.runtime import distributed
+
+    distributed.join()
+    if distributed.rank() == 0:
+        check_output_folder(out)
+        report_replaced(out)
+    # In natural order over all that was named: a shell puts img10 before img2.
+    named = sorted(images.images or [], key=lambda path: natural_key(path.as_posix()))
+    files = sample_images() if images.sample else find_images(named)
+    backbone = load_backbone(
+        network.model,
+        weights=network.weights,
+        num_classes=network.num_classes,
+        mean=mean,
+        std=std,
+        interpolation=images.interpolation,
+        labels=None if network.labels is None else read_labels(network.labels),
+        device=run.device,
+        engine=run.engine,
+    )
+    layer = network.layer
+    common = {
+        "model": backbone,
+        "layer": layer[0] if layer and len(layer) == 1 else layer or None,
+        "size": images.size,
+        "random_state": factors.seed,
+        "batch_size": run.batch_size,
+        "cache": run.cache,
+        "memory": memory,
+        "amp": run.amp,
+        "stretch": images.stretch,
+        "progress": True,
+    }
+    result = _factorized(files, k, factors, common)
+    is_first = distributed.rank() == 0
+    distributed.leave()
+    if is_first:
+        _save(result, out, overlays)
+        report_skipped(result.skipped, out)
+        summarize(result, out)
+
+
+def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> None:
+    """Raise InputError where options exclude each other."""
+    method, solver = factors.method, factors.solver
+    if images.sample and images.images:
+        raise InputError("--sample brings its own images; leave it or the others out")
+    if not images.sample and not images.images:
+        raise InputError("name folders, files or globs of images, or try --sample")
+    several = factors.recipe or factors.channel_weights or solver or method
+    if factors.inside_object and (several or len(network.layer or ()) > 1):
+        raise InputError(
+            "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
+            "--solver, --channel-weights and a second --layer"
+        )
+    if solver and method not in (None, Method.AUTO, Method.NMF):
+        raise InputError(f"--solver is for the method nmf; leave it out for {method}")
+
+
+def _factorized(
+    files: Any,
+    k: list[int] | Literal["auto"] | None,
+    factors: FactorPanel,
+    common: dict[str, Any],
+) -> "Result":
+    from deepff.discovery.discover import discover
+    from deepff.discovery.discover_parts import discover_parts
+    from deepff.factorization import NMF
+
+    if factors.inside_object:
+        return discover_parts(files, k or N_PARTS, **common)
+    method = factors.method or Method.AUTO
+    return discover(
+        files,
+        k,
+        recipe=factors.recipe or Recipe.PAPER,
+        channel_weights=factors.channel_weights,
+        method=NMF(1, solver=factors.solver) if factors.solver else method,
+        **common,
+    )
+
+
+def _save(result: "Result", out: Path, overlays: bool) -> None:
+    result.command = shlex.join(["deepff", *sys.argv[1:]])
+    result.save(out, progress=True, overlays=overlays)
+
+
+def apply(
+    bank: Annotated[
+        Path, typer.Argument(help="A result's concepts.safetensors.", show_default=False)
+    ],
+    images: Annotated[
+        list[Path], typer.Argument(help="Folders, files or globs.", show_default=False)
+    ],
+    weights: Weights = None,
+    num_classes: NumClasses = None,
+    out: NewFolder = Path("result"),
+    overlays: Overlays = False,
+    cache: Cache = None,
+    batch_size: BatchSize = BATCH_SIZE,
+    device: DeviceChoice = Device.AUTO,
+    engine: EngineChoice = Engine.AUTO,
+) -> None:
+    """Find a result's factors in new images, for segment, localize and export."""
+    from deepff.app.label_file import FILE, carry_over, load_labels
+    from deepff.discovery.apply import apply
+    from deepff.report.load import load
+    from deepff.report.save import check_output_folder
+    from deepff.results.concept_bank import load_concepts
+
+    concepts = load_concepts(bank)
+    check_output_folder(out)
+    report_replaced(out)
+    backbone = None
+    if weights is not None or engine != Engine.AUTO:
+        backbone = concepts.sources[0].backbone(
+            weights=weights, num_classes=num_classes, device=device, engine=engine
+        )
+    result = apply(
+        concepts,
+        images,
+        model=backbone,
+        batch_size=batch_size,
+        cache=cache,
+        device=device,
+        progress=True,
+    )
+    _save(result, out, overlays)
+    if (bank.parent / FILE).is_file():
+        carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
+    report_skipped(result.skipped, out)
+    summarize(result, out)
