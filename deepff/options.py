@@ -1,14 +1,14 @@
-"""Every choice there is to make, what it means and what it is by default, in one place.
+"""Every option: what it means, and its default.
 
-The library, the command line, the app and the benchmarks take them from here. Members are strings:
-``"otsu"`` can be given wherever ``Threshold.OTSU`` can. Nothing here needs torch.
+The library, the command line, the app and the benchmarks share them. Choices are strings: wherever
+``Threshold.OTSU`` is accepted, ``"otsu"`` is too. Nothing here needs torch.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypedDict, TypeVar
+from typing import Self, TypedDict, TypeVar
 
 from deepff.errors import InputError
 
@@ -17,7 +17,7 @@ N_COMPONENTS = 4
 N_PARTS = 3
 SIZE = 448  # pixels, the longer side of resized images
 BATCH_SIZE = 8
-LEAST_SHARE = 2e-4  # of an image's pixels: what is smaller is a speck
+LEAST_SHARE = 2e-4  # of an image's pixels: anything smaller is a speck
 SIMPLIFY = 2.0  # pixels
 SPLIT = (80.0, 20.0, 0.0)  # train, val, test
 SUBSETS = ("train", "val", "test")
@@ -36,7 +36,7 @@ class Device(StrEnum):
 
 
 class Engine(StrEnum):
-    """What runs the network; auto: OpenVINO on a CPU where it is installed and pays, else torch."""
+    """What runs the network; auto: OpenVINO on a CPU if it is installed and faster, else torch."""
 
     AUTO = "auto"
     TORCH = "torch"
@@ -51,7 +51,7 @@ class Interpolation(StrEnum):
 
 
 class Method(StrEnum):
-    """How activations are factorised; auto: by NMF, or by semi-NMF where they go negative."""
+    """How activations are factorized; auto: by NMF, or by semi-NMF where they go negative."""
 
     AUTO = "auto"
     NMF = "nmf"
@@ -60,7 +60,7 @@ class Method(StrEnum):
     KMEANS = "kmeans"
 
 
-# For those who read a result without having chosen.
+# For readers of a result who did not choose the method.
 METHODS_IN_WORDS: dict[str, str] = {
     Method.NMF: "NMF: activations, factors and coefficients are never negative",
     Method.SEMI_NMF: "semi-NMF: coefficients are never negative, activations and factors may be",
@@ -84,7 +84,7 @@ class Recipe(StrEnum):
 
 
 class ChannelWeights(StrEnum):
-    """What channels are multiplied with before the factorization."""
+    """The weights that channels are multiplied by before the factorization."""
 
     NONE = "none"
     BORDER = "border"
@@ -100,7 +100,7 @@ class Threshold(StrEnum):
 
 
 class Refinement(StrEnum):
-    """How regions follow the edges of the image; ``classifier`` is what the set taught itself.
+    """How regions follow the edges of the image; ``classifier`` is trained on the set's own masks.
 
     Each of the others is the file in ``regions/`` with its name.
     """
@@ -112,28 +112,40 @@ class Refinement(StrEnum):
 
 
 class ExportFormat(StrEnum):
-    """What annotations are written for."""
+    """The formats of annotations. ``write_<name>`` in the file of `deepff.export` writes one."""
 
-    COCO = "coco"
-    COCO_POLYGONS = "coco-polygons"
-    YOLO = "yolo"
-    YOLO_SEG = "yolo-seg"
-    VOC = "voc"
-    LABELME = "labelme"
-    LABEL_STUDIO = "label-studio"
-    CVAT = "cvat"
-    PNG = "png"
+    file: str
+    contents: tuple[str, ...]  # what each instance is written as
+    lists_images: bool  # in text files, one name per line
+
+    COCO = "coco", "coco", ("masks", "boxes")
+    COCO_POLYGONS = "coco-polygons", "coco", ("masks", "boxes")
+    YOLO = "yolo", "yolo", ("boxes",), True
+    YOLO_SEG = "yolo-seg", "yolo", ("masks",), True
+    VOC = "voc", "voc", ("masks", "boxes"), True
+    LABELME = "labelme", "labelme", ("masks",)
+    LABEL_STUDIO = "label-studio", "label_studio", ("masks",)
+    CVAT = "cvat", "cvat", ("masks",)
+    PNG = "png", "png", ("masks",)
+
+    def __new__(
+        cls, name: str, file: str, contents: tuple[str, ...], lists_images: bool = False
+    ) -> Self:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.file, member.contents, member.lists_images = file, contents, lists_images
+        return member
 
 
 class Instances(StrEnum):
-    """What one annotation is: a connected component, or all of a part in an image."""
+    """What one annotation covers: a connected component, or all of a part in an image."""
 
     COMPONENTS = "components"
     PARTS = "parts"
 
 
 class Which(StrEnum):
-    """Which images of a labelled set are exported."""
+    """Which images of a labeled set are exported."""
 
     ACCEPTED = "accepted"
     NOT_SKIPPED = "not-skipped"
@@ -141,7 +153,7 @@ class Which(StrEnum):
 
 
 class Photographs(StrEnum):
-    """What becomes of the photographs in an export: copies, links to each, or nothing."""
+    """What an export writes for the photographs: copies, links, or nothing."""
 
     COPY = "copy"
     LINK = "link"
@@ -149,20 +161,20 @@ class Photographs(StrEnum):
 
 
 class SimilarBy(StrEnum):
-    """What tells how like two places are: their activations, or their factors."""
+    """What the similarity of two points is measured by: their activations, or their factors."""
 
     ACTIVATIONS = "activations"
     FACTORS = "factors"
 
 
 class VocFilter(StrEnum):
-    """Which VOC images are left out: those whose objects of the class are all this."""
+    """VOC images are left out if all their objects of the class are this."""
 
     DIFFICULT_OR_TRUNCATED = "difficult-or-truncated"
     DIFFICULT = "difficult"
 
 
-# The value that a threshold takes, by default and at the least and most.
+# A threshold's default value, and the smallest and largest possible.
 THRESHOLD_VALUES: dict[Threshold, tuple[float, float, float]] = {
     Threshold.PERCENTILE: (75.0, 0.0, 100.0),
     Threshold.MAX_FRACTION: (0.5, 0.0, 1.0),
@@ -170,21 +182,7 @@ THRESHOLD_VALUES: dict[Threshold, tuple[float, float, float]] = {
 
 
 def chosen(choices: type[Choice], value: str, what: str) -> Choice:
-    """The choice that ``value`` names.
-
-    Parameters
-    ----------
-    choices : StrEnum
-        What there is to choose from.
-    value : str
-    what : str
-        What is chosen, for the message: "recipe".
-
-    Raises
-    ------
-    InputError
-        There is no such choice; the message names those that there are.
-    """
+    """The choice with the value; `what` is chosen, for the message if there is none: "recipe"."""
     try:
         return choices(value)
     except ValueError:
@@ -194,20 +192,9 @@ def chosen(choices: type[Choice], value: str, what: str) -> Choice:
 
 
 def threshold_value(threshold: str, value: float | None = None) -> float | None:
-    """The value that goes with a threshold: the one given, else the default; None where it has
-    none.
+    """A threshold's value: `value` if it is in the range, else the default; None if it has none.
 
-    Parameters
-    ----------
-    threshold : str
-        One of :class:`Threshold`.
-    value : float, optional
-        The percentile, in [0, 100], or the fraction of the maximum, in (0, 1].
-
-    Raises
-    ------
-    InputError
-        No such threshold, a value that is out of its range, or one where there is none to give.
+    The value is a percentile in [0, 100], or a fraction of the maximum in (0, 1].
     """
     threshold = chosen(Threshold, threshold, "threshold")
     if threshold not in THRESHOLD_VALUES:
@@ -235,12 +222,12 @@ class RegionOptions:
     threshold : Threshold
         See :func:`deepff.regions.thresholds.thresholds`.
     value : float or None
-        What goes with it, by default :func:`threshold_value`.
+        The threshold's value, by default :func:`threshold_value`.
     refine : Refinement
         Refine along the edges of the image, see :func:`deepff.regions.guided_crf.guided_crf`
-        (DFF-CRF) and :func:`deepff.regions.dense_crf.dense_crf`, after which holes are filled; or
-        take the pixel classifier's probabilities in place of the heat maps, and the dense CRF of
-        these (:mod:`deepff.regions.pixel_classifier`). The threshold is then at 1/2.
+        (DFF-CRF) and :func:`deepff.regions.dense_crf.dense_crf`, which fills holes afterwards; or
+        use the pixel classifier's probabilities instead of the heat maps, followed by the dense CRF
+        (:mod:`deepff.regions.pixel_classifier`). The threshold is then 1/2.
     parts : mapping of int to str, optional
         Names of factors. Factors of one name make one region, those without a name none. Without
         it every factor is a region.
@@ -248,7 +235,7 @@ class RegionOptions:
     Raises
     ------
     InputError
-        There is no such threshold or refinement, or the value does not go with the threshold.
+        There is no such threshold or refinement, or the value does not fit the threshold.
     """
 
     threshold: str = Threshold.PERCENTILE
@@ -257,7 +244,7 @@ class RegionOptions:
     parts: Mapping[int, str] | None = None
 
     def __post_init__(self) -> None:
-        # Frozen: what was given as plain text is held as the choice that it names.
+        # The class is frozen, and plain text is kept as the choice that it names.
         object.__setattr__(self, "value", threshold_value(self.threshold, self.value))
         object.__setattr__(self, "threshold", Threshold(self.threshold))
         object.__setattr__(self, "refine", chosen(Refinement, self.refine, "refinement"))
@@ -292,15 +279,15 @@ class ExportOptions:
         Annotations of fewer pixels are left out; by default of fewer than
         :func:`deepff.regions.components.least_area`.
     simplify : float
-        How far, in pixels, corners that polygons leave out may lie beside them; less where more
-        than 1 % of a mask would change. 0 keeps all corners, and so every pixel.
+        How far, in pixels, polygons may cut corners; less where more than 1 % of a mask would
+        change. 0 keeps all corners, and so every pixel.
     images : Photographs, optional
-        In formats whose readers look for the photographs in a folder of their own. By default links
-        for YOLO, and nothing elsewhere.
+        For formats whose readers look for the photographs in a certain folder. By default links for
+        YOLO, and nothing for others.
     split : (train, val, test)
         In what proportion images are drawn for training, validation and test.
     seed : int
-        Of the drawing.
+        Of the draw.
     overwrite : bool
         Replace files that deepff did not write, or that were changed since; never photographs.
     anew : bool
@@ -358,20 +345,14 @@ class ExportSettings(RegionSettings, total=False):
 
 
 def parsed_split(text: str) -> tuple[float, float, float]:
-    """The shares of training, validation and test from text such as "80/10/10" or "80/20".
-
-    Raises
-    ------
-    InputError
-        It is no such text.
-    """
+    """The shares of training, validation and test from text such as "80/10/10" or "80/20"."""
     if not re.fullmatch(r"\d+(\.\d+)?(/\d+(\.\d+)?){1,2}", text):
         raise InputError(f"a split is shares such as 80/10/10 or 80/20, not {text!r}")
     shares = [*map(float, text.split("/")), 0.0]
     return shares[0], shares[1], shares[2]
 
 
-# What each recipe does from the maps on.
+# How each recipe makes regions of heat maps.
 RECIPE_OPTIONS: dict[str, RegionOptions] = {
     Recipe.PAPER: RegionOptions(),
     Recipe.CONTRAST: RegionOptions(Threshold.OTSU_IMAGE, refine=Refinement.CLASSIFIER),
@@ -387,23 +368,10 @@ def region_options(
     *,
     for_boxes: bool = False,
 ) -> RegionOptions:
-    """A recipe's way to make regions, but for what is chosen otherwise.
+    """A recipe's region options, with those that are passed in place of the recipe's.
 
-    Parameters
-    ----------
-    recipe : str
-        One of :class:`Recipe`.
-    threshold, value, refine, parts : optional
-        See :class:`RegionOptions`.
-    for_boxes : bool
-        Whether boxes are wanted, not masks. The classifier makes masks better and boxes worse
-        (docs/objects.md), so these are from the dense CRF unless asked for otherwise.
-
-    Raises
-    ------
-    InputError
-        As :class:`RegionOptions`, or there is no such recipe; or a threshold beside the classifier,
-        which has none.
+    The classifier makes masks better and boxes worse (docs/objects.md), so `for_boxes` replaces the
+    recipe's classifier with the dense CRF. A threshold excludes the classifier, which has none.
     """
     defaults = RECIPE_OPTIONS[chosen(Recipe, recipe, "recipe")]
     if threshold is not None and refine == Refinement.CLASSIFIER:
@@ -411,9 +379,9 @@ def region_options(
             "the classifier's regions are where its probability is 1/2 or more; leave out the "
             "threshold, or refine by dense-crf"
         )
-    by_default = defaults.value if threshold is None and value is None else value
+    value = defaults.value if threshold is None and value is None else value
     if refine is None:
         refine = defaults.refine
         if refine == Refinement.CLASSIFIER and (for_boxes or threshold is not None):
             refine = Refinement.DENSE_CRF
-    return RegionOptions(threshold or defaults.threshold, by_default, refine, parts)
+    return RegionOptions(threshold or defaults.threshold, value, refine, parts)

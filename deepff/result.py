@@ -294,7 +294,7 @@ class Result(Run):
         InputError
             As :meth:`regions`, or pandas is not installed.
         """
-        from deepff.report.table import table
+        from deepff.export.boxes import table
 
         return table(self, k, self._region_options(k, settings))
 

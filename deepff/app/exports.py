@@ -13,9 +13,17 @@ from deepff.app.labels import ACCEPTED, SKIPPED
 from deepff.app.pictures import data_uris
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
-from deepff.export.formats import CONTENTS, FORMATS
+from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, Instance, annotated_images
-from deepff.options import SPLIT, ExportOptions, Photographs, Which, parsed_split
+from deepff.options import (
+    SPLIT,
+    ExportFormat,
+    ExportOptions,
+    Photographs,
+    Which,
+    chosen,
+    parsed_split,
+)
 from deepff.runtime.outputs import output_folder, own_files
 
 _LONGEST_LINE = 480
@@ -50,7 +58,7 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
     def count(error: str | None = None) -> str:
         return page.render(
             "count.html",
-            contents=CONTENTS[asked.format],
+            contents=chosen(ExportFormat, asked.format, "format").contents,
             singular={"masks": "mask", "boxes": "box"},
             instances=n_instances,
             images=n_images,

@@ -25,7 +25,7 @@ REGIONS = "Regions"
 def with_panels(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one option per field in place of each parameter that is a dataclass."""
     signature = inspect.signature(command)
-    panels = {
+    panels: dict[str, Any] = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
         if is_dataclass(parameter.annotation)

@@ -46,9 +46,7 @@ def segment(folder: ResultFolder, regions: RegionPanel, opening: ResultPanel) ->
     result, where, k = _opened(folder, regions, opening)
     options = _region_options(result, k, regions)
     with _other_settings_reported(where, "masks", k or result.n_components):
-        out = segment(
-            result, where, k, options, opening.overwrite, byte_count(opening.memory), progress=True
-        )
+        out = segment(result, where, k, options, _settings(opening), progress=True)
     typer.echo(out)
     if where != folder:
         whole = load(folder, opening.photos)
@@ -83,14 +81,17 @@ def localize(
             folder,
             k,
             options,
-            opening.overwrite,
-            byte_count(opening.memory),
+            _settings(opening, min_area),
+            all_components,
             progress=True,
-            all_components=all_components,
-            min_area=min_area,
         )
     typer.echo(f"{len(boxes)} boxes")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
+
+
+def _settings(opening: ResultPanel, min_area: int | None = None) -> ExportOptions:
+    memory = byte_count(opening.memory)
+    return ExportOptions(min_area=min_area, overwrite=opening.overwrite, memory=memory)
 
 
 @contextmanager

@@ -1,11 +1,16 @@
-"""Boxes as JSON and CSV."""
+"""Boxes as JSON and CSV, and regions as a table."""
+
+from __future__ import annotations
 
 import csv
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from deepff.errors import InputError
+from deepff.options import RegionOptions
 from deepff.regions.components import (
     Box,
     bounding_box,
@@ -13,8 +18,12 @@ from deepff.regions.components import (
     largest_component,
     least_area,
 )
-from deepff.regions.regions import Regions
+from deepff.regions.regions import Regions, find_regions
+from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
+
+if TYPE_CHECKING:
+    import pandas
 
 CONVENTION = (
     "pixel edges: x to the right, y down, the first pixel spans 0 to 1, maxima are exclusive"
@@ -45,24 +54,14 @@ def region_boxes(
     all_components: bool = False,
     min_area: int | None = None,
 ) -> list[RegionBox]:
-    """The boxes of one image's regions.
+    """The boxes around the largest component of each region of one image, or around all.
 
-    Parameters
-    ----------
-    regions : Regions
-    image : str
-        The image's name.
-    names : sequence of str
-        The regions' names.
-    all_components : bool
-        A box around every connected component instead of the largest alone.
-    min_area : int, optional
-        Components of fewer pixels have no box; by default of fewer than
-        :func:`deepff.regions.components.least_area`.
+    Components of fewer than `min_area` pixels have no box, by default of fewer than
+    :func:`deepff.regions.components.least_area`.
     """
     height, width = regions.labels.shape
     least = least_area((height, width)) if min_area is None else min_area
-    found = []
+    region_boxes = []
     for name, mask in zip(names, regions.masks.cpu().numpy(), strict=True):
         if all_components:
             boxes = component_boxes(mask, least)
@@ -70,8 +69,38 @@ def region_boxes(
             component = largest_component(mask)
             box = bounding_box(component) if component.sum() >= least else None
             boxes = [] if box is None else [box]
-        found += [RegionBox(image, name, *box) for box in boxes]
-    return found
+        region_boxes += [RegionBox(image, name, *box) for box in boxes]
+    return region_boxes
+
+
+def table(run: Run, k: int | None, options: RegionOptions) -> pandas.DataFrame:
+    """One row per image and region; see :meth:`deepff.result.Result.to_dataframe`."""
+    try:
+        import pandas
+    except ImportError:
+        raise InputError("a table needs pandas: pip install 'deepff[notebook]'") from None
+
+    heatmaps = run.factorization(k).heatmaps
+    parts = options.parts or {}
+    rows = []
+    for index, regions in enumerate(find_regions(run, k, options)):
+        peaks = heatmaps.normalized(index).abs().amax((1, 2)).tolist()
+        for number, name in enumerate(regions.names):
+            factors = [factor for factor, part in parts.items() if part == name] or [number]
+            mask = regions.masks[number].cpu().numpy()
+            box = bounding_box(largest_component(mask)) or (None,) * 4
+            rows.append(
+                {
+                    "image": run.names[index],
+                    "region": name,
+                    "strength": max(peaks[factor] for factor in factors),
+                    "share": float(mask.mean()),
+                    **dict(zip(("x_min", "y_min", "x_max", "y_max"), box, strict=True)),
+                }
+            )
+    frame = pandas.DataFrame(rows)
+    edges = ["x_min", "y_min", "x_max", "y_max"]
+    return frame.astype(dict.fromkeys(edges, "Int64"))
 
 
 def write_boxes(boxes: Iterable[RegionBox], path: Path, description: str) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
-from deepff.export.photographs import photograph_name, place_photograph
 from deepff.export.polygons import enclosed_area, instance_polygons
 from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
@@ -27,22 +26,8 @@ def write_coco(
 
     Categories are numbered from 1 in the order of the names, images and annotations from 1 in the
     order of the images. Every annotation has ``iscrowd`` 0: COCO's evaluation ignores crowds, and
-    a mask is none for having holes or pieces. Annotations are written as they come.
-
-    Parameters
-    ----------
-    images : iterable of AnnotatedImage
-    names : sequence of str
-        The regions' names.
-    folder : Path
-    settings : ExportOptions
-    polygons : bool
-        Polygons instead of run lengths. Simplified, their boxes and areas are their own.
-
-    Raises
-    ------
-    InputError
-        Run lengths are wanted and pycocotools is not installed.
+    a mask with holes or pieces is no crowd. With ``polygons``, masks are polygons instead of run
+    lengths; simplified ones have boxes and areas of their own.
     """
     entry = partial(_polygons, settings.simplify) if polygons else _run_length_encoder()
     with (
@@ -53,23 +38,26 @@ def write_coco(
         head = {"info": {"description": "deepff"}, "licenses": [], "categories": categories}
         file.write(f'{_json(head)[:-1]}, "annotations": [')
         entries = []
-        count = 0
+        n_annotations = 0
         for image_id, image in enumerate(images, 1):
             height, width = image.size
-            name = photograph_name(image)
-            place_photograph(image, f"images/{name}", folder, settings.images or "none")
+            name = image.photo_name
+            image.write_photo(f"images/{name}", folder, settings.images or "none")
             entries.append({"id": image_id, "file_name": name, "width": width, "height": height})
             for instance in image.instances:
-                count += 1
+                n_annotations += 1
                 annotation = {
-                    "id": count,
+                    "id": n_annotations,
                     "image_id": image_id,
                     "category_id": instance.region + 1,
                     **entry(instance, image.size),
                     "iscrowd": 0,
                 }
-                file.write(f"{',' if count > 1 else ''}\n{_json(annotation)}")
+                file.write(f"{',' if n_annotations > 1 else ''}\n{_json(annotation)}")
         file.write(f'\n], "images": {_json(entries)}}}\n')
+
+
+write_coco_polygons = partial(write_coco, polygons=True)
 
 
 def _json(content: Any) -> str:

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepff.export.instances import AnnotatedImage, run_lengths
-from deepff.export.photographs import photograph_suffix, place_photograph
 from deepff.export.voc import xml_text
-from deepff.images.painting import factor_colors
+from deepff.images.painting import factor_colors, hex_colors
 from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
 
@@ -23,21 +22,12 @@ def write_cvat(
 ) -> None:
     """Write ``<folder>/annotations.xml`` and ``<folder>/labels.json``.
 
-    CVAT knows its images by their names; as a data set with its images, they are in ``images/``.
-    ``labels.json`` is what its form for the labels of a task takes under "Raw". Images are written
-    as they come.
-
-    Parameters
-    ----------
-    images : iterable of AnnotatedImage
-    names : sequence of str
-        The regions' names.
-    folder : Path
-    settings : ExportOptions
+    CVAT matches images by name; in a data set with its images, they are in ``images/``.
+    ``labels.json`` can be pasted under "Raw" in the form for a task's labels.
     """
     labels = [
-        {"name": name, "color": f"#{color.tobytes().hex()}", "type": "mask", "attributes": []}
-        for name, color in zip(names, factor_colors(len(names)), strict=True)
+        {"name": name, "color": color, "type": "mask", "attributes": []}
+        for name, color in zip(names, hex_colors(factor_colors(len(names))), strict=True)
     ]
     with atomic_path(folder / "labels.json") as temporary:
         temporary.write_text(json.dumps(labels, ensure_ascii=False, indent=1), "utf-8")
@@ -46,9 +36,9 @@ def write_cvat(
         open(temporary, "w", encoding="utf-8") as file,
     ):
         meta = ET.Element("meta")
-        listed = ET.SubElement(ET.SubElement(meta, "task"), "labels")
+        elements = ET.SubElement(ET.SubElement(meta, "task"), "labels")
         for label in labels:
-            element = ET.SubElement(listed, "label")
+            element = ET.SubElement(elements, "label")
             for tag in ("name", "color", "type"):
                 ET.SubElement(element, tag).text = str(label[tag])
             ET.SubElement(element, "attributes")
@@ -57,8 +47,8 @@ def write_cvat(
         for number, image in enumerate(images):
             mode, name = settings.images or "none", image.name
             if mode != "none":
-                name = os.path.splitext(name)[0] + photograph_suffix(image)
-            place_photograph(image, f"images/{name}", folder, mode)
+                name = os.path.splitext(name)[0] + image.photo_suffix
+            image.write_photo(f"images/{name}", folder, mode)
             file.write(f"{_text(_image(number, replace(image, name=name), names))}\n")
         file.write("</annotations>\n")
 

@@ -9,7 +9,7 @@ from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
 from deepff.export.png import folder_names, write_label_map, write_label_names, write_masks
 from deepff.images.image_files import output_names
-from deepff.options import RECIPE_OPTIONS, RegionOptions, region_options
+from deepff.options import RECIPE_OPTIONS, ExportOptions, RegionOptions, region_options
 from deepff.regions.regions import Regions, available, find_regions, region_names, with_regions
 from deepff.report.galleries import RegionGallery, gallery_settings
 from deepff.report.report import PAGE, write_report_page
@@ -21,7 +21,7 @@ from deepff.runtime.progress import track
 
 _LABELS = "labels"
 
-# A pixel of the photograph decoded for the gallery, and of copies of its label map.
+# The bytes per pixel that writing takes: a photograph for the gallery, copies of its label map.
 _WRITING_BYTES = 10
 
 
@@ -30,8 +30,7 @@ def segment(
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
-    overwrite: bool = False,
-    memory: int | None = None,
+    settings: ExportOptions | None = None,
     progress: bool = False,
 ) -> Path:
     """Write every image's masks and label map as PNG, and show them in the report.
@@ -44,10 +43,8 @@ def segment(
     k : int, optional
         Which factorization; by default the largest.
     options : RegionOptions, optional
-    overwrite : bool
-        Replace files of these names that deepff did not write, or that were changed since.
-    memory : int, optional
-        See :func:`deepff.regions.regions.find_regions`.
+    settings : ExportOptions, optional
+        Its ``overwrite`` and ``memory``.
     progress : bool
         Show progress on standard error.
 
@@ -64,22 +61,18 @@ def segment(
         See :func:`deepff.regions.regions.find_regions` and
         :func:`deepff.runtime.outputs.check_outputs`.
     """
-    found = result.factorization(k)
-    options = available(options or RECIPE_OPTIONS[result.recipe], found)
-    heatmaps = found.heatmaps
+    settings = settings or ExportOptions()
+    factorization = result.factorization(k)
+    options = available(options or RECIPE_OPTIONS[result.recipe], factorization)
+    k = factorization.heatmaps.n_factors
     names = region_names(result, k, options)
-    out = Path(folder) / "masks" / f"k{heatmaps.n_factors}"
+    out = Path(folder) / "masks" / f"k{k}"
     files = output_names(result.names)
-    of_regions = folder_names(names, taken=[_LABELS])
-    planned = [f"{name}/{file}.png" for name in [*of_regions, _LABELS] for file in files]
-    rules = Rules(overwrite, anew=True, inputs=result.paths)
-    if not overwrite:
-        check_unchanged(Path(folder) / PAGE)
-    check_outputs(out, [*planned, f"{_LABELS}/labels.txt"], rules)
-    title = _title("masks", heatmaps.n_factors)
-    gallery = RegionGallery(
-        folder, title, str(options), names, places=_places(result, heatmaps.n_factors, options)
-    )
+    region_folders = folder_names(names, taken=[_LABELS])
+    planned = [f"{name}/{file}.png" for name in [*region_folders, _LABELS] for file in files]
+    rules = Rules(settings.overwrite, anew=True, inputs=result.paths)
+    _check_folder(Path(folder), out, [*planned, f"{_LABELS}/labels.txt"], rules)
+    gallery = _gallery(result, folder, "masks", k, options)
     with (
         output_folder(out, rules) as temporary,
         gallery,
@@ -88,11 +81,11 @@ def segment(
 
         def write(index: int, regions: Regions) -> None:
             labels = regions.labels.cpu().numpy()
-            write_masks(regions, [temporary / name for name in of_regions], files[index])
+            write_masks(regions, [temporary / name for name in region_folders], files[index])
             write_label_map(labels, len(names), temporary / _LABELS, files[index])
             gallery.add(result, index, [labels])
 
-        for _ in with_regions(write, result, heatmaps.n_factors, options, memory, _WRITING_BYTES):
+        for _ in with_regions(write, result, k, options, settings.memory, _WRITING_BYTES):
             advance(1)
         write_label_names(names, temporary / _LABELS)
     write_report_page(result, folder)
@@ -102,20 +95,8 @@ def segment(
 def compare_recipes(result: Result, folder: str | Path, progress: bool = False) -> None:
     """Show the object's masks by both recipes side by side in the report of a saved result.
 
-    Parameters
-    ----------
-    result : Result
-        With k = 1, the paper's map of the object, and an ``object``, whose masks :func:`segment`
-        has written. An image that the object's result lacks is shown without a mask.
-    folder : path
-        The folder of the saved result.
-    progress : bool
-        Show progress on standard error.
-
-    Raises
-    ------
-    InputError
-        There is nothing to compare.
+    The result has k = 1, the paper's map of the object, and an ``object``, whose masks
+    :func:`segment` has written. An image that the object's result lacks is shown without a mask.
     """
     if result.object is None:
         raise InputError("the result has no masks of the object to compare; segment it first")
@@ -125,8 +106,8 @@ def compare_recipes(result: Result, folder: str | Path, progress: bool = False) 
     labels = folder / OBJECT / "masks" / "k1" / "labels"
     contrast = dict(zip(result.object.names, output_names(result.object.names), strict=True))
     with gallery, track("recipes", len(result.names), enabled=progress) as advance:
-        for index, found in enumerate(find_regions(result, 1, RECIPE_OPTIONS["paper"])):
-            paper = found.labels.cpu().numpy()
+        for index, regions in enumerate(find_regions(result, 1, RECIPE_OPTIONS["paper"])):
+            paper = regions.labels.cpu().numpy()
             if result.names[index] in contrast:
                 with Image.open(labels / f"{contrast[result.names[index]]}.png") as image:
                     gallery.add(result, index, [paper, np.asarray(image)])
@@ -141,48 +122,26 @@ def localize(
     folder: str | Path,
     k: int | None = None,
     options: RegionOptions | None = None,
+    settings: ExportOptions | None = None,
     all_components: bool = False,
-    min_area: int | None = None,
-    overwrite: bool = False,
-    memory: int | None = None,
     progress: bool = False,
 ) -> list[RegionBox]:
     """Write the boxes around every image's regions as JSON and CSV, and show them in the report.
 
-    Parameters
-    ----------
-    result, folder, k, options, overwrite, memory, progress
-        As for :func:`segment`.
-    all_components, min_area
-        See :func:`deepff.export.boxes.region_boxes`.
-
-    Returns
-    -------
-    list of RegionBox
-        What is in ``<folder>/boxes/k<k>.json`` and ``.csv``.
-
-    Raises
-    ------
-    InputError
-        See :func:`deepff.regions.regions.find_regions`.
+    They are in ``<folder>/boxes/k<k>.json`` and ``.csv``. Parameters are as for :func:`segment`;
+    ``overwrite``, ``memory`` and ``min_area`` are those of the settings. See also
+    :func:`deepff.export.boxes.region_boxes`.
     """
+    settings = settings or ExportOptions()
     factorization = result.factorization(k)
     options = available(options or region_options(result.recipe, for_boxes=True), factorization)
-    heatmaps = factorization.heatmaps
+    k = factorization.heatmaps.n_factors
     names = region_names(result, k, options)
-    out, file = Path(folder) / "boxes", f"k{heatmaps.n_factors}"
-    rules = Rules(overwrite, inputs=result.paths)
-    if not overwrite:
-        check_unchanged(Path(folder) / PAGE)
-    check_outputs(out, [f"{file}.json", f"{file}.csv"], rules)
-    gallery = RegionGallery(
-        folder,
-        _title("boxes", heatmaps.n_factors),
-        str(options),
-        names,
-        places=_places(result, heatmaps.n_factors, options),
-    )
-    found: list[RegionBox] = []
+    out = Path(folder) / "boxes"
+    rules = Rules(settings.overwrite, inputs=result.paths)
+    _check_folder(Path(folder), out, [f"k{k}.json", f"k{k}.csv"], rules)
+    gallery = _gallery(result, folder, "boxes", k, options)
+    all_boxes: list[RegionBox] = []
     with (
         output_folder(out, rules) as temporary,
         gallery,
@@ -190,50 +149,45 @@ def localize(
     ):
 
         def boxes_of(index: int, regions: Regions) -> list[RegionBox]:
-            boxes = region_boxes(regions, result.names[index], names, all_components, min_area)
+            image = result.names[index]
+            boxes = region_boxes(regions, image, names, all_components, settings.min_area)
             drawn = [(names.index(box.region), box.box) for box in boxes]
             gallery.add(result, index, [regions.labels.cpu().numpy()], drawn)
             return boxes
 
-        for boxes in with_regions(
-            boxes_of, result, heatmaps.n_factors, options, memory, _WRITING_BYTES
-        ):
-            found += boxes
+        for boxes in with_regions(boxes_of, result, k, options, settings.memory, _WRITING_BYTES):
+            all_boxes += boxes
             advance(1)
-        write_boxes(found, temporary / file, str(options))
+        write_boxes(all_boxes, temporary / f"k{k}", str(options))
     write_report_page(result, folder)
-    return found
+    return all_boxes
 
 
 def settings_of(folder: str | Path, kind: str, k: int) -> tuple[str, str] | None:
-    """With what settings the masks or boxes that a result's folder holds were made.
+    """How the "masks" or "boxes" in a result's folder were made, and of which regions, in words.
 
-    Parameters
-    ----------
-    folder : path
-    kind : {"masks", "boxes"}
-    k : int
-
-    Returns
-    -------
-    (str, str) or None
-        For people: how regions were found, and which; None where there are none.
+    None where there are none.
     """
-    made = Path(folder) / kind / f"k{k}"
-    if not (made.is_dir() or made.with_suffix(".json").is_file()):
+    path = Path(folder) / kind / f"k{k}"
+    if not (path.is_dir() or path.with_suffix(".json").is_file()):
         return None
-    return gallery_settings(folder, _title(kind, k))
+    return gallery_settings(folder, f"{kind}-k{k}")
 
 
-def _title(kind: str, k: int) -> str:
-    """Of the gallery in the report."""
-    return f"{kind}-k{k}"
+def _check_folder(folder: Path, out: Path, files: list[str], rules: Rules) -> None:
+    """Raise InputError where files or the report would be lost that are not deepff's."""
+    if not rules.overwrite:
+        check_unchanged(folder / PAGE)
+    check_outputs(out, files, rules)
 
 
-def _places(result: Result, k: int, options: RegionOptions) -> list[int]:
-    """Each region's place in the palette, of its first factor: its heat map's colour."""
-    places = color_slots(result.factorizations)[k]
-    if options.parts is None:
-        return places
-    first = {name: factor for factor, name in sorted(options.parts.items(), reverse=True)}
-    return [places[first[name]] for name in region_names(result, k, options)]
+def _gallery(
+    result: Result, folder: str | Path, kind: str, k: int, options: RegionOptions
+) -> RegionGallery:
+    """The gallery in the report, where regions have the color of their first factor's heat map."""
+    names = region_names(result, k, options)
+    slots = color_slots(result.factorizations)[k]
+    if options.parts is not None:
+        first = {name: factor for factor, name in sorted(options.parts.items(), reverse=True)}
+        slots = [slots[first[name]] for name in names]
+    return RegionGallery(folder, f"{kind}-k{k}", str(options), names, color_slots=slots)

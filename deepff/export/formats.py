@@ -1,11 +1,11 @@
-"""The formats of labelling tools, by name."""
+"""Regions written in the formats of labelling tools."""
 
 import pickle
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from zlib import compress, decompress
@@ -14,8 +14,6 @@ import numpy as np
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.export.coco import write_coco
-from deepff.export.cvat import write_cvat
 from deepff.export.instances import (
     AnnotatedImage,
     LabelMaps,
@@ -23,81 +21,31 @@ from deepff.export.instances import (
     found_maps,
     plain_images,
 )
-from deepff.export.label_studio import write_label_studio
-from deepff.export.labelme import write_labelme
-from deepff.export.png import write_label_map, write_label_names
-from deepff.export.voc import write_voc
-from deepff.export.yolo import write_yolo
 from deepff.images.image_set import ImageItem
 from deepff.options import ExportFormat, ExportOptions, RegionOptions, chosen
 from deepff.results.run import Run
 from deepff.runtime.outputs import Rules, check_outputs, output_folder
 
-
-def write_label_maps(
-    images: Iterable[AnnotatedImage],
-    names: Sequence[str],
-    folder: Path,
-    settings: ExportOptions,
-) -> None:
-    """Write the label map of each image as ``<folder>/<image>.png``, and ``labels.txt``.
-
-    See :func:`deepff.export.png.write_label_map`.
-    """
-    for image in images:
-        labels = image.painted([instance.region + 1 for instance in image.instances])
-        write_label_map(labels, len(names), folder, image.file)
-    write_label_names(names, folder)
-
-
+# Writes images, whose regions have these names, into a folder.
 Writer = Callable[[Iterable[AnnotatedImage], Sequence[str], Path, ExportOptions], None]
 
-FORMATS: dict[str, Writer] = {
-    ExportFormat.COCO: write_coco,
-    ExportFormat.COCO_POLYGONS: partial(write_coco, polygons=True),
-    ExportFormat.YOLO: write_yolo,
-    ExportFormat.YOLO_SEG: partial(write_yolo, polygons=True),
-    ExportFormat.VOC: write_voc,
-    ExportFormat.LABELME: write_labelme,
-    ExportFormat.LABEL_STUDIO: write_label_studio,
-    ExportFormat.CVAT: write_cvat,
-    ExportFormat.PNG: write_label_maps,
-}
 
-# What each instance is written as.
-CONTENTS: dict[str, tuple[str, ...]] = {
-    ExportFormat.COCO: ("masks", "boxes"),
-    ExportFormat.COCO_POLYGONS: ("masks", "boxes"),
-    ExportFormat.YOLO: ("boxes",),
-    ExportFormat.YOLO_SEG: ("masks",),
-    ExportFormat.VOC: ("masks", "boxes"),
-    ExportFormat.LABELME: ("masks",),
-    ExportFormat.LABEL_STUDIO: ("masks",),
-    ExportFormat.CVAT: ("masks",),
-    ExportFormat.PNG: ("masks",),
-}
+def _writer(format: ExportFormat) -> Writer:
+    module = import_module(f"deepff.export.{format.file}")
+    writer: Writer = getattr(module, f"write_{format.replace('-', '_')}")
+    return writer
 
 
-# They name the images line by line.
-LISTED = frozenset({ExportFormat.YOLO, ExportFormat.YOLO_SEG, ExportFormat.VOC})
+FORMATS: dict[str, Writer] = {format: _writer(format) for format in ExportFormat}
 
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What an export wrote.
-
-    Attributes
-    ----------
-    n_instances : int
-    n_specks : int
-        Instances that were left out for being too small.
-    folders : list of Path
-        Each format's folder.
-    """
+    """What an export wrote."""
 
     n_instances: int
-    n_specks: int
-    folders: list[Path]
+    n_specks: int  # instances that were left out for being too small
+    folders: list[Path]  # one per format
 
 
 def export(
@@ -113,15 +61,23 @@ def export(
 
     Parameters
     ----------
-    result, formats, folder, settings, progress
-        See :func:`export_maps`.
+    result : Run
+    formats : str or sequence of str
+        Of :class:`deepff.options.ExportFormat`.
+    folder : path
+        Where to write; each of several formats into a folder of its own name in it.
     k, options
         See :func:`deepff.regions.regions.find_regions`.
+    settings : ExportOptions, optional
+    progress : bool
+        Show progress on standard error.
 
     Raises
     ------
     InputError
-        As :func:`export_maps` and :func:`deepff.regions.regions.find_regions`.
+        See :func:`deepff.regions.regions.find_regions`. Also for an unknown format, a name with a
+        control character, something that the format cannot hold, a file in place of the folder, or
+        files in it that would be lost (:func:`deepff.runtime.outputs.check_outputs`).
     """
     settings = settings or ExportOptions()
     maps = found_maps(result, k, options, settings.memory)
@@ -136,80 +92,61 @@ def export_maps(
     settings: ExportOptions | None = None,
     progress: bool = False,
 ) -> ExportSummary:
-    """Write what label maps mark in the formats of labelling tools.
+    """Write label maps in the formats of labelling tools; see `export`.
 
-    The maps are read once for all formats, and memory holds one image at a time. The files come
-    into their folders when all are written, so that an export that is cut short leaves none, and
-    what was there stays until then. Files of other names stay altogether.
-
-    Parameters
-    ----------
-    result : Run
-    maps : LabelMaps
-    formats : str or sequence of str
-        Keys of ``FORMATS``.
-    folder : path
-        Where to write; each of several formats into a folder of its own name in it.
-    settings : ExportOptions, optional
-    progress : bool
-        Show progress on standard error.
-
-    Raises
-    ------
-    InputError
-        An unknown format, a name with a line break or another control character, an option out of
-        its range, what the format cannot hold, a file in place of the folder, or files in it that
-        would be lost (:func:`deepff.runtime.outputs.check_outputs`).
+    The maps are read once for all formats, and memory holds one image at a time. The files appear
+    in their folders when all are written: an export that is cut short leaves none, and earlier
+    files stay until then. Files of other names always stay.
     """
     settings = settings or ExportOptions()
-    folders, names = _folders(formats, Path(folder)), maps.names
-    for name in names:
-        if any(unicodedata.category(character) == "Cc" for character in name):
-            raise InputError(f"the name {name!r} has a control character, which formats can't hold")
-    for name in result.names:
-        if not LISTED.isdisjoint(folders) and len(name.splitlines()) > 1:
-            raise InputError(
-                f"the name {name!r} has a line break, which the lists of images of VOC and YOLO "
-                "can't hold: rename the file, or export to another format"
-            )
+    folders = _folders(formats, Path(folder))
+    _check_names(folders, maps.names, result.names)
     rules = Rules(settings.overwrite, settings.anew, result.paths)
-    for format, place in folders.items():
-        plain = [image.located(place) for image in plain_images(result, settings, maps.images)]
-        check_outputs(place, planned_files(format, plain, names, settings), rules)
+    plain = plain_images(result, settings, maps.images)
+    for format, path in folders.items():
+        located = [image.located(path) for image in plain]
+        check_outputs(path, planned_files(format, located, maps.names, settings), rules)
 
     n_instances = n_specks = 0
     with ExitStack() as stack:
-        new = {
-            format: stack.enter_context(output_folder(place, rules))
-            for format, place in folders.items()
+        temporary_folders = {
+            format: stack.enter_context(output_folder(path, rules))
+            for format, path in folders.items()
         }
-        images = annotated_images(result, maps, settings, progress)
 
         def counted() -> Iterator[AnnotatedImage]:
             nonlocal n_instances, n_specks
-            for image in images:
+            for image in annotated_images(result, maps, settings, progress):
                 n_instances += len(image.instances)
                 n_specks += image.n_specks
                 yield image
 
-        several = len(folders) > 1
-        replay = stack.enter_context(_kept(counted())) if several else counted
-        for format, temporary in new.items():
-            located = (image.located(folders[format]) for image in replay())
-            FORMATS[format](located, names, temporary, settings)
+        replay = stack.enter_context(_kept(counted())) if len(folders) > 1 else counted
+        for format, temporary in temporary_folders.items():
+            images = (image.located(folders[format]) for image in replay())
+            FORMATS[format](images, maps.names, temporary, settings)
     return ExportSummary(n_instances, n_specks, list(folders.values()))
+
+
+def _check_names(
+    formats: Iterable[ExportFormat], region_names: Sequence[str], image_names: Sequence[str]
+) -> None:
+    for name in region_names:
+        if any(unicodedata.category(character) == "Cc" for character in name):
+            raise InputError(f"the name {name!r} has a control character, which formats can't hold")
+    if any(format.lists_images for format in formats):
+        for name in image_names:
+            if len(name.splitlines()) > 1:
+                raise InputError(
+                    f"the name {name!r} has a line break, which the lists of images of VOC and "
+                    "YOLO can't hold: rename the file, or export to another format"
+                )
 
 
 def planned_files(
     format: str, images: Sequence[AnnotatedImage], names: Sequence[str], settings: ExportOptions
 ) -> list[str]:
-    """The files that a format would write, by writing it for images of one pixel.
-
-    Raises
-    ------
-    InputError
-        What the format cannot hold.
-    """
+    """The files that a format would write, from writing it for images of one pixel."""
     with TemporaryDirectory() as folder:
         photo, out = Path(folder, "photo"), Path(folder, "out")
         Image.new("RGB", (1, 1)).save(photo, "PNG")
@@ -227,10 +164,10 @@ def planned_files(
         ]
 
 
-def _folders(formats: str | Sequence[str], folder: Path) -> dict[str, Path]:
+def _folders(formats: str | Sequence[str], folder: Path) -> dict[ExportFormat, Path]:
     """Each format's folder."""
-    named = [formats] if isinstance(formats, str) else formats
-    known = list(dict.fromkeys(chosen(ExportFormat, format, "format") for format in named))
+    names = [formats] if isinstance(formats, str) else formats
+    known = list(dict.fromkeys(chosen(ExportFormat, name, "format") for name in names))
     if not known:
         raise InputError(f"name a format to export: {', '.join(FORMATS)}")
     return {format: folder / format if len(known) > 1 else folder for format in known}
@@ -241,7 +178,7 @@ def _kept(images: Iterable[AnnotatedImage]) -> Iterator[Callable[[], Iterator[An
     """Keep images on disk, to go through them several times."""
     with TemporaryFile() as file:
         kept = []
-        for image in images:  # what a data set's images come from may not be written to a file
+        for image in images:  # the origin of a data set's image may not be pickled
             data = compress(pickle.dumps(replace(image, origin=None)), 1)
             kept.append((file.write(data), image.origin))
 

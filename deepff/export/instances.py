@@ -1,21 +1,33 @@
-"""Instances of every image of a result: what the formats of labelling tools are written from.
+"""Instances of every image of a result: the formats of labelling tools are written from them.
 
-They come from the label map, which holds one region per pixel, so that no two overlap: not from
-the masks, which may share pixels, and which formats of one label a pixel cannot hold.
+They come from the label map, which holds one region per pixel, so that no two overlap. The masks
+may share pixels, and some formats have one label per pixel.
 """
 
 import os
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
+from deepff.errors import InputError
+from deepff.images.decoding import UnreadableImageError, with_image
 from deepff.images.image_files import output_names
-from deepff.images.image_set import Origin
-from deepff.options import RECIPE_OPTIONS, SUBSETS, ExportOptions, Instances, RegionOptions, chosen
+from deepff.images.image_set import Origin, read_pixels
+from deepff.options import (
+    RECIPE_OPTIONS,
+    SUBSETS,
+    ExportOptions,
+    Instances,
+    Photographs,
+    RegionOptions,
+    chosen,
+)
 from deepff.regions.components import Box, least_area
 from deepff.regions.regions import find_regions, region_names
 from deepff.results.run import Run
@@ -26,21 +38,11 @@ _EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 
 @dataclass(frozen=True)
 class Instance:
-    """One annotation of an image.
+    """One annotation of an image."""
 
-    Attributes
-    ----------
-    region : int
-        The index of its name among the regions' names.
-    box : (x_min, y_min, x_max, y_max)
-        In pixel edges, maxima exclusive, see :mod:`deepff.regions.components`.
-    mask : ndarray, (y_max − y_min, x_max − x_min), bool
-        Its pixels inside the box.
-    """
-
-    region: int
-    box: Box
-    mask: np.ndarray
+    region: int  # the index of its name among the regions' names
+    box: Box  # in pixel edges, maxima exclusive
+    mask: np.ndarray  # bool, its pixels inside the box
 
     @property
     def area(self) -> int:
@@ -57,70 +59,101 @@ class Instance:
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image and its instances.
+    """An image with its instances, and its photograph."""
 
-    Attributes
-    ----------
-    name : str
-        The image's POSIX path relative to the set's root.
-    file : str
-        The relative path of a file about this image, without suffix, unique in the set (see
-        :func:`deepff.images.image_files.output_names`).
-    size : (H, W)
-        In pixels, of the image as it is seen upright.
-    instances : list of Instance
-    origin : Path or ImageItem, optional
-        The photograph.
-    subset : "train", "val" or "test"
-    place : str, optional
-        The photograph's POSIX path in the folder that annotations are written to, if it is there.
-    n_specks : int
-        Instances that were left out for being too small.
-    photo_path : Path, optional
-        The photograph whose place `origin` takes where only the names of files are asked for.
-    """
-
-    name: str
-    file: str
-    size: tuple[int, int]
+    name: str  # the image's POSIX path relative to the set's root
+    file: str  # the relative path of a file about this image, without suffix, unique in the set
+    size: tuple[int, int]  # (H, W) in pixels, upright
     instances: list[Instance]
-    origin: Origin = None
-    subset: str = "train"
-    place: str | None = None
-    n_specks: int = 0
+    origin: Origin = None  # the photograph
+    subset: str = "train"  # or "val" or "test"
+    inside: str | None = None  # the photograph's POSIX path in the annotations' folder, if there
+    n_specks: int = 0  # instances that were left out for being too small
+    # The photograph that `origin` stands in for, where only the names of files matter.
     photo_path: Path | None = None
 
     def located(self, folder: Path) -> "AnnotatedImage":
-        """The same with its photograph's place in the folder that annotations are written to."""
-        place = _place(self.origin, folder) if isinstance(self.origin, Path) else None
-        return replace(self, place=place)
+        """The same with its photograph's path in the folder that annotations are written to."""
+        inside = _path_inside(self.origin, folder) if isinstance(self.origin, Path) else None
+        return replace(self, inside=inside)
 
     def painted(self, values: list[int]) -> np.ndarray:
-        """An int32 image (H, W), 0 but for the pixels of instance i, which are ``values[i]``."""
+        """An int32 image (H, W), 0 except for the pixels of instance i, which are ``values[i]``."""
         image = np.zeros(self.size, np.int32)
         for value, instance in zip(values, self.instances, strict=True):
             x_min, y_min, x_max, y_max = instance.box
             image[y_min:y_max, x_min:x_max][instance.mask] = value
         return image
 
+    @property
+    def photo_suffix(self) -> str:
+        """The suffix of a copy of the photograph; an image that is no file becomes a PNG."""
+        is_file = self.origin is None or isinstance(self.origin, Path)
+        return os.path.splitext(self.name)[1] if is_file else ".png"
+
+    @property
+    def photo_name(self) -> str:
+        """The image's name with the suffix of its photograph, copied or not."""
+        suffix = self.photo_suffix
+        return self.name if self.name.endswith(suffix) else self.name + suffix
+
+    @property
+    def photo_format(self) -> str | None:
+        """Pillow's name for the content of the photograph's file; None without a file."""
+        file = self.photo_path or self.origin
+        if not isinstance(file, Path):
+            return None
+        try:
+            return with_image(file, lambda opened: opened.format)
+        except UnreadableImageError:
+            return None
+
+    def write_photo(self, path: str, folder: Path, images: str, as_png: bool = False) -> None:
+        """Write a copy of the photograph, or a link to it, to a POSIX path in a folder.
+
+        Nothing is written where the photograph is already there, or `images` is "none". With
+        `as_png` a file too is written as PNG, upright and in RGB.
+        """
+        if images == Photographs.NONE or path == self.inside:
+            return
+        target, origin = folder / path, self.origin
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if origin is None or (isinstance(origin, Path) and not origin.is_file()):
+            raise InputError(
+                f"the photograph {self.name} is not at {origin} any more: put it back, or export "
+                "without photographs (--images none)"
+            )
+        if as_png or not isinstance(origin, Path):
+            try:
+                pixels = read_pixels(origin)
+            except UnreadableImageError as error:
+                raise InputError(f"the photograph {self.name} cannot be read: {error}") from error
+            Image.fromarray(pixels).save(target, "PNG")
+        elif images == Photographs.COPY:
+            shutil.copyfile(origin, target)
+        else:
+            try:
+                os.symlink(origin.absolute(), target)
+            except OSError as error:
+                raise InputError(
+                    f"no links can be made in {folder.parent} ({error.strerror}): use --images copy"
+                ) from error
+
+
+def _path_inside(path: Path, folder: Path) -> str | None:
+    """A photograph's POSIX path in a folder, links on the way to both resolved."""
+    inside = Path(os.path.realpath(path.parent), path.name)
+    top = Path(os.path.realpath(folder))
+    return inside.relative_to(top).as_posix() if inside.is_relative_to(top) else None
+
 
 @dataclass(frozen=True)
 class LabelMaps:
-    """One region per pixel, of images of a set.
+    """Label maps (H, W) of some images of a set: 0 is the background, region i is i + 1."""
 
-    Attributes
-    ----------
-    names : list of str
-        The regions' names.
-    images : list of int
-        The places of the images in the set, ascending.
-    maps : iterator of (H, W) Tensor or ndarray, integer
-        One for each of these images, in order: 0 is the background, region i is i + 1.
-    """
-
-    names: list[str]
-    images: Sequence[int]
-    maps: Iterator[Tensor | np.ndarray]
+    names: list[str]  # the regions'
+    images: Sequence[int]  # the images' indices in the set, ascending
+    maps: Iterator[Tensor | np.ndarray]  # one per image
 
 
 def found_maps(
@@ -131,98 +164,58 @@ def found_maps(
 ) -> LabelMaps:
     """The label maps of all images; see :func:`deepff.regions.regions.find_regions`."""
     options = options or RECIPE_OPTIONS[result.recipe]
-    regions = find_regions(result, k, options, memory)
-    maps = (found.labels for found in regions)
+    maps = (regions.labels for regions in find_regions(result, k, options, memory))
     return LabelMaps(region_names(result, k, options), range(len(result.images)), maps)
 
 
 def plain_images(
-    result: Run, settings: ExportOptions | None = None, images: Sequence[int] | None = None
+    result: Run, settings: ExportOptions, indices: Sequence[int]
 ) -> list[AnnotatedImage]:
-    """Images of a set, by default all, without instances."""
-    settings = settings or ExportOptions()
+    """Images of a set without instances."""
     files = output_names(result.names)
-    indices = range(len(files)) if images is None else images
-    chosen = [result.images[index] for index in indices]
-    subset_of = subsets([image.name for image in chosen], settings.split, settings.seed)
+    images = [result.images[index] for index in indices]
+    subset_of = subsets([image.name for image in images], settings.split, settings.seed)
     return [
         AnnotatedImage(
             image.name, files[index], image.size, [], image.origin, subset_of[image.name]
         )
-        for index, image in zip(indices, chosen, strict=True)
+        for index, image in zip(indices, images, strict=True)
     ]
 
 
 def annotated_images(
     result: Run, maps: LabelMaps, settings: ExportOptions | None = None, progress: bool = False
 ) -> Iterator[AnnotatedImage]:
-    """Yield images with their instances, in the set's order.
-
-    Memory holds one image at a time.
-
-    Parameters
-    ----------
-    result : Run
-    maps : LabelMaps
-    settings : ExportOptions, optional
-    progress : bool
-        Show progress on standard error.
-
-    Raises
-    ------
-    InputError
-        See :func:`deepff.regions.regions.find_regions` and :func:`find_instances`.
-    """
+    """Images with their instances, in the set's order; memory holds one at a time."""
     settings = settings or ExportOptions()
     images = plain_images(result, settings, maps.images)
     with track("export", len(images), enabled=progress) as advance:
         for image, labels in zip(images, maps.maps, strict=True):
-            every = find_instances(labels, settings.instances, min_area=1)
+            all_instances = find_instances(labels, settings.instances, min_area=1)
             least = settings.min_area
             least = least_area(image.size) if least is None else least
-            found = [instance for instance in every if instance.area >= least]
-            yield replace(image, instances=found, n_specks=len(every) - len(found))
+            instances = [instance for instance in all_instances if instance.area >= least]
+            n_specks = len(all_instances) - len(instances)
+            yield replace(image, instances=instances, n_specks=n_specks)
             advance(1)
-
-
-def _place(path: Path, folder: Path) -> str | None:
-    """A photograph's POSIX path in a folder, links on the way to both resolved."""
-    inside = Path(os.path.realpath(path.parent), path.name)
-    top = Path(os.path.realpath(folder))
-    return inside.relative_to(top).as_posix() if inside.is_relative_to(top) else None
 
 
 def find_instances(
     labels: Tensor | np.ndarray, instances: str = Instances.COMPONENTS, min_area: int | None = None
 ) -> list[Instance]:
-    """The instances of a label map.
+    """The instances of a label map (H, W), in which 0 is the background and region j is j + 1.
 
-    Parameters
-    ----------
-    labels : (H, W) integer
-        0 is the background, region j is j + 1.
-    instances : {"components", "parts"}
-        One instance for each 8-connected component of a region, or one for all of a region.
-    min_area : int, optional
-        Instances of fewer pixels are left out; by default of fewer than
-        :func:`deepff.regions.components.least_area`.
-
-    Returns
-    -------
-    list of Instance
-        By region, of one region the largest first, equal ones in the order of their first pixel.
-
-    Raises
-    ------
-    InputError
-        `instances` is neither of the two.
+    "components" has one instance per 8-connected component of a region, "parts" one per region.
+    Those of fewer pixels than `min_area` are left out, by default
+    :func:`deepff.regions.components.least_area`. They are sorted by region, those of a region by
+    size, the largest first, and those of one size by their first pixel.
     """
     from scipy import ndimage
 
     chosen(Instances, instances, "kind of instance")
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else labels
     least = least_area(array.shape) if min_area is None else min_area
-    found = []
+    sorted_instances = []
     for region, window in enumerate(ndimage.find_objects(array)):
         if window is None:
             continue
@@ -235,12 +228,12 @@ def find_instances(
             box = (columns.start + x, rows.start + y, columns.stop + x, rows.stop + y)
             of_region.append(Instance(region, box, numbers[rows, columns] == number))
         of_region = [instance for instance in of_region if instance.area >= least]
-        found += sorted(of_region, key=lambda instance: -instance.area)
-    return found
+        sorted_instances += sorted(of_region, key=lambda instance: -instance.area)
+    return sorted_instances
 
 
 def run_lengths(mask: np.ndarray) -> list[int]:
-    """Lengths of the runs of a mask, row by row: False, True, False, …; the first may be 0."""
+    """The lengths of a mask's runs, row by row: False, True, False, …; the first may be 0."""
     values = mask.ravel()
     ends = [*(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), values.size]
     lengths = np.diff(ends, prepend=0).tolist()
@@ -248,18 +241,10 @@ def run_lengths(mask: np.ndarray) -> list[int]:
 
 
 def subsets(names: Sequence[str], split: Sequence[float], seed: int = 0) -> dict[str, str]:
-    """Draw the subset of every image: "train", "val" or "test".
+    """Draw each image's subset by name: "train", "val" or "test"; the order of names is irrelevant.
 
-    The shares are rounded so that they add up, but a subset that has a share has an image where
-    there are enough.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The images' names; their order does not matter.
-    split : sequence of 3 float
-        The subsets' shares, in any unit.
-    seed : int
+    The shares of the split may have any unit. Their counts are rounded so that they add up, but a
+    subset with a share has at least one image where there are enough.
     """
     drawn = sorted(names)
     random.Random(seed).shuffle(drawn)
@@ -269,7 +254,7 @@ def subsets(names: Sequence[str], split: Sequence[float], seed: int = 0) -> dict
     for i, share in enumerate(split[1:], 1):
         if share > 0 and counts[i] == 0 and n > sum(other > 0 for other in split[:i]):
             counts[i] = 1
-    while sum(counts[1:]) >= max(n, 1):  # one to train on at the least
+    while sum(counts[1:]) >= max(n, 1):  # at least one to train on
         counts[counts.index(max(counts[1:]), 1)] -= 1
     counts[0] = n - sum(counts[1:])
     order = [subset for subset, count in zip(SUBSETS, counts, strict=True) for _ in range(count)]

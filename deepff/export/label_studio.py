@@ -11,7 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from deepff.export.instances import AnnotatedImage, Instance, run_lengths
-from deepff.images.painting import factor_colors
+from deepff.images.painting import factor_colors, hex_colors
 from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
 
@@ -28,17 +28,9 @@ def write_label_studio(
 ) -> None:
     """Write ``<folder>/tasks.json`` and ``<folder>/label_config.xml``.
 
-    An image's address is ``/data/local-files/?d=<folder of the set>/<its name>``: Label Studio
-    serves it where LOCAL_FILES_DOCUMENT_ROOT names the folder above that of the set, and that of
-    the set is a storage of the project's. Tasks are written as they come.
-
-    Parameters
-    ----------
-    images : iterable of AnnotatedImage
-    names : sequence of str
-        The regions' names.
-    folder : Path
-    settings : ExportOptions
+    An image's address is ``/data/local-files/?d=<folder of the set>/<its name>``. Label Studio
+    serves it if LOCAL_FILES_DOCUMENT_ROOT is the folder above the set's, and the set's folder is a
+    storage of the project.
     """
     with (
         atomic_path(folder / "tasks.json") as temporary,
@@ -60,8 +52,8 @@ def write_label_studio(
     view = ET.Element("View")
     ET.SubElement(view, "Image", name="image", value="$image", zoom="true")
     brush = ET.SubElement(view, "BrushLabels", name="label", toName="image")
-    for name, color in zip(names, factor_colors(len(names)), strict=True):
-        ET.SubElement(brush, "Label", value=name, background=f"#{color.tobytes().hex()}")
+    for name, color in zip(names, hex_colors(factor_colors(len(names))), strict=True):
+        ET.SubElement(brush, "Label", value=name, background=color)
     ET.indent(view)
     with atomic_path(folder / "label_config.xml") as temporary:
         ET.ElementTree(view).write(temporary, encoding="utf-8")
@@ -92,31 +84,22 @@ def _result(image: AnnotatedImage, instance: Instance, name: str, id: str) -> di
 
 
 def brush_run_lengths(mask: np.ndarray) -> list[int]:
-    """A mask in Label Studio's brush format: the bytes of a packed RGBA image of 0 and 255.
+    """A mask (H, W) in Label Studio's brush format: the bytes of a packed RGBA image of 0 and 255.
 
-    A stream of bits: the number of values (32 bits), bits a value less one (5), the four widths of
-    a length less one (4 each); then for each run a 1, which of the widths (2), its length less one,
-    and its value. It is the format of the JavaScript library @thi.ng/rle-pack.
-
-    Parameters
-    ----------
-    mask : (H, W) bool
-
-    Returns
-    -------
-    list of int
-        Bytes.
+    A stream of bits: the number of values (32 bits), bits per value minus one (5), the four widths
+    of a length minus one (4 each); then for each run a 1, which of the widths (2), its length minus
+    one, and its value. It is the format of the JavaScript library @thi.ng/rle-pack.
     """
     widths = "".join(f"{width - 1:04b}" for width in _LENGTH_BITS)
     bits = [f"{mask.size * _CHANNELS:032b}{_WORD_BITS - 1:05b}{widths}"]
     for i, run in enumerate(run_lengths(mask)):
         value = f"{255 * (i % 2):0{_WORD_BITS}b}"
-        left = run * _CHANNELS
-        while left:
-            length = min(left, 2 ** _LENGTH_BITS[-1])
+        remaining = run * _CHANNELS
+        while remaining:
+            length = min(remaining, 2 ** _LENGTH_BITS[-1])
             slot = next(j for j, width in enumerate(_LENGTH_BITS) if length <= 2**width)
             bits.append(f"1{slot:02b}{length - 1:0{_LENGTH_BITS[slot]}b}{value}")
-            left -= length
+            remaining -= length
     stream = "".join(bits)
     stream += "0" * (-len(stream) % 8)
     return list(int(stream, 2).to_bytes(len(stream) // 8, "big"))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from deepff.export.instances import AnnotatedImage
-from deepff.export.photographs import photograph_suffix, place_photograph
 from deepff.export.polygons import instance_polygons
 from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
@@ -21,21 +20,11 @@ def write_labelme(
 ) -> None:
     """Write ``<folder>/<image>.json`` and ``<folder>/labels.txt``.
 
-    LabelMe opens ``a.json`` for ``a.jpg`` beside it. Of ``a.jpg`` and ``a.png`` in one folder it is
-    the first one's; the other has ``a.png.json``, which LabelMe opens by itself. Photographs that
-    are copied or linked get names that stay apart, ``a.png.png`` for this one.
-
-    A file names its image without a folder. The polygons of an instance in several pieces share a
-    ``group_id``. ``labels.txt`` is as LabelMe's converters
-    take it, ``__ignore__`` and ``_background_`` before the names.
-
-    Parameters
-    ----------
-    images : iterable of AnnotatedImage
-    names : sequence of str
-        The regions' names.
-    folder : Path
-    settings : ExportOptions
+    LabelMe opens ``a.json`` with ``a.jpg`` in the same folder. If there is ``a.png`` too, the first
+    of both has ``a.json`` and the other ``a.png.json``, which LabelMe opens on its own; a copy or
+    link is then named ``a.png.png``. A file names its image without a folder. The polygons of an
+    instance in several pieces share a ``group_id``. ``labels.txt`` is as LabelMe's converters read
+    it, with ``__ignore__`` and ``_background_`` before the names.
     """
     mode = settings.images or "none"
     taken: set[str] = set()
@@ -45,13 +34,13 @@ def write_labelme(
         while file.casefold() in taken:
             file += "~"
         taken.add(file.casefold())
-        place = image.name if mode == "none" else f"{file}{photograph_suffix(image)}"
-        place_photograph(image, place, folder, mode)
+        photo = image.name if mode == "none" else f"{file}{image.photo_suffix}"
+        image.write_photo(photo, folder, mode)
         content: dict[str, Any] = {
             "version": "5.5.0",
             "flags": {},
             "shapes": _shapes(image, names, settings.simplify),
-            "imagePath": place.rpartition("/")[2],
+            "imagePath": photo.rpartition("/")[2],
             "imageData": None,
             "imageHeight": image.size[0],
             "imageWidth": image.size[1],

@@ -3,34 +3,41 @@
 import re
 import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from deepff.errors import InputError
+from deepff.export.instances import AnnotatedImage
 from deepff.images.image_files import shortened
 from deepff.images.painting import factor_colors
+from deepff.options import ExportOptions
 from deepff.regions.regions import Regions
 from deepff.runtime.files import atomic_path
 
 
+def write_png(
+    images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path, settings: ExportOptions
+) -> None:
+    """Write each image's label map as ``<folder>/<image>.png``, and ``labels.txt``."""
+    for image in images:
+        labels = image.painted([instance.region + 1 for instance in image.instances])
+        write_label_map(labels, len(names), folder, image.file)
+    write_label_names(names, folder)
+
+
 def write_masks(regions: Regions, folders: Sequence[Path], file: str) -> None:
-    """Write each region's mask as ``<file>.png`` in its own folder, one bit a pixel."""
+    """Write each region's mask as ``<file>.png`` in its own folder, one bit per pixel."""
     for folder, mask in zip(folders, regions.masks.cpu().numpy(), strict=True):
         _save(Image.fromarray(mask), folder / f"{file}.png")
 
 
 def write_label_map(labels: np.ndarray, n_regions: int, folder: Path, file: str) -> None:
-    """Write a label map (H, W) as ``<folder>/<file>.png``: pixel values, coloured by a palette.
+    """Write a label map (H, W) as ``<folder>/<file>.png``: pixel values, colored by a palette.
 
-    Value 0 is the background, black; region j is j + 1, in the colour of factor j.
-
-    Raises
-    ------
-    InputError
-        If there are more regions than 8 bits tell apart.
+    Value 0 is the background, black; region j is j + 1, in the color of factor j.
     """
     if n_regions > 255:
         raise InputError(
@@ -49,25 +56,26 @@ def write_label_names(names: Sequence[str], folder: Path) -> None:
 
 
 def folder_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
-    """Regions' names as those of one folder each, characters escaped as in a URL where they must.
+    """A folder name for each region's name, escaped as in a URL where needed: "a/b" is ``a%2Fb``.
 
-    "a/b" is ``a%2Fb``. The folders stay apart on every file system, and from those that are taken.
+    They differ from each other and from those that are taken, on every file system.
     """
     keys = {name.casefold() for name in taken}
-    found = []
+    folders = []
     for name in names:
         folder = _UNSAFE.sub(lambda part: "".join(map(_escaped, part[0])), name) or "%"
         folder = shortened(folder)
-        place = 0
+        position = 0
         while unicodedata.normalize("NFC", folder).casefold() in keys:
-            folder = folder[:place] + _escaped(folder[place]) + folder[place + 1 :]
-            place += 3
+            escaped = _escaped(folder[position])
+            folder = folder[:position] + escaped + folder[position + 1 :]
+            position += 3
         keys.add(unicodedata.normalize("NFC", folder).casefold())
-        found.append(folder)
-    return found
+        folders.append(folder)
+    return folders
 
 
-# What some file system does not allow, and Windows' names of devices.
+# Characters that some file system forbids, and Windows' names of devices.
 _UNSAFE = re.compile(
     r'[/\\:*?"<>|%\x00-\x1f]|^\.|[. ]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?=\.|$)', re.IGNORECASE
 )

@@ -1,8 +1,8 @@
 """Masks as polygons along the edges of their pixels.
 
-OpenCV's contours, which annotation libraries use, go through the centres of the outermost pixels:
-a polygon of them encloses half a pixel less on every side, and a single pixel or a line of
-pixels encloses nothing. These polygons enclose the pixels themselves, as COCO's do.
+OpenCV's contours, which annotation libraries use, go through the centers of the outermost pixels:
+such a polygon is half a pixel smaller on every side, and that of a single pixel or a line of pixels
+encloses nothing. These polygons enclose the pixels themselves, as COCO's do.
 """
 
 from itertools import pairwise
@@ -13,52 +13,42 @@ from deepff.export.instances import Instance
 
 Point = tuple[int, int]
 
-# What simplified polygons change of a mask's area at most; filled pixel by pixel, 1 % may differ.
+# The largest share of an area that simplifying changes; filled pixel by pixel, 1 % may differ.
 _MAX_CHANGE = 0.009
-_LEAST_TOLERANCE = 0.36  # pixels; the middles of a right angle lie 0.35 beside a line
+_LEAST_TOLERANCE = 0.36  # pixels; the middles of a right angle are 0.35 off a line
 _SMALLER, _SMALLEST = 0.8, 0.5
 
 _STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (y, x) to the right, down, left, up
 
 
 def instance_polygons(instance: Instance, simplify: float = 0.0) -> list[np.ndarray]:
-    """The polygons of an instance in its image, one for each 8-connected component.
+    """The polygons of an instance in its image, one (m, 2) per 8-connected component.
 
-    A hole is joined to what encloses it by a slit of no width, since the formats know no holes.
-    Filled by the even-odd or the non-zero rule, pixels by their centres, the polygons are exactly
-    the mask unless they are simplified.
-
-    Parameters
-    ----------
-    instance : Instance
-    simplify : float
-        How far, in pixels, corners that are left out may lie beside the polygon (Douglas & Peucker
-        1973); less where more than 1 % of a component's area would change. 0 keeps all corners.
-
-    Returns
-    -------
-    list of ndarray, (m, 2)
-        Corners (x, y) in pixel edges, clockwise as one sees the image; the last is joined to the
-        first. Whole numbers, and halves where simplified.
+    Corners (x, y) are in pixel edges, clockwise as one sees the image: whole numbers, and halves
+    where simplified. A hole is joined to its outline by a slit of no width, since the formats have
+    no holes. Filled by the even-odd or the non-zero rule, pixels by their centers, the polygons are
+    exactly the mask unless they are simplified. `simplify` is how far, in pixels, left-out corners
+    may be off the polygon (Douglas & Peucker 1973); less where more than 1 % of a component's area
+    would change. 0 keeps all corners.
     """
     from scipy import ndimage
 
     components, _ = ndimage.label(instance.mask, structure=np.ones((3, 3)))
-    found = []
+    polygons = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(components), 1):
         mask = components[rows, columns] == number
         path = _path(mask)
         corners = _corners(path)
         if simplify > 0:
             corners = _simplified(path, corners, simplify, _MAX_CHANGE * np.count_nonzero(mask))
-        found.append(corners + np.add((columns.start, rows.start), instance.box[:2]))
-    return found
+        polygons.append(corners + np.add((columns.start, rows.start), instance.box[:2]))
+    return polygons
 
 
 def joined(polygons: list[np.ndarray]) -> np.ndarray:
     """One polygon (m, 2) of several, joined by lines of no width to the first one's first corner.
 
-    Where a format has one polygon an instance; Ultralytics joins COCO's pieces alike.
+    For formats with one polygon per instance; Ultralytics joins COCO's pieces in the same way.
     """
     first, *others = polygons
     pieces = [piece for polygon in others for piece in (first[:1], polygon, polygon[:1])]
@@ -72,17 +62,14 @@ def enclosed_area(polygon: np.ndarray) -> float:
 
 
 def _path(mask: np.ndarray) -> np.ndarray:
-    """The way around one 8-connected component, its holes joined to its outline.
+    """The path around one 8-connected component, its holes joined to its outline.
 
-    Returns
-    -------
-    ndarray, (m, 2)
-        Every point (x, y), a pixel from the one before.
+    It has every point (x, y), shape (m, 2), each a pixel from the one before.
     """
     points: list[Point] = []
     following: list[int] = []
     node_at: dict[Point, int] = {}
-    # From top to bottom, so that what lies above a hole is joined before it: the outline first.
+    # From top to bottom, so that rings above a hole are joined before it: the outline first.
     for ring in sorted(_rings(mask)):
         first, last = len(points), len(points) + len(ring) - 1
         points += ring
@@ -101,12 +88,12 @@ def _path(mask: np.ndarray) -> np.ndarray:
     while node:
         path.append(points[node])
         node = following[node]
-    way = np.array(path)
-    return way[(way != np.roll(way, 1, axis=0)).any(1), ::-1]
+    points_yx = np.array(path)
+    return points_yx[(points_yx != np.roll(points_yx, 1, axis=0)).any(1), ::-1]
 
 
 def _corners(path: np.ndarray) -> np.ndarray:
-    """The points of a closed path where it turns, be it back."""
+    """The points of a closed path where it turns, even straight back."""
     after = np.roll(path, -1, axis=0) - path
     before = np.roll(after, 1, axis=0)
     sideways = before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0]
@@ -116,23 +103,11 @@ def _corners(path: np.ndarray) -> np.ndarray:
 def _simplified(
     path: np.ndarray, corners: np.ndarray, tolerance: float, max_change: float
 ) -> np.ndarray:
-    """A polygon with fewer corners than those of a path, where that changes little enough.
+    """A polygon with fewer corners than those of a path, where at most `max_change` pixels change.
 
-    It goes through the middles of the path's steps: a straight slanted edge, which pixels make a
-    staircase of, is straight there. Where pieces meet and slits end, the path passes twice: those
-    points stay.
-
-    Parameters
-    ----------
-    path : ndarray, (m, 2)
-        From :func:`_path`.
-    corners : ndarray, (c, 2)
-        Its corners.
-    tolerance : float
-        How far, in pixels, points that are left out may lie beside the polygon; less where more
-        would change.
-    max_change : float
-        The area that may change at most, counted on both sides.
+    It goes through the middles of the path's steps, so that a straight slanted edge, which is a
+    staircase in pixels, becomes straight. Points that the path passes twice stay: there, pieces
+    meet and slits end. The tolerance is reduced until the change, on both sides, is small enough.
     """
     _, which, counts = np.unique(path, axis=0, return_inverse=True, return_counts=True)
     twice = counts[which.ravel()] > 1
@@ -150,8 +125,8 @@ def _simplified(
         indices = np.unique(np.concatenate(kept))
         change = _change(closed, indices)
         if change <= max_change:
-            found = _corners(closed[indices[:-1]])
-            return found if 3 <= len(found) < len(corners) else corners
+            fewer = _corners(closed[indices[:-1]])
+            return fewer if 3 <= len(fewer) < len(corners) else corners
         tolerance *= min(_SMALLER, max(max_change / change, _SMALLEST))
     return corners
 
@@ -160,20 +135,20 @@ def _kept(line: np.ndarray, tolerance: float) -> np.ndarray:
     """The indices of the points of an open line that Douglas and Peucker keep."""
     from skimage.measure import approximate_polygon
 
-    place = {tuple(point): i for i, point in enumerate(line.tolist())}
-    kept = [place[x, y] for x, y in approximate_polygon(line, tolerance)[1:].tolist()]
+    index = {tuple(point): i for i, point in enumerate(line.tolist())}
+    kept = [index[x, y] for x, y in approximate_polygon(line, tolerance)[1:].tolist()]
     return np.array([0, *kept])  # an open line may end where it begins
 
 
 def _change(closed: np.ndarray, indices: np.ndarray) -> float:
-    """The area between a line and what the points at the indices leave of it, or a bit more.
+    """The area between a line and the points of it at the indices, or slightly more.
 
-    Beside each new edge, the distance of the old line is integrated along it.
+    Along each new edge, the distance to the old line is integrated.
     """
     edge = np.repeat(np.arange(len(indices) - 1), np.diff(indices))
     start, stop = closed[indices[:-1]][edge], closed[indices[1:]][edge]
     length = np.hypot(*(stop - start).T)[:, None]
-    # A loop that is left out altogether has no edge: any direction will do.
+    # A loop that is left out entirely has no edge: any direction will do.
     direction = np.where(length > 0, (stop - start) / np.maximum(length, 1e-9), (1.0, 0.0))
     first, last = closed[:-1] - start, closed[1:] - start
     along = np.abs(((last - first) * direction).sum(1))
@@ -184,10 +159,10 @@ def _change(closed: np.ndarray, indices: np.ndarray) -> float:
 
 
 def _rings(mask: np.ndarray) -> list[list[Point]]:
-    """The closed ways along pixel edges with the mask on their right, each from its top left.
+    """The closed paths along pixel edges with the mask on their right, each from its top left.
 
-    Every point (y, x) of a way is listed. Where two pixels of the mask touch at a corner the way
-    turns left, to the other pixel: components are 8-connected, holes 4-connected.
+    They list every point (y, x). Where two pixels of the mask touch at a corner, the path turns
+    left, to the other pixel: components are 8-connected, holes 4-connected.
     """
     padded = np.pad(mask, 1)
     above_left, above_right = padded[:-1, :-1], padded[:-1, 1:]
@@ -199,15 +174,15 @@ def _rings(mask: np.ndarray) -> list[list[Point]]:
         above_right & ~above_left,
     )
     starts = [(d, y, x) for d, edge in enumerate(edges) for y, x in np.argwhere(edge).tolist()]
-    existing, left = set(starts), set(starts)
+    existing, remaining = set(starts), set(starts)
     rings = []
     for start in starts:
-        if start not in left:
+        if start not in remaining:
             continue
         ring: list[Point] = []
         edge = start
         while not ring or edge != start:
-            left.remove(edge)
+            remaining.remove(edge)
             direction, y, x = edge
             ring.append((y, x))
             y, x = y + _STEPS[direction][0], x + _STEPS[direction][1]

@@ -11,7 +11,6 @@ from PIL import Image
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
-from deepff.export.photographs import photograph_suffix, place_photograph
 from deepff.export.png import write_label_names
 from deepff.options import ExportOptions
 from deepff.runtime.files import atomic_path
@@ -31,20 +30,7 @@ def write_voc(
     is line n of ``labels.txt``, counted from 0, the first the background; in those of objects, the
     n-th object of the XML. ``train.txt``, ``val.txt``, ``trainval.txt`` and ``test.txt`` in
     ``ImageSets/Main/`` and ``ImageSets/Segmentation/`` list the images. ``labelmap.txt`` has the
-    classes and their colours, as CVAT and Datumaro read them. Photographs go to ``JPEGImages/``.
-
-    Parameters
-    ----------
-    images : iterable of AnnotatedImage
-    names : sequence of str
-        The regions' names.
-    folder : Path
-    settings : ExportOptions
-
-    Raises
-    ------
-    InputError
-        There are more names, or more instances in an image, than 254.
+    classes and their colors, as CVAT and Datumaro read them. Photographs go to ``JPEGImages/``.
     """
     if len(names) > LARGEST_VALUE:
         raise InputError(f"VOC's images hold up to {LARGEST_VALUE} classes, not {len(names)}")
@@ -65,8 +51,8 @@ def write_voc(
             tree = ET.ElementTree(_annotation(image, names))
             ET.indent(tree)
             tree.write(path, encoding="utf-8")
-        place = f"JPEGImages/{image.file}{photograph_suffix(image)}"
-        place_photograph(image, place, folder, settings.images or "none")
+        photo = f"JPEGImages/{image.file}{image.photo_suffix}"
+        image.write_photo(photo, folder, settings.images or "none")
         for subset in {"test"} if image.subset == "test" else {image.subset, "trainval"}:
             listed[subset].append(image.file)
     for kind in ("Main", "Segmentation"):
@@ -113,11 +99,11 @@ def _add(parent: ET.Element, tag: str, value: str | int) -> None:
 
 def xml_text(name: str) -> str:
     """A name with the control characters that XML cannot hold escaped as in a URL."""
-    return re.sub(r"[\x00-\x1f\x7f\ufffe\uffff]", lambda found: quote(found[0]), name)
+    return re.sub(r"[\x00-\x1f\x7f\ufffe\uffff]", lambda match: quote(match[0]), name)
 
 
 def _voc_palette() -> bytes:
-    """VOC's colours, RGB, as its development kit makes them.
+    """VOC's colors, RGB, as its development kit makes them.
 
     Bits 0, 1 and 2 of a value are the highest bits of red, green and blue, bits 3, 4 and 5 the
     next ones, and so on.

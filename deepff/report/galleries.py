@@ -29,22 +29,9 @@ GALLERIES = "regions"
 class RegionGallery(AbstractContextManager["RegionGallery"]):
     """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``.
 
-    A context, after which the next report shows the gallery; if it fails, the one before.
-
-    Parameters
-    ----------
-    folder : path
-        The folder of the result.
-    name : str
-        Of the gallery; one of the same name is replaced.
-    description : str
-        How the regions were found, for people.
-    regions : sequence of str
-        The regions' names.
-    n_panels : int
-        Pictures side by side for each image.
-    places : sequence of int, optional
-        Of the regions' colours in the palette; by default in order.
+    A context: after it, the next report shows the gallery in place of one of the same name; if it
+    fails, the one before. `description` says how the regions were made, `n_panels` is the number of
+    pictures side by side per image, and `color_slots` the regions' colors, by default in order.
     """
 
     def __init__(
@@ -54,7 +41,7 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
         description: str,
         regions: Sequence[str],
         n_panels: int = 1,
-        places: Sequence[int] | None = None,
+        color_slots: Sequence[int] | None = None,
     ) -> None:
         self._name = name
         self._content: dict[str, Any] = {
@@ -62,9 +49,9 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
             "description": description,
             "regions": list(regions),
             "n_panels": n_panels,
-            "places": list(range(len(regions)) if places is None else places),
+            "places": list(range(len(regions)) if color_slots is None else color_slots),
         }
-        # These pictures are deepff's own, as the report is: nobody is asked to keep others.
+        # These pictures belong to deepff, as the report does: changed ones are not kept.
         self._output = output_folder(Path(folder) / GALLERIES, Rules(overwrite=True))
 
     def __enter__(self) -> Self:
@@ -78,12 +65,12 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
         panels: Sequence[np.ndarray],
         boxes: Sequence[tuple[int, Box]] = (),
     ) -> None:
-        """Draw one image's regions, a label map a panel; see `deepff.pictures.region_pictures`."""
+        """Draw one image's regions, one label map (H, W) per panel, and boxes of regions."""
         photo, _ = read_photo(result.images[index])
-        places = self._content["places"]
-        numbers = np.array([0, *(place + 1 for place in places)], panels[0].dtype)
-        own = [(places[region], box) for region, box in boxes]
-        pictures = [region_picture(photo, numbers[labels], own) for labels in panels]
+        slots = self._content["places"]
+        numbers = np.array([0, *(slot + 1 for slot in slots)], panels[0].dtype)
+        colored = [(slots[region], box) for region, box in boxes]
+        pictures = [region_picture(photo, numbers[labels], colored) for labels in panels]
         picture = np.concatenate(pictures, axis=1)
         save_jpeg(Image.fromarray(picture), self._folder / self._name / f"{index:05d}.jpg")
 
@@ -95,7 +82,7 @@ class RegionGallery(AbstractContextManager["RegionGallery"]):
 
 
 def gallery_settings(folder: str | Path, name: str) -> tuple[str, str] | None:
-    """How the regions of a gallery were found, and their names, for people; None without one."""
+    """How the regions of a gallery were made, and their names, in words; None without a gallery."""
     for gallery in galleries(Path(folder)):
         if gallery["title"] == name:
             return gallery["description"], f"regions: {', '.join(gallery['regions'])}"
@@ -103,21 +90,21 @@ def gallery_settings(folder: str | Path, name: str) -> tuple[str, str] | None:
 
 
 def galleries(folder: Path) -> list[dict[str, Any]]:
-    """What the galleries in a folder hold, in the order of their names, and where they are."""
+    """The contents and folders of the galleries in a result's folder, sorted by name."""
     return [
         {
             "n_panels": 1,
-            "places": list(range(len(held["regions"]))),
-            **held,
+            "places": list(range(len(content["regions"]))),
+            **content,
             "folder": f"{GALLERIES}/{path.stem}",
         }
         for path in sorted((folder / GALLERIES).glob("*.json"))
-        for held in [json.loads(path.read_text())]
+        for content in [json.loads(path.read_text())]
     ]
 
 
 N_CLASSES = 3
-# Of the activations of a set at k = 1; below it the images have little in common.
+# The share of a set's activations explained at k = 1; below it, images have little in common.
 _LITTLE = 0.2
 
 
@@ -126,25 +113,16 @@ def section(
 ) -> dict[str, Any]:
     """The facts of one k, for the page.
 
-    Parameters
-    ----------
-    result : Result
-    k : int
-    colors : sequence of str
-        Of the factors, as CSS has them.
-    crops : sequence of sequence of Crop
-        For each factor; pictures that ``folder`` lacks are left out.
-    folder : Path
-        Of the result.
+    `colors` are the factors' as CSS has them. Crops whose pictures the folder lacks are left out.
     """
-    found = result.factorizations[k]
-    error = found.relative_error
+    factorization = result.factorizations[k]
+    error = factorization.relative_error
     explained = None if math.isnan(error) else max(0.0, 1 - error**2)
-    classes = None if found.classes is None else found.classes.best(N_CLASSES)
-    names = [None] * k if found.classes is None else found.classes.names
+    classes = None if factorization.classes is None else factorization.classes.best(N_CLASSES)
+    names = [None] * k if factorization.classes is None else factorization.classes.names
     importance = result.importances.get(k)
-    shares = found.energy_shares.tolist()
-    likeness = _likeness(found)
+    shares = factorization.energy_shares.tolist()
+    likeness = _likeness(factorization)
     return {
         "k": k,
         "relative_error": None if math.isnan(error) else error,
@@ -168,21 +146,20 @@ def section(
     }
 
 
-def _likeness(found: Factorization) -> list[list[tuple[str, float]]]:
-    """For each factor the words that it is most like, and the cosines."""
-    k = len(found.components)
-    if found.classes is None or found.classes.likeness is None:
+def _likeness(factorization: Factorization) -> list[list[tuple[str, float]]]:
+    """For each factor the most similar words, and the cosines."""
+    k, classes = len(factorization.components), factorization.classes
+    if classes is None or classes.likeness is None:
         return [[]] * k
-    cosines, words = found.classes.likeness, found.classes.labels
-    values, places = cosines.topk(min(N_CLASSES, len(words)), dim=1)
+    values, indices = classes.likeness.topk(min(N_CLASSES, len(classes.labels)), dim=1)
     return [
-        [(words[i], value) for i, value in zip(row, own, strict=True)]
-        for row, own in zip(places.tolist(), values.tolist(), strict=True)
+        [(classes.labels[i], value) for i, value in zip(*row, strict=True)]
+        for row in zip(indices.tolist(), values.tolist(), strict=True)
     ]
 
 
 def _of_factor(importance: Importance, factor: int) -> list[dict[str, Any]]:
-    """For each class the fall, beside the largest of the section, and the Sobol index."""
+    """For each class the fall, also relative to the largest of the section, and the Sobol index."""
     falls = importance.mean_falls
     largest = max(float(falls.abs().max()), 1e-12)
     return [

@@ -24,7 +24,7 @@ from deepff.report.manifest import complete_manifest, read_manifest
 from deepff.report.save import OBJECT
 from deepff.result import Result
 from deepff.results.concept_bank import FILE as BANK
-from deepff.results.concept_bank import load_concepts
+from deepff.results.concept_bank import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 
@@ -36,16 +36,14 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     ----------
     folder : path
     images : optional
-        Where the images are now, if they were moved, or were no files: as for
-        :func:`deepff.discover`. They are matched by the path's name, or its last part, and by
-        content: the file's digest where it is known, else its size in pixels. What is not found
-        again stays where it was.
+        Where the images are now, if they were moved or were no files, as for
+        :func:`deepff.discover`. They are matched by name, or its last part, and by content: the
+        file's digest where it is known, else the size in pixels. Others stay where they were.
 
     Raises
     ------
     InputError
-        If the folder holds no result, or one that was not finished; or none of its images is among
-        those given.
+        If the folder holds no result, or an unfinished one, or none of its images matches.
 
     Examples
     --------
@@ -64,32 +62,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     used = [entry for entry in manifest["images"] if entry.get("status") == "used"]
     records = [_image_record(entry, stretch) for entry in used]
     if images is not None:
-        records = _found_again(records, resolve_images(images))
-    shards = _shards(folder / "heatmaps")
-    factorizations = {}
-    for k, components in bank.components.items():
-        coefficients = torch.cat([shard[f"k{k}"] for shard in shards])
-        facts = manifest["factorizations"][str(k)]
-        if facts["relative_error"] is None:
-            facts["relative_error"] = math.nan
-        scale = bank.histograms[k].high if manifest["applied"] else None
-        heatmaps = HeatMaps.of_images(coefficients, records, scale)
-        classified = None
-        if k in bank.classifiers:
-            rows = torch.cat([shard[f"k{k}.classified"] for shard in shards])
-            grids = [(height, width) for height, width in manifest["cells"]]
-            sizes = [record.size for record in records]
-            # Results of before cells were placed have none.
-            extents = [extent_from(ends) for ends in manifest.get("cell_extents") or ()] or None
-            classified = HeatMaps(rows, grids, sizes, torch.ones(k), extents)
-        factorizations[k] = Factorization(
-            components,
-            heatmaps,
-            **facts,
-            classifier=bank.classifiers.get(k),
-            probabilities=classified,
-            classes=bank.classes.get(k),
-        )
+        records = _with_origins(records, resolve_images(images))
     return Result(
         images=records,
         skipped=[
@@ -97,7 +70,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
             for entry in manifest["images"]
             if entry.get("status") == "skipped"
         ],
-        factorizations=factorizations,
+        factorizations=_factorizations(_shards(folder / "heatmaps"), bank, records, manifest),
         method=manifest["method"],
         sources=bank.sources,
         options=manifest["options"],
@@ -121,6 +94,39 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     )
 
 
+def _factorizations(
+    shards: list[dict[str, Tensor]],
+    bank: ConceptBank,
+    records: list[ImageRecord],
+    manifest: dict[str, Any],
+) -> dict[int, Factorization]:
+    """The factorizations by k."""
+    factorizations = {}
+    for k, components in bank.components.items():
+        coefficients = torch.cat([shard[f"k{k}"] for shard in shards])
+        facts = manifest["factorizations"][str(k)]
+        if facts["relative_error"] is None:
+            facts["relative_error"] = math.nan
+        scale = bank.histograms[k].high if manifest["applied"] else None
+        probabilities = None
+        if k in bank.classifiers:
+            rows = torch.cat([shard[f"k{k}.classified"] for shard in shards])
+            grids = [(height, width) for height, width in manifest["cells"]]
+            sizes = [record.size for record in records]
+            # Results of versions without receptive-field centers have no extents.
+            extents = [extent_from(ends) for ends in manifest.get("cell_extents") or ()] or None
+            probabilities = HeatMaps(rows, grids, sizes, torch.ones(k), extents)
+        factorizations[k] = Factorization(
+            components,
+            HeatMaps.of_images(coefficients, records, scale),
+            **facts,
+            classifier=bank.classifiers.get(k),
+            probabilities=probabilities,
+            classes=bank.classes.get(k),
+        )
+    return factorizations
+
+
 def _shards(folder: Path) -> list[dict[str, Tensor]]:
     """The coefficients, as `save` cut them."""
     paths = sorted(folder.glob("*.safetensors"))
@@ -135,24 +141,24 @@ def _shards(folder: Path) -> list[dict[str, Tensor]]:
     return shards
 
 
-def _found_again(records: list[ImageRecord], given: list[SetImage]) -> list[ImageRecord]:
-    """The records with the origins of the same images among those given."""
-    by_name = {image.name: image for image in given}
+def _with_origins(records: list[ImageRecord], images: list[SetImage]) -> list[ImageRecord]:
+    """The records with the origins of the same images, by name and content."""
+    by_name = {image.name: image for image in images}
     by_file_name: dict[str, list[SetImage]] = {}
-    for image in given:
+    for image in images:
         by_file_name.setdefault(Path(image.name).name, []).append(image)
-    found = []
+    matched = []
     for record in records:
         same_name = [by_name[record.name]] if record.name in by_name else []
         candidates = same_name + by_file_name.get(Path(record.name).name, [])
         origin = next((one.origin for one in candidates if _is_same(record, one)), None)
-        found.append(record if origin is None else replace(record, origin=origin))
-    if all(new is old for new, old in zip(found, records, strict=True)):
+        matched.append(record if origin is None else replace(record, origin=origin))
+    if all(new is old for new, old in zip(matched, records, strict=True)):
         raise InputError(
             "none of the result's images is among those given, by name and content; its first is "
             f"{records[0].name}, {records[0].size[1]} × {records[0].size[0]} pixels"
         )
-    return found
+    return matched
 
 
 def _is_same(record: ImageRecord, image: SetImage) -> bool:

@@ -1,16 +1,30 @@
-"""What a result's folder says of itself; read without torch."""
+"""What a result's folder says about itself in its manifest; reading it needs no torch."""
+
+from __future__ import annotations
 
 import json
+import math
+import os
+import platform
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from deepff import __version__
 from deepff.errors import InputError
+from deepff.runtime.files import atomic_path
+
+if TYPE_CHECKING:
+    from deepff.activations.activations import ImageRecord
+    from deepff.result import Result
+    from deepff.results.heatmaps import HeatMaps
 
 MANIFEST = "manifest.json"
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of the result that a folder holds, whole or not; None where it holds none."""
+    """The manifest of the result that a folder holds, finished or not; None without a result."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError):
@@ -19,16 +33,81 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def complete_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of the result that a folder holds.
-
-    Raises
-    ------
-    InputError
-        It holds none, or one that was not finished.
-    """
+    """The manifest of the finished result that a folder holds; InputError without one."""
     manifest = read_manifest(folder)
     if manifest is None:
         raise InputError(f"{folder} holds no deepff result (it has no {MANIFEST} of one)")
     if manifest.get("status") != "complete":
         raise InputError(f"the run in {folder} was not finished; run its command again")
     return manifest
+
+
+def write_manifest(run: Result, folder: Path) -> None:
+    """Write the manifest of a run that is finished."""
+    with atomic_path(folder / MANIFEST) as temporary:
+        temporary.write_text(json.dumps(_content(run), indent=1))
+
+
+def probabilities_of(run: Result) -> HeatMaps | None:
+    """The pixel classifier's maps, whose grid is the same for all k; None without a classifier."""
+    for factorization in run.factorizations.values():
+        if factorization.probabilities is not None:
+            return factorization.probabilities
+    return None
+
+
+def _content(run: Result) -> dict[str, Any]:
+    packages = ("torch", "torchvision", "timm")
+    classified = probabilities_of(run)
+    return {
+        "deepff": __version__,
+        "status": "complete",
+        "created": run.created,
+        "command": run.command,
+        "versions": {
+            "python": platform.python_version(),
+            "deepff": __version__,
+            **{package: version(package) for package in packages},
+        },
+        "method": run.method,
+        "options": run.options,
+        "sources": [asdict(source) for source in run.sources],
+        "recipe": run.recipe,
+        "separation": run.separation,
+        "parts_of": run.parts_of,
+        "applied": run.applied is not None,
+        "cache": run.cache,
+        "agreements": run.agreements,
+        "factorizations": {
+            str(k): {
+                # JSON has no NaN.
+                "relative_error": None if math.isnan(each.relative_error) else each.relative_error,
+                "n_iter": each.n_iter,
+            }
+            for k, each in run.factorizations.items()
+        },
+        "factor_names": {
+            str(k): each.classes.names
+            for k, each in run.factorizations.items()
+            if each.classes is not None
+        },
+        "unnamed": run.unnamed,
+        "importance": {str(k): importance.to_dict() for k, importance in run.importances.items()},
+        "cells": None if classified is None else classified.grids,
+        "cell_extents": None if classified is None else classified.extents,
+        "images": [_image_entry(image) for image in run.images]
+        + [{**asdict(skipped), "status": "skipped"} for skipped in run.skipped],
+        "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
+    }
+
+
+def _image_entry(image: ImageRecord) -> dict[str, Any]:
+    return {
+        "name": image.name,
+        "path": None if image.path is None else os.path.abspath(image.path),
+        "size": image.size,
+        "grid": image.grid,
+        "extent": image.extent,
+        "digest": image.digest,
+        "status": "used",
+    }

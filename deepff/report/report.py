@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from deepff.results.heatmaps import HeatMaps
 
 PAGE = "report.html"
-_GREY = "thumbnails/unreadable.json"
+_UNREADABLE = "thumbnails/unreadable.json"
 STRIP_GAP = 4
 # Map values embedded in the page, one byte each before compression; above it grids are coarsened.
 MAX_EMBEDDED_VALUES = 6_000_000
@@ -49,18 +49,9 @@ def write_report(
 ) -> None:
     """Write ``report.html``, ``figure.png``, ``thumbnails/`` and ``crops/`` into a folder.
 
-    The page opens from disk and asks nothing of a network. An image that can't be read any more
-    is shown grey, and the page says so.
-
-    Parameters
-    ----------
-    result : Result
-    folder : path
-        Created where missing; files of an earlier report are replaced.
-    progress : bool
-        Whether to show progress on standard error.
-    overlays : bool
-        Whether to write ``overlays/`` too: a strip for each image and k.
+    The page opens from disk and requests nothing from a network. An image that cannot be read any
+    more is shown gray, and the page says so. With `overlays`, ``overlays/`` has a strip per image
+    and k.
     """
     folder = Path(folder)
     files = output_names(result.names)
@@ -108,20 +99,12 @@ def write_report_page(
     unreadable: Mapping[int, str] | None = None,
     crops: Crops | None = None,
 ) -> None:
-    """Write ``report.html`` alone, over pictures that :func:`write_report` wrote.
+    """Write ``report.html`` alone, with the pictures that :func:`write_report` wrote.
 
-    Parameters
-    ----------
-    result : Result
-    folder : path
-        Galleries that :class:`deepff.report.galleries.RegionGallery` left there are shown as well.
-    unreadable : mapping of int to str, optional
-        Why an image of the set could not be read for display; by default as was said when its
-        pictures were written.
-    crops : mapping, optional
-        As :func:`deepff.pictures.crops.strongest_crops` finds them, by default here.
+    Galleries in the folder are shown as well (:class:`deepff.report.galleries.RegionGallery`).
+    `unreadable` says why images could not be read, by default as when the pictures were written.
     """
-    notes = Path(folder) / _GREY
+    notes = Path(folder) / _UNREADABLE
     if unreadable is not None:
         with atomic_path(notes) as path:
             path.write_text(json.dumps({str(i): reason for i, reason in unreadable.items()}))
@@ -137,16 +120,8 @@ def write_report_page(
 def strip(photo: np.ndarray, maps: Tensor, colors: np.ndarray) -> np.ndarray:
     """One picture: photo | all factors | factor 0 | … | factor k − 1, `STRIP_GAP` pixels apart.
 
-    Parameters
-    ----------
-    photo : ndarray, uint8, shape (H, W, 3)
-    maps : Tensor, shape (k, H, W)
-        Normalised heat maps.
-    colors : ndarray, uint8, shape (k, 3)
-
-    Returns
-    -------
-    ndarray, uint8, shape (H, (k + 2) · W + (k + 1) · STRIP_GAP, 3)
+    From a photo (H, W, 3), normalized heat maps (k, H, W) and colors (k, 3), it is uint8 of shape
+    (H, (k + 2) · W + (k + 1) · STRIP_GAP, 3).
     """
     alone = [overlay(photo, maps[j : j + 1], colors[j : j + 1]) for j in range(len(maps))]
     height, width = photo.shape[:2]
@@ -176,11 +151,10 @@ def _page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    of_folder = galleries(folder)
-    of_regions = factor_colors(
-        1 + max((place for g in of_folder for place in g["places"]), default=0)
-    )
-    colors = {k: hex_colors(own) for k, own in colors_over_k(result.factorizations).items()}
+    shown = galleries(folder)
+    slots = [slot for gallery in shown for slot in gallery["places"]]
+    region_colors = factor_colors(1 + max(slots, default=0))
+    colors = {k: hex_colors(values) for k, values in colors_over_k(result.factorizations).items()}
     images = [
         {
             "name": result.names[i],
@@ -193,7 +167,7 @@ def _page(
     ]
     return environment.get_template("report.html").render(
         result=result,
-        region_colors=hex_colors(of_regions),
+        region_colors=hex_colors(region_colors),
         images=images,
         sections=[section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
         unnamed=result.unnamed,
@@ -203,7 +177,7 @@ def _page(
             (result.names[i], f"{reason} (used, but shown grey)")
             for i, reason in unreadable.items()
         ],
-        galleries=of_folder,
+        galleries=shown,
         drawings=_drawings(result),
         separation_warning=result.separation is not None
         and separation_warning(result.separation, result.sources[-1].by_sign),
@@ -215,7 +189,7 @@ def _page(
 
 
 def _drawings(result: Result) -> dict[str, str | None]:
-    """The pictures of what is known over several k."""
+    """The drawings that compare several k."""
     ks = list(result.factorizations)
     return {
         "agreement": agreement_svg(result.agreements, result.n_components, AGREED)
@@ -230,7 +204,7 @@ def _drawings(result: Result) -> dict[str, str | None]:
 def _embedded(
     result: Result, files: list[str], colors: Mapping[int, list[str]], folder: Path
 ) -> dict[str, Any]:
-    """The data that the page's script paints from."""
+    """The data that the page's script draws."""
     shapes = [result.heatmaps.covering(i).shape[1:] for i in range(len(result.images))]
     n_cells = sum(height * width for height, width in shapes)
     scale = min(1.0, (MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
@@ -266,7 +240,7 @@ def _embedded(
 def _gram(factorization: Factorization) -> list[list[float]]:
     """W Wᵀ for coefficients relative to each factor's largest, over its largest value.
 
-    With it the page tells how like two cells are, from what the factors hold of them.
+    The page computes the similarity of two cells from it and from their coefficients.
     """
     W = (
         factorization.components

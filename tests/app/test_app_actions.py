@@ -15,8 +15,8 @@ from deepff.app.label_file import FILE, export_labelled
 from deepff.app.view import View
 from deepff.app.workspace import Workspace, open_workspace
 from deepff.errors import InputError
-from deepff.export.formats import CONTENTS, FORMATS
-from deepff.options import ExportOptions
+from deepff.export.formats import FORMATS
+from deepff.options import ExportFormat, ExportOptions
 
 
 def test_files_of_which_none_is_an_image_begin_no_result(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_count_and_the_preview_are_of_what_is_exported(
     n = written.n_instances
     assert n == 2  # factor 0 in two images; the others are 9 pixels large
     assert re.findall(r"<strong>(\d+)</strong> (\w+)", count) == [
-        (str(n), what) for what in CONTENTS[format]
+        (str(n), what) for what in ExportFormat(format).contents
     ]
     assert preview is not None and "factor 0" in preview
     assert f"download/{format}.zip" in write(workspace, asked)

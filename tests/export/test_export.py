@@ -22,10 +22,10 @@ from deepff.cli.main import app
 from deepff.errors import InputError
 from deepff.export.boxes import region_boxes
 from deepff.export.folder import segment
-from deepff.export.formats import FORMATS, LISTED, export
+from deepff.export.formats import FORMATS, export
 from deepff.export.instances import annotated_images, find_instances, found_maps, run_lengths
 from deepff.export.polygons import instance_polygons, joined
-from deepff.options import ExportOptions, RegionOptions
+from deepff.options import ExportFormat, ExportOptions, RegionOptions
 from deepff.regions.components import component_boxes
 from deepff.regions.regions import Regions
 from deepff.report.load import load
@@ -257,7 +257,7 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
 @pytest.mark.parametrize("format", FORMATS)
 def test_names_that_break_a_line_break_no_list(tmp_path: Path, format: str) -> None:
     result = result_of(torch.eye(4)[None, None], ["a\nb.png"], tmp_path)
-    if format in LISTED:
+    if ExportFormat(format).lists_images:
         with pytest.raises(InputError, match="has a line break"):
             export(result, format, tmp_path / "out", options=HALF)
         assert not (tmp_path / "out").exists()

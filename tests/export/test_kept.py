@@ -107,7 +107,7 @@ def test_masks_and_boxes_that_were_changed_are_kept_but_with_overwrite(
         with pytest.raises(InputError, match=r"--overwrite"):
             write(result, saved, options=HALF)
         assert files(saved) == before
-        write(result, saved, options=HALF, overwrite=True)
+        write(result, saved, options=HALF, settings=ExportOptions(overwrite=True))
         assert (saved / name).read_bytes() != b"changed"
 
 
