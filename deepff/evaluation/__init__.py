@@ -1,1 +1,1 @@
-"""The paper's tables and figures, computed on real data and printed beside what is published."""
+"""The paper's tables and figures, computed on real data and printed next to the published ones."""

@@ -64,7 +64,7 @@ QUALITY_METRICS = ("quality", "NMI", "FG-NMI")
 TABLE4_CLASSES = ("aeroplane", "bird", "car", "motorbike", "cat")
 """The five classes that the paper prints."""
 
-TABLE4_BESIDE = ("person",)
+TABLE4_OTHERS = ("person",)
 """What a factor may be called after in addition to parts and the background, as in the paper."""
 
 SUMMARY_NOTE = (
@@ -99,20 +99,20 @@ def table4(
     attempts = Attempts()
     scores = {
         name: attempts.run(name, _evaluate, load, network, ks, crf, seeds)
-        for name, load in part_sets(root, classes, TABLE4_BESIDE).items()
+        for name, load in part_sets(root, classes, TABLE4_OTHERS).items()
     }
     title = "Table 4: parts labelled automatically (IoU)"
     return part_tables("table4", title, network, scores, attempts, ks, seeds, not is_coco(root))
 
 
 def part_sets(
-    root: str | Path, classes: Sequence[str], beside: Sequence[str] = ()
+    root: str | Path, classes: Sequence[str], others: Sequence[str] = ()
 ) -> dict[str, Callable[[], GroundTruthSet]]:
     """What loads each set of images with part masks.
 
     ``root`` is a COCO file whose categories are parts, or the folder of its `annotations.json`: one
     set, with Car Parts' categories merged into eight parts. Otherwise it is PASCAL-Part over VOC
-    2010: one set per class, where ``beside`` is as for `load_pascal_part`.
+    2010: one set per class, where ``others`` is as for `load_pascal_part`.
     """
     root = Path(root)
     if is_coco(root):
@@ -121,7 +121,7 @@ def part_sets(
     check_classes(classes, list(TABLE4_PARTS))
 
     def load(name: str) -> GroundTruthSet:
-        return load_pascal_part(root, {name: TABLE4_PARTS[name]}, beside=beside)[0]
+        return load_pascal_part(root, {name: TABLE4_PARTS[name]}, others=others)[0]
 
     return {name: partial(load, name) for name in classes}
 
@@ -151,7 +151,7 @@ def part_scores(
             if not overlapping:
                 continue
             pixels = counts[variant, False].intersection
-            labeled = label_factors(overlaps, truth.part_names, truth.beside)
+            labeled = label_factors(overlaps, truth.part_names, truth.others)
             row = f"{variant.method}, k = {k}"
             for metric, value in (
                 ("IoU", mean_of_known(factor.iou for factor in labeled if factor.has_parts)),
@@ -175,26 +175,26 @@ def part_scores(
 class LabeledFactor:
     """What belongs to a factor, and its set-wide IoU with all of that together."""
 
-    # Parts, things beside the object, or the background alone; none for a factor without a pixel.
+    # Parts, other things, or the background alone; none for a factor without a pixel.
     labels: tuple[str, ...]
     iou: float
     has_parts: bool
 
 
 def label_factors(
-    overlaps: Overlaps, part_names: Sequence[str], beside: Sequence[str] = ()
+    overlaps: Overlaps, part_names: Sequence[str], others: Sequence[str] = ()
 ) -> list[LabeledFactor]:
     """The labels of each factor: those that it covers more than half of.
 
     ``overlaps`` has the background, the parts, and annotated things that are no part, such as
-    "person" (``beside``). A factor that nothing belongs to is called background. That is our
+    "person" (``others``). A factor that nothing belongs to is called background. That is our
     reading of the paper, where every factor has a label, and “background” never has another next to
     it: a mask of a quarter of all pixels cannot cover half of a background of more than half.
     """
     associated = association(overlaps)
     associated[:, 0] = False
     associated[:, 0] = ~associated.any(axis=1) & (overlaps.predicted > 0)
-    names = np.array(["background", *part_names, *beside])
+    names = np.array(["background", *part_names, *others])
     return [
         LabeledFactor(
             tuple(names[row].tolist()), float(value), bool(row[1 : len(part_names) + 1].any())
@@ -218,10 +218,10 @@ def part_tables(
     columns = {label: (label, "IoU") for label in scores}
     notes = [SUMMARY_NOTE, *over]
     means = score_table(name, title, scores, columns, attempts, network.describe, notes, in_paper)
-    done = attempts.succeeded(scores)
+    evaluated = attempts.succeeded(scores)
     factor_rows = [
         replace(row, label=f"{label}, {row.label}")
-        for label, score in done.items()
+        for label, score in evaluated.items()
         for row in score.factors
     ]
     if in_paper:
@@ -233,10 +233,10 @@ def part_tables(
         ),
         f"{name}-quality": Table(
             f"{title}: quality of the factors",
-            [f"{label} {metric}" for label in done for metric in QUALITY_METRICS],
-            _quality_rows(done, sorted(ks)),
+            [f"{label} {metric}" for label in evaluated for metric in QUALITY_METRICS],
+            _quality_rows(evaluated, sorted(ks)),
             means.source,
-            [*QUALITY_NOTES, *over, *labeled_remarks(done)],
+            [*QUALITY_NOTES, *over, *labeled_remarks(evaluated)],
         ),
     }
 
@@ -291,7 +291,7 @@ def _counting(
     """
     finders = [region_finder(of, k, RECIPE_OPTIONS[of.recipe]) for of in inside]
     n_parts = len(features.truth.part_names)
-    n_labels = n_parts + len(features.truth.beside)
+    n_labels = n_parts + len(features.truth.others)
 
     def counted(
         index: int, masks: dict[Variant, Tensor], maps: dict[Variant, Tensor]
@@ -301,17 +301,18 @@ def _counting(
         parts[truth == UNNAMED] = n_parts + 1
         # Factors that do not overlap are the largest where they are on.
         factors = {
-            v: label_map(maps[v] if v in maps else own.float(), own) for v, own in masks.items()
+            variant: label_map(maps[variant] if variant in maps else of_variant.float(), of_variant)
+            for variant, of_variant in masks.items()
         }
         for seed, find in enumerate(finders):
             regions = find(index)
             masks[Variant(INSIDE, k, seed)] = regions.masks
             factors[Variant(INSIDE, k, seed)] = regions.labels
         counts = {}
-        for variant, own in masks.items():
-            groups = torch.arange(len(own) + 1, device=own.device)[:, None, None]
+        for variant, of_variant in masks.items():
+            groups = torch.arange(len(of_variant) + 1, device=of_variant.device)[:, None, None]
             tiles = factors[variant] == groups
-            counts[variant, True] = count_overlaps([(own, truth)], n_labels)
+            counts[variant, True] = count_overlaps([(of_variant, truth)], n_labels)
             counts[variant, False] = count_overlaps([(tiles, parts)], n_parts + 1)
         return counts
 

@@ -152,8 +152,8 @@ def _evaluate(
         mappings[DFF_CRF] = mappings.get(DFF, {})
         masks_of_images = (
             {
-                variant: part_masks(own, mappings[variant.method], part_names)
-                for variant, own in masks.items()
+                variant: part_masks(of_factors, mappings[variant.method], part_names)
+                for variant, of_factors in masks.items()
             }
             for masks in image_masks(features, named, crf)
         )

@@ -215,7 +215,7 @@ def box_scores(features: Features, crf: bool, seeds: int) -> Scores:
     def measure(index: int, masks: Mapping[Variant, Tensor]) -> dict[Variant, Box | None]:
         # The largest component comes first.
         return {
-            variant: next(iter(component_boxes(own[0])), None) for variant, own in masks.items()
+            variant: next(iter(component_boxes(mask[0])), None) for variant, mask in masks.items()
         }
 
     def of_image(index: int, box: Box | None) -> float:
@@ -245,7 +245,7 @@ def _object_scores(
             for variant, measurement in measure(index, masks).items():
                 measured.setdefault(variant.method, []).append(measurement)
             if seed == 0:
-                by_method = {variant.method: own for variant, own in masks.items()}
+                by_method = {variant.method: mask for variant, mask in masks.items()}
                 shown = {method: by_method[method] for method in _SHOWN if method in by_method}
                 score = of_image(index, measured[list(shown)[-1]][-1])
                 entry = (score, features.activations.images[index], shown)
@@ -269,7 +269,7 @@ def _object_masks(
     if seed > 0:
         return masks
     pairs = zip(masks, contrast_masks(features, crf, for_boxes), strict=True)
-    return (own | contrast for own, contrast in pairs)
+    return (by_method | contrast for by_method, contrast in pairs)
 
 
 # An image's score by the last of the methods, and each method's mask (1, H, W).
@@ -299,12 +299,12 @@ def poorest_picture(poorest: Sequence[Shown]) -> tuple[str, np.ndarray]:
 
 def _common_notes(scores: Mapping[str, Scores | None], seeds: int) -> list[str]:
     """What is said below every table of whole objects."""
-    done = [score for score in scores.values() if score is not None]
+    evaluated = [score for score in scores.values() if score is not None]
     notes = [BASELINE_NOTE]
-    if len(done) < len(scores):
+    if len(evaluated) < len(scores):
         notes.append("The mean is over the columns that could be evaluated")
-    if seeds > 1 and done:
-        by_row = [row for score in done for row in score.values.values()]
+    if seeds > 1 and evaluated:
+        by_row = [row for score in evaluated for row in score.values.values()]
         spread = max(np.std(np.array([*row.values()], float)) for row in by_row)
         notes.append(
             f"Means over {seeds} seeds; the largest standard deviation over seeds is {spread:.3f}"

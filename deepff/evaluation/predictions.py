@@ -296,7 +296,7 @@ def count_by_variant(
 ) -> dict[Variant, Overlaps]:
     """Pixel counts of each method's masks against the set's labels, in one pass over the images."""
     pairs = zip(masks_of_images, features.truth.images, strict=True)
-    return summed(count_masks(own, item.labels(), features.truth) for own, item in pairs)
+    return summed(count_masks(masks, item.labels(), features.truth) for masks, item in pairs)
 
 
 def count_masks(
@@ -305,7 +305,7 @@ def count_masks(
     """Pixel counts of each method's masks of one image."""
     n_parts = len(truth.part_names)
     return {
-        variant: count_overlaps([(own, labels)], n_parts) for variant, own in by_variant.items()
+        variant: count_overlaps([(masks, labels)], n_parts) for variant, masks in by_variant.items()
     }
 
 

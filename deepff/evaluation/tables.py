@@ -209,14 +209,17 @@ def score_table(
     ``columns`` has the set and the metric behind each column; ``describe`` gives the source for a
     number of images; ``name`` is the table's in ``published.json``.
     """
-    done = attempts.succeeded(scores)
+    evaluated = attempts.succeeded(scores)
     rows = []
-    for label in dict.fromkeys(row for score in done.values() for row in score.counts):
-        counts = [done[of].counts[label] if of in done else None for of, _ in columns.values()]
+    for label in dict.fromkeys(row for score in evaluated.values() for row in score.counts):
+        counts = [
+            evaluated[of].counts[label] if of in evaluated else None for of, _ in columns.values()
+        ]
         rows.append(Row(label, [*counts, None]))
-    for label in dict.fromkeys(row for score in done.values() for row in score.values):
+    for label in dict.fromkeys(row for score in evaluated.values() for row in score.values):
         means = [
-            done[of].mean(label, metric) if of in done else None for of, metric in columns.values()
+            evaluated[of].mean(label, metric) if of in evaluated else None
+            for of, metric in columns.values()
         ]
         rows.append(Row(label, [*means, mean_of_known(means)]))
     headers = [*columns, "mean"]
@@ -225,11 +228,11 @@ def score_table(
         title,
         headers,
         [*rows, *published],
-        describe(sum(score.n_images for score in done.values())),
-        [*notes, *attempts.notes(), *published_notes, *labeled_remarks(done)],
+        describe(sum(score.n_images for score in evaluated.values())),
+        [*notes, *attempts.notes(), *published_notes, *labeled_remarks(evaluated)],
         {
             f"{label}, {caption}": picture
-            for label, score in done.items()
+            for label, score in evaluated.items()
             for caption, picture in score.pictures.items()
         },
     )

@@ -1,7 +1,7 @@
 """Ground truth in one form, whatever data set it comes from.
 
 A data set, or one class or group of it, is a `GroundTruthSet`: part names and images. An image's
-ground truth is boxes, and one label map at the image's own size, read from disk each time it is
+ground truth is boxes, and one label map at the image's own size, read from disk whenever it is
 asked for, so that memory does not grow with the set.
 
 A label map is uint8 (H, W):
@@ -11,7 +11,7 @@ value           the pixel is
 ==============  =============================================================================
 0               background
 1 … p           part `part_names[value - 1]`; sets without parts have one, the object
-p + 1 … p + q   something beside the object, `beside[value - p - 1]`; most sets have none
+p + 1 … p + q   another thing, `others[value - p - 1]`; most sets have none
 254             on the object, but on none of the named parts (`UNNAMED`)
 255             not to be judged, like the border of VOC's segmentations (`IGNORED`)
 ==============  =============================================================================
@@ -93,10 +93,10 @@ class GroundTruthSet:
     # Names of images that are annotated, but not there.
     missing: tuple[str, ...] = ()
     # Things that are no part of the object, whose labels follow those of the parts.
-    beside: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        n_labels = len(self.part_names) + len(self.beside)
+        n_labels = len(self.part_names) + len(self.others)
         if n_labels >= UNNAMED:
             raise InputError(
                 f"{self.name} names {n_labels} parts, but a label map holds at most {UNNAMED - 1}"

@@ -130,7 +130,7 @@ def load_pascal_part(
     root: str | Path,
     parts: Mapping[str, PartNames] = TABLE4_PARTS,
     *,
-    beside: Sequence[str] = (),
+    others: Sequence[str] = (),
 ) -> list[GroundTruthSet]:
     """Load PASCAL-Part, one set of images per class.
 
@@ -147,7 +147,7 @@ def load_pascal_part(
         Classes to load and, for each, its parts with the data set's names for what they are made
         of. Numbers at the end of a name do not count: `"wheel"` stands for `wheel_1`, `wheel_2`, …
         Other pieces of an object are on the object without being a part of it.
-    beside : sequence of str
+    others : sequence of str
         VOC's classes whose objects have labels of their own where no object of the set's class is;
         all else is background.
     """
@@ -166,7 +166,7 @@ def load_pascal_part(
             annotations,
             class_name,
             part_names,
-            tuple(name for name in beside if name != class_name),
+            tuple(name for name in others if name != class_name),
         )
         for class_name, part_names in parts.items()
     ]
@@ -177,12 +177,12 @@ def _load_class(
     annotations: Path,
     class_name: str,
     parts: PartNames,
-    beside: tuple[str, ...],
+    others: tuple[str, ...],
 ) -> GroundTruthSet:
     label_of = {
         name: label for label, names in enumerate(parts.values(), start=1) for name in names
     }
-    label_beside = {name: label for label, name in enumerate(beside, start=len(parts) + 1)}
+    label_of_other = {name: label for label, name in enumerate(others, start=len(parts) + 1)}
     images = []
     for image_id in image_ids(folder, class_name):
         boxes = read_boxes(folder / "Annotations" / f"{image_id}.xml")
@@ -194,13 +194,13 @@ def _load_class(
         path = annotations / f"{image_id}.mat"
         if not path.is_file():
             raise InputError(f"no part masks {path}, which the image set of {class_name} names")
-        read_labels = partial(_read_labels, path, class_name, label_of, label_beside)
+        read_labels = partial(_read_labels, path, class_name, label_of, label_of_other)
         images.append(GroundTruthImage(image_file(folder, image_id), read_labels=read_labels))
-    return GroundTruthSet(class_name, tuple(parts), tuple(images), beside=beside)
+    return GroundTruthSet(class_name, tuple(parts), tuple(images), others=others)
 
 
 def _read_labels(
-    path: Path, class_name: str, label_of: Mapping[str, int], label_beside: Mapping[str, int]
+    path: Path, class_name: str, label_of: Mapping[str, int], label_of_other: Mapping[str, int]
 ) -> np.ndarray:
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
@@ -209,7 +209,7 @@ def _read_labels(
         # Without squeeze_me every field has MATLAB's two dimensions, and a mask of one row stays a
         # mask.
         annotation = loadmat(path)["anno"][0, 0]
-        return _label_map(annotation["objects"].ravel(), class_name, label_of, label_beside)
+        return _label_map(annotation["objects"].ravel(), class_name, label_of, label_of_other)
     except (*_MALFORMED, MatReadError) as error:
         raise InputError(f"{path} is not laid out as a PASCAL-Part annotation") from error
 
@@ -218,12 +218,12 @@ def _label_map(
     objects: np.ndarray,
     class_name: str,
     label_of: Mapping[str, int],
-    label_beside: Mapping[str, int],
+    label_of_other: Mapping[str, int],
 ) -> np.ndarray:
     labels = np.zeros(objects[0]["mask"].shape, np.uint8)
     for instance in objects:
-        if (other := _text(instance["class"])) in label_beside:
-            labels[instance["mask"] > 0] = label_beside[other]
+        if (other := _text(instance["class"])) in label_of_other:
+            labels[instance["mask"] > 0] = label_of_other[other]
     for instance in objects:
         if _text(instance["class"]) != class_name:
             continue

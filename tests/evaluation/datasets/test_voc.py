@@ -274,11 +274,11 @@ def test_pascal_part_persons_beside_the_object_are_told_from_the_background(voc2
     write_parts(voc2010 / "Annotations_Part/000005.mat", [HORSE, BUS, rider])
 
     (horses,) = load_pascal_part(
-        voc2010, {"horse": TABLE3_PARTS["horse"]}, beside=["person", "horse"]
+        voc2010, {"horse": TABLE3_PARTS["horse"]}, others=["person", "horse"]
     )
 
     assert horses.part_names == ("head", "neck+torso", "leg")
-    assert horses.beside == ("person",)
+    assert horses.others == ("person",)
     # Where the horse and its rider are both drawn it is the horse; the bus is background.
     assert horses.images[0].labels().tolist() == [
         [1, 1, 2, 2, 4, 4],
