@@ -134,22 +134,12 @@ def load_pascal_part(
 ) -> list[GroundTruthSet]:
     """Load PASCAL-Part, one set of images per class.
 
-    As in the paper, images with an object of the class that is marked difficult or truncated in
-    VOC's annotation are left out. A `.mat` file that is not laid out as PASCAL-Part's is an
-    InputError when its labels are read.
-
-    Parameters
-    ----------
-    root : path
-        `VOCdevkit/VOC2010`, `VOCdevkit`, or the folder that holds `VOCdevkit`. The part masks,
-        `Annotations_Part/<image>.mat`, are looked for in `VOC2010` and in `root`.
-    parts : mapping
-        Classes to load and, for each, its parts with the data set's names for what they are made
-        of. Numbers at the end of a name do not count: `"wheel"` stands for `wheel_1`, `wheel_2`, …
-        Other pieces of an object are on the object without being a part of it.
-    others : sequence of str
-        VOC's classes whose objects have labels of their own where no object of the set's class is;
-        all else is background.
+    ``root`` is as for `load_voc`; the part masks, `Annotations_Part/<image>.mat`, are looked for in
+    `VOC2010` and in ``root``. ``parts`` has for each class its parts, with the data set's names for
+    what they are made of; `"wheel"` stands for `wheel_1`, `wheel_2`, …, and other pieces of an
+    object are on the object without being a part of it. Objects of the classes ``others`` have
+    labels of their own where no object of the set's class is; all else is background. As in the
+    paper, images with an object of the class that VOC marks difficult or truncated are left out.
     """
     root = Path(root)
     check_classes(list(parts), list(TABLE4_PARTS))

@@ -51,22 +51,11 @@ def load_voc(
 ) -> list[GroundTruthSet]:
     """Load the trainval images of Pascal VOC, one set per class, whose name is also its one part.
 
-    VOC counts pixels from 1 and its boxes include their last pixel, so the box (1, 1, 1, 1) in a
-    file becomes (0, 0, 1, 1). Images have labels where `SegmentationClass` has them, and the boxes
-    of all classes.
-
-    Parameters
-    ----------
-    root : path
-        `VOCdevkit/VOC2007`, `VOCdevkit`, or the folder that holds `VOCdevkit`.
-    year : int, optional
-        Needed only where `root` holds several years.
-    classes : sequence of str, optional
-        All twenty if not given.
-    filter : {"difficult-or-truncated", "difficult"}
-        What an image's instances of the class must not all be, for the image to be kept: by default
-        at least one is neither difficult nor truncated; with "difficult", at least one is not
-        difficult.
+    ``root`` is `VOCdevkit/VOC2007`, `VOCdevkit`, or the folder that holds `VOCdevkit`; ``year`` is
+    needed where it holds several. An image is kept if at least one instance of the class is neither
+    difficult nor truncated, or with the filter "difficult", not difficult. Images have labels where
+    `SegmentationClass` has them, and the boxes of all classes. VOC counts pixels from 1 and its
+    boxes include their last pixel, so the box (1, 1, 1, 1) in a file becomes (0, 0, 1, 1).
     """
     chosen(VocFilter, filter, "filter")
     classes = check_classes(VOC_CLASSES if classes is None else classes, VOC_CLASSES)
