@@ -17,9 +17,8 @@ from pathlib import Path
 import torch
 
 import deepff
-from deepff.activations.activations import sources_of
 from deepff.activations.extraction import extract_layers
-from deepff.discovery.contrast import contrast_object, weighable
+from deepff.discovery.contrast import border_weights, fused_object, weighable
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
@@ -100,9 +99,11 @@ def one_object(
     layers = list({layer.path: layer for layer in (*fused, *of_cells)}.values())
     extracted, _ = extract_layers([x.image for x in truth.images], backbone, layers, cache=cache)
     by_path = {layer.path: own for layer, own in zip(layers, extracted, strict=True)}
-    whole, border = contrast_object([by_path[layer.path] for layer in fused])
+    activations = [by_path[layer.path] for layer in fused]
+    border = border_weights(activations)
+    whole = fused_object(activations, border.weights)
     activations = [by_path[layer.path] for layer in of_cells]
-    cells = Cells.of(activations, sources_of(activations))
+    cells = Cells.of(activations)
     whole = classify_object(whole, cells)
     first = by_path[fused[0].path]
     return Features(truth, first, whole), border.separation

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deepff.discovery.apply import apply
-    from deepff.discovery.discover import discover
+    from deepff.discovery.discover import discover, find_object
     from deepff.discovery.discover_parts import discover_parts
-    from deepff.discovery.find_object import find_object
     from deepff.errors import InputError
     from deepff.factorization import NMF, PCA, KMeans, SemiNMF
     from deepff.layers.layer_map import list_layers
@@ -34,7 +33,7 @@ _MODULES = {
     "apply": "deepff.discovery.apply",
     "discover": "deepff.discovery.discover",
     "discover_parts": "deepff.discovery.discover_parts",
-    "find_object": "deepff.discovery.find_object",
+    "find_object": "deepff.discovery.discover",
     "list_layers": "deepff.layers.layer_map",
     "load": "deepff.report.load",
     "load_backbone": "deepff.networks.loading",

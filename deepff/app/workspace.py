@@ -110,8 +110,7 @@ class Workspace:
             self.open()
 
     def _discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
-        from deepff.discovery.discover import discover
-        from deepff.discovery.find_object import find_object
+        from deepff.discovery.discover import discover, find_object
         from deepff.networks.loading import load_backbone
 
         with _kept_errors(self, "run"):

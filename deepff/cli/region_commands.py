@@ -111,7 +111,7 @@ def _opened(
     folder: Path, regions: RegionPanel, opening: ResultPanel
 ) -> "tuple[Result, Path, int | None]":
     """The result in a folder, or that of its object, with its folder, and which k is meant."""
-    from deepff.discovery.find_object import find_object
+    from deepff.discovery.discover import find_object
     from deepff.report.load import load
     from deepff.report.save import OBJECT
 

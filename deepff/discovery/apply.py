@@ -1,4 +1,4 @@
-"""A concept bank applied to new images: W fixed, H found."""
+"""A concept bank applied to new images: W is fixed, and H is solved for."""
 
 import math
 from collections.abc import Sequence
@@ -6,26 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from deepff.activations.activations import Activations
-from deepff.activations.extraction import extract_layers
-from deepff.discovery.arguments import shown_call
-from deepff.discovery.contrast import fuse
+from deepff.discovery.activation_set import ActivationSet
+from deepff.discovery.arguments import RunSettings, shown_call
+from deepff.discovery.contrast import fuse, scaled_by
 from deepff.errors import InputError
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
 from deepff.images.image_set import Images, SetImage, resolve_images
 from deepff.layers.later import OpenLayer
-from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Device
 from deepff.result import Result
 from deepff.results.concept_bank import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.run import Run
 from deepff.runtime.progress import Stopwatch
 
 
@@ -90,48 +87,34 @@ def apply(
             "the parts of this bank have no classifier that finds them in other images; run "
             "discover with --inside-object again, on more images"
         )
-    files = resolve_images(images)
+    settings = RunSettings(batch_size=batch_size, cache=cache, device=device, progress=progress)
     watch = Stopwatch()
-    source = bank.sources[0]
-    backbone = source.backbone(model=model, device=device)
-    layer_map = map_layers(backbone, source.size)
-    of_cells = next((found.sources for found in bank.classifiers.values()), ())
     # Parts are found by their classifier alone.
-    of_factors = () if bank.parts_of is not None else bank.sources
-    sources = {source.layer: source for source in (*of_factors, *of_cells)}
-    layers = [own.resolved(layer_map) for own in sources.values()]
-    watch.lap("loading the network")
-    extracted, skipped = extract_layers(
-        files,
-        backbone,
-        layers,
-        source.preparation(backbone.device),
-        batch_size=batch_size,
-        cache=cache,
-        progress=progress,
+    sources = () if bank.parts_of is not None else bank.sources
+    classifier_sources = next((each.sources for each in bank.classifiers.values()), ())
+    activation_set = ActivationSet.prepared_as(
+        [*sources, *classifier_sources], resolve_images(images), settings, model, watch
     )
-    watch.lap("network")
-    by_path = dict(zip(sources, extracted, strict=True))
-    activations = [by_path[source.layer] for source in of_factors]
-    cells = [by_path[source.layer] for source in of_cells]
-    factorizations = {
-        k: _coefficients(bank, k, activations) for k in bank.components if activations
-    }
+    by_layer = activation_set.activations
+    activations = [by_layer[source.layer] for source in sources]
+    cells = [by_layer[source.layer] for source in classifier_sources]
+    factorizations = {k: _coefficients(bank, k, activations) for k in bank.components if sources}
     watch.lap("coefficients")
     for k, classifier in bank.classifiers.items():
         maps = classifier.heatmaps(cells)
-        found = factorizations.get(k) or Factorization(
-            bank.components[k], _rescaled(maps, bank.histograms[k].high), math.nan, 0
+        factorization = factorizations.get(k) or Factorization(
+            bank.components[k], maps.replace(scale=bank.histograms[k].high), math.nan, 0
         )
-        factorizations[k] = replace(found, classifier=classifier, probabilities=maps)
+        factorizations[k] = replace(factorization, classifier=classifier, probabilities=maps)
     factorizations = {
-        k: replace(found, classes=bank.classes.get(k)) for k, found in factorizations.items()
+        k: replace(factorization, classes=bank.classes.get(k))
+        for k, factorization in factorizations.items()
     }
     watch.lap("classifier")
     finest = max(activations or cells, key=lambda a: sum(image.n_cells for image in a.images))
     result = Result(
         images=finest.images,
-        skipped=skipped,
+        skipped=activation_set.skipped,
         factorizations=factorizations,
         method=bank.method,
         sources=bank.sources,
@@ -145,7 +128,8 @@ def apply(
         applied=bank,
         activations=activations[0] if len(activations) == 1 else None,
         opened=tuple(
-            OpenLayer(backbone, x) for x in layers if x.path in {s.layer for s in of_factors}
+            OpenLayer(activation_set.backbone, activation_set.layers[source.layer])
+            for source in sources
         ),
     )
     result.name_factors(progress)
@@ -153,7 +137,7 @@ def apply(
 
 
 def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> Factorization:
-    """H of the bank's components with k factors, of every layer and fused."""
+    """H of the bank's k components, from every layer and fused."""
     channels = [source.channels for source in bank.sources]
     components = bank.components[k]
     weights = (
@@ -162,31 +146,24 @@ def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> 
         else bank.channel_weights.split(channels)
     )
     maps, errors = [], []
-    for own, w, g in zip(activations, components.split(channels, dim=1), weights, strict=True):
-        rows = RowBlocks(own.blocks, transform=_scaled_by(g))
+    for layer, w, g in zip(activations, components.split(channels, dim=1), weights, strict=True):
+        rows = RowBlocks(layer.blocks, transform=scaled_by(g))
         estimator: Any = METHODS[bank.method](k)
         estimator.components_ = w.to(rows.device)
         H = estimator.transform(rows)
         errors.append(_relative_error(rows, H, estimator.components_))
-        maps.append(HeatMaps.of_images(H, own.images))
-    found = maps[0] if len(maps) == 1 else fuse(maps)
-    heatmaps = _rescaled(found, bank.histograms[k].high)
+        maps.append(HeatMaps.of_images(H, layer.images))
+    fused = maps[0] if len(maps) == 1 else fuse(maps)
     relative_error = math.sqrt(sum(error**2 for error in errors) / len(errors))
-    return Factorization(components, heatmaps, relative_error, 0)
-
-
-def _rescaled(maps: HeatMaps, scale: Tensor) -> HeatMaps:
-    return HeatMaps(maps.coefficients, maps.grids, maps.image_sizes, scale, maps.extents)
-
-
-def _scaled_by(weights: Tensor | None) -> Any:
-    return None if weights is None else lambda place, rows: rows * weights.to(rows.device)
+    return Factorization(
+        components, fused.replace(scale=bank.histograms[k].high), relative_error, 0
+    )
 
 
 def _relative_error(rows: RowBlocks, H: Tensor, W: Tensor) -> float:
     residual = total = 0.0
-    for place, block in rows:
-        residual += float((block - H[place] @ W).square().sum())
+    for index, block in rows:
+        residual += float((block - H[index] @ W).square().sum())
         total += float(block.square().sum())
     return math.sqrt(residual / total) if total > 0 else 0.0
 
@@ -199,27 +176,11 @@ def extend(
     batch_size: int = BATCH_SIZE,
     device: str = Device.AUTO,
 ) -> Result:
-    """Take images into a result as :func:`deepff.discovery.apply.apply` finds its factors in them.
+    """The result with more images, in which :func:`apply` looks for its factors.
 
-    Parameters
-    ----------
-    result : Result
-    images : sequence of ImageFile or ImageItem
-        None of which the result has.
-    model, batch_size, device
-        As for :func:`deepff.discovery.apply.apply`.
-
-    Returns
-    -------
-    Result
-        The result's images, and after them the others. W and the maps of the former are as they
-        were, and so are thresholds, which stay those of the set that W was found in. The relative
-        error over all is not known.
-
-    Raises
-    ------
-    InputError
-        See :func:`deepff.discovery.apply.apply`.
+    None of the images may be in the result. W and the maps of the former images stay, and so do
+    thresholds over the set, which are those of the set that W comes from. The relative error over
+    all images is not known.
     """
     network = model or result.sources[0].backbone(device=device)
     new = apply(result.bank, images, model=network, batch_size=batch_size, device=device)
@@ -230,38 +191,27 @@ def extend(
     return replace(_joined(result, new), object=whole)
 
 
-def _joined(result: Result, new: Run) -> Result:
-    bank = result.bank
+def _joined(result: Result, new: Result) -> Result:
     return replace(
         result,
         images=[*result.images, *new.images],
         skipped=[*result.skipped, *new.skipped],
         factorizations={
-            k: _joined_factorization(found, new.factorization(k))
-            for k, found in result.factorizations.items()
+            k: _joined_factorization(factorization, new.factorization(k))
+            for k, factorization in result.factorizations.items()
         },
-        applied=bank,
+        applied=result.bank,
         activations=None,
     )
 
 
-def _joined_factorization(found: Factorization, new: Factorization) -> Factorization:
-    classified = None
-    if found.probabilities is not None and new.probabilities is not None:
-        classified = _joined_maps(found.probabilities, new.probabilities)
+def _joined_factorization(old: Factorization, new: Factorization) -> Factorization:
+    probabilities = None
+    if old.probabilities is not None and new.probabilities is not None:
+        probabilities = old.probabilities.extended(new.probabilities)
     return replace(
-        found,
-        heatmaps=_joined_maps(found.heatmaps, new.heatmaps),
+        old,
+        heatmaps=old.heatmaps.extended(new.heatmaps),
         relative_error=math.nan,
-        probabilities=classified,
-    )
-
-
-def _joined_maps(maps: HeatMaps, new: HeatMaps) -> HeatMaps:
-    """Those of both, at the scale of the latter, which is that of the bank."""
-    return HeatMaps(
-        torch.cat([maps.coefficients, new.coefficients.to(maps.coefficients)]),
-        [*maps.grids, *new.grids],
-        [*maps.image_sizes, *new.image_sizes],
-        new.scale,
+        probabilities=probabilities,
     )

@@ -1,40 +1,144 @@
-"""What discover, discover_parts and apply are given: checked, completed, and shown again."""
+"""What discover, discover_parts and apply are called with: checked, completed, and shown again."""
 
 import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
 from torch import nn
 
 from deepff.errors import InputError
+from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.estimator import checked_seed
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import LayerMap
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
-from deepff.options import MIN_MEMORY
+from deepff.options import BATCH_SIZE, MIN_MEMORY, MODEL, SIZE, Device, Method, chosen
 from deepff.runtime import distributed
 
 Model = str | nn.Module | Backbone
 FactorCounts = int | Iterable[int] | Literal["auto"]
 
 
-def opened_backbone(model: Model, device: str) -> Backbone:
-    """A network by name, or one's own, on the device; one that is open already as it is."""
-    return model if isinstance(model, Backbone) else load_backbone(model, device=device)
+class RunOptions(TypedDict, total=False):
+    """The keyword arguments that discover and discover_parts share; see :func:`deepff.discover`."""
+
+    model: Model
+    size: int
+    random_state: int
+    batch_size: int
+    cache: str | Path | None
+    memory: int | None
+    device: str
+    amp: bool
+    stretch: bool
+    progress: bool
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """:class:`RunOptions` with their defaults."""
+
+    model: Model = MODEL
+    size: int = SIZE
+    random_state: int = 0
+    batch_size: int = BATCH_SIZE
+    cache: str | Path | None = None
+    memory: int | None = None
+    device: str = Device.AUTO
+    amp: bool = False
+    stretch: bool = False
+    progress: bool = False
+
+    def checked(self) -> "RunSettings":
+        """The settings with whole numbers as int; raises InputError for one that is out of range.
+
+        A memory bound must hold the sample of rows that factors start from.
+        """
+        if self.memory is not None and (
+            whole_number(self.memory, "memory, in bytes,", 0) < MIN_MEMORY
+        ):
+            raise InputError(
+                f"{self.memory} bytes are too little memory; give {MIN_MEMORY // 2**20} MiB or more"
+            )
+        size, batch_size = (
+            whole_number(self.size, "size", 1),
+            whole_number(self.batch_size, "batch_size", 1),
+        )
+        seed = whole_number(self.random_state, "random_state", 0)
+        checked_seed(seed)
+        return replace(
+            self,
+            size=size,
+            batch_size=batch_size,
+            random_state=seed,
+            # One rank's bar stands for all.
+            progress=self.progress and distributed.rank() == 0,
+        )
+
+    def backbone(self) -> Backbone:
+        """The network on its device; one that is open stays where it is."""
+        if isinstance(self.model, Backbone):
+            return self.model
+        return load_backbone(self.model, device=self.device)
+
+    @property
+    def rank_cache(self) -> str | Path | None:
+        """This rank's cache folder: several processes do not share one index."""
+        if self.cache is None or distributed.n_ranks() == 1:
+            return self.cache
+        return Path(self.cache) / f"rank-{distributed.rank()}-of-{distributed.n_ranks()}"
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A factorization that is ready for any k."""
+
+    name: str  # of options.Method, or the class of somebody's own estimator
+    options: dict[str, Any]  # those that are not the default
+    estimator: Callable[[int], Factorizer]
+
+    @classmethod
+    def of(cls, method: str | Factorizer, settings: RunSettings) -> "Solver":
+        """The method of that name, or copies of an estimator with another number of factors."""
+        ours = {"random_state": settings.random_state, "memory": settings.memory}
+        if isinstance(method, str):
+            name = chosen(Method, method, "method")
+            if name == Method.PCA:
+                del ours["random_state"]
+            return cls(name, {}, lambda k: METHODS[name](k, **ours))
+        from sklearn.base import clone
+
+        template = clone(method)
+        defaults = inspect.signature(type(method)).parameters
+        values = template.get_params()
+        options = {
+            name: value
+            for name, value in values.items()
+            if name not in ("n_components", "memory") and value != defaults[name].default
+        }
+        missing = {name: value for name, value in ours.items() if values.get(name, 0) is None}
+        names = {estimator: name for name, estimator in METHODS.items()}
+        return cls(
+            names.get(type(method), type(method).__name__),
+            options,
+            lambda k: clone(template).set_params(n_components=k, **missing),
+        )
+
+    def settled(self, layers: Sequence[Layer], settings: RunSettings) -> "Solver":
+        """Itself, or in place of "auto" NMF, or semi-NMF where one of the layers goes negative."""
+        if self.name != Method.AUTO:
+            return self
+        is_signed = not all(layer.non_negative for layer in layers)
+        return Solver.of(Method.SEMI_NMF if is_signed else Method.NMF, settings)
 
 
 def factor_counts_of(n_components: FactorCounts) -> list[int] | Literal["auto"]:
-    """Numbers of factors, ascending, or "auto".
-
-    Raises
-    ------
-    InputError
-        They are none, no whole numbers, or below 1.
-    """
+    """Numbers of factors, ascending, or "auto"; raises InputError for anything else."""
     if n_components == "auto":
         return "auto"
     if isinstance(n_components, str) or not isinstance(n_components, numbers.Integral | Iterable):
@@ -50,28 +154,10 @@ def factor_counts_of(n_components: FactorCounts) -> list[int] | Literal["auto"]:
 
 
 def whole_number(value: Any, what: str, least: int) -> int:
-    """The value as an ``int``, NumPy's integers too.
-
-    Raises
-    ------
-    InputError
-        It is no whole number, or below the least.
-    """
+    """The value as an ``int``, NumPy's integers too; raises InputError below the least."""
     if not isinstance(value, numbers.Integral) or int(value) < least:
         raise InputError(f"{what} must be a whole number, {least} or more, not {value!r}")
     return int(value)
-
-
-def seed_of(random_state: Any) -> int:
-    """The seed of a run, which is told again in its manifest, as an ``int``.
-
-    Raises
-    ------
-    InputError
-        It is no whole number from 0 to 2³² − 1.
-    """
-    checked_seed(whole_number(random_state, "random_state", 0))
-    return int(random_state)
 
 
 def check_factor_counts(counts: list[int] | Literal["auto"], layers: Sequence[Layer]) -> None:
@@ -83,23 +169,8 @@ def check_factor_counts(counts: list[int] | Literal["auto"], layers: Sequence[La
         )
 
 
-def check_memory(memory: int | None) -> None:
-    """Raise InputError for a bound too small for the sample of rows that factors start from."""
-    if memory is not None and whole_number(memory, "memory, in bytes,", 0) < MIN_MEMORY:
-        raise InputError(
-            f"{memory} bytes are too little memory; give {MIN_MEMORY // 2**20} MiB or more"
-        )
-
-
 def check_activations(layer_map: LayerMap, layers: Sequence[Layer], by_nmf: bool) -> None:
-    """Raise InputError for layers that are NaN, or that go negative where NMF is to factorise them.
-
-    Parameters
-    ----------
-    layer_map : LayerMap
-    layers : sequence of Layer
-    by_nmf : bool
-    """
+    """Raise InputError for layers that are NaN, or that go negative where NMF is to factorize."""
     name = layer_map.backbone.name
     for layer in layers:
         if math.isnan(layer.minimum):
@@ -116,27 +187,22 @@ def check_activations(layer_map: LayerMap, layers: Sequence[Layer], by_nmf: bool
         )
 
 
-def own_cache(cache: str | Path | None) -> str | Path | None:
-    """The folder of this rank: several processes do not share one index."""
-    if cache is None or distributed.n_ranks() == 1:
-        return cache
-    return Path(cache) / f"rank-{distributed.rank()}-of-{distributed.n_ranks()}"
-
-
 def shown_call(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
     """The call of a public function with these arguments, without those that are the default."""
     parameters = inspect.signature(function).parameters
-    given = [
-        _shown(value)
-        if parameters[name].default is inspect.Parameter.empty
+    shown = []
+    for name, value in arguments.items():
+        if name not in parameters and name not in RunOptions.__annotations__:
+            continue
+        default = parameters[name].default if name in parameters else getattr(RunSettings, name)
+        if default is inspect.Parameter.empty:
+            shown.append(_shown(value))
         # An array has no one answer to whether it equals the default.
-        else f"{name}={_shown(value)}"
-        for name, value in arguments.items()
-        if name in parameters
-        and value is not parameters[name].default
-        and not (isinstance(value, str | int | float) and value == parameters[name].default)
-    ]
-    return f"deepff.{function.__name__}({', '.join(given)})"
+        elif value is not default and not (
+            isinstance(value, str | int | float) and value == default
+        ):
+            shown.append(f"{name}={_shown(value)}")
+    return f"deepff.{function.__name__}({', '.join(shown)})"
 
 
 _MOST_SHOWN = 20

@@ -1,8 +1,7 @@
 """How many factors: the largest k on which two halves of the set agree."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from deepff.factorization import NMF
 from deepff.results.tree import cell_labels
 from deepff.runtime.progress import track
 
-# The agreement from which two halves count as having found the same factors.
+# The agreement from which two halves count as sharing their factors.
 AGREED = 0.85
 # One split in two is a matter of luck: measured agreements of single splits spread by up to 0.2.
 N_SPLITS = 3
@@ -27,19 +26,10 @@ Transform = Callable[[Tensor], Tensor]
 Split = tuple[list[Tensor], list[Tensor]]
 
 
-@dataclass(frozen=True)
-class Selection:
-    """A number of factors, and what it was chosen by.
+class Selection(NamedTuple):
+    """A number of factors, and the agreement of every k from 2 on that was tried, in [0, 1]."""
 
-    Attributes
-    ----------
-    k : int
-        The largest that agrees; 1 where none from 2 on does.
-    agreements : dict of int to float
-        Of every k that was tried, from 2 on, ascending; in [0, 1].
-    """
-
-    k: int
+    k: int  # the largest that agrees; 1 where none does
     agreements: dict[int, float]
 
 
@@ -57,28 +47,25 @@ def select_k(
     """Choose k without labels: the largest whose factors two halves of the images agree on.
 
     The images are split in two at random, k factors are fitted to each half, and both sets of
-    factors are applied to all images. Each cell is labelled by both (:func:`cell_labels`), the two
-    labellings are compared (:func:`matched_iou`), and the mean over three such splits is the
+    factors are applied to all images. Each cell is labeled by both (:func:`cell_labels`), the two
+    labelings are compared (:func:`matched_iou`), and the mean over three such splits is the
     agreement. Of more than 20,000 cells, a random sample of about that many is used. Agreement does
-    not fall steadily with k, so every k is tried. A k with too few cells or channels to fit it to
-    each half is not.
+    not fall steadily with k, so every k that there are cells and channels for is tried.
 
     Parameters
     ----------
     rows : Activations, or sequence of Tensor, each (cells of the image, c)
         A, or the rows of each image.
-    cells : sequence of Tensor, each (cells of the image,) bool, optional
-        The rows that count, such as those on the object; by default all.
-    transform : callable, optional
-        What is factorised in place of some rows (m, c): another (m, c). Only the rows that are
-        looked at go through it.
     k_max : int
         The largest k that may be chosen.
     threshold : float
         The agreement asked for, above 0 and at most 1.
+    cells : sequence of Tensor, each (cells of the image,) bool, optional
+        The rows that count, such as those on the object; by default all.
+    transform : callable, optional
+        Applied to the sampled rows (m, c) before they are factorized.
     estimator : callable, optional
-        Gives an unfitted estimator for k, of :mod:`deepff.factorization` or of its kind; by default
-        NMF.
+        From k to an unfitted estimator of :mod:`deepff.factorization`; by default NMF.
     random_state : int
         Seed of the splits and of the default estimator.
     progress : bool
@@ -93,7 +80,7 @@ def select_k(
         raise InputError(f"k_max is {k_max}; it must be at least 1")
     if not 0 < threshold <= 1:
         raise InputError(f"an agreement of {threshold:g} is out of range; it is above 0, at most 1")
-    estimator = estimator or _nmf(random_state)
+    estimator = estimator or (lambda k: NMF(k, random_state=random_state))
     splits = _splits(rows, cells, transform, random_state)
     limits = [sum(map(len, half)) for halves in splits for half in halves]
     k_max = min(k_max, splits[0][0][0].shape[1], *limits)
@@ -107,22 +94,10 @@ def select_k(
 
 
 def matched_iou(labels: Tensor, others: Tensor, k: int) -> float:
-    """Mean IoU of two labellings' k labels, matched one to one so that it is largest.
+    """Mean IoU of two labelings, (cells,) of 0 to k − 1, matched one to one so that it is largest.
 
-    Cells are counted over the whole set. A label that no cell has, in either labelling, is matched
-    with IoU 0: a factor that is not used is not a factor found again.
-
-    Parameters
-    ----------
-    labels, others : Tensor of int64, (cells,)
-        From 0 to k − 1; −1 is no label.
-    k : int
-        The number of labels.
-
-    Returns
-    -------
-    float
-        In [0, 1].
+    −1 is no label. A label that no cell has, in either labeling, is matched with IoU 0: a factor
+    that is not used is not a factor that occurs in both.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -133,10 +108,6 @@ def matched_iou(labels: Tensor, others: Tensor, k: int) -> float:
     union = counts.sum(1)[1:, None] + counts.sum(0)[None, 1:] - intersection
     ious = intersection / np.maximum(union, 1)
     return float(ious[linear_sum_assignment(ious, maximize=True)].mean())
-
-
-def _nmf(random_state: int) -> Callable[[int], NMF]:
-    return lambda k: NMF(k, random_state=random_state)
 
 
 def _mean_agreement(splits: list[Split], k: int, estimator: Callable[[int], Any]) -> float:
@@ -155,20 +126,20 @@ def _splits(
 ) -> list[Split]:
     """The set's images in two halves, `N_SPLITS` times."""
     whole = rows.image_rows if isinstance(rows, Activations) else list(rows)
-    places = (
+    indices = (
         [torch.arange(len(image)) for image in whole]
         if cells is None
-        else [own.cpu().nonzero()[:, 0] for own in cells]
+        else [chosen.cpu().nonzero()[:, 0] for chosen in cells]
     )
-    known = [(image, own) for image, own in zip(whole, places, strict=True) if len(own)]
-    if len(known) < 2:
+    with_rows = [pair for pair in zip(whole, indices, strict=True) if len(pair[1])]
+    if len(with_rows) < 2:
         raise InputError(
             f"k is chosen by what two halves of the images agree on, and there "
-            f"{'is 1 image' if known else 'are 0 images'} with activations; give two or more, "
+            f"{'is 1 image' if with_rows else 'are 0 images'} with activations; give two or more, "
             "or a number for k"
         )
     generator = torch.Generator().manual_seed(random_state)
-    images = _sampled(known, generator)
+    images = _sampled(with_rows, generator)
     if transform is not None:
         images = [transform(image) for image in images]
     splits = []
@@ -180,12 +151,12 @@ def _splits(
 
 
 def _sampled(images: Sequence[tuple[Tensor, Tensor]], generator: torch.Generator) -> list[Tensor]:
-    """The same share of each image's rows at its places, at least one: about MAX_CELLS in all."""
-    share = MAX_CELLS / sum(len(places) for _, places in images)
+    """The same share of each image's rows at its indices, at least one: about MAX_CELLS in all."""
+    share = MAX_CELLS / sum(len(indices) for _, indices in images)
     sampled = []
-    for rows, places in images:
+    for rows, indices in images:
         if share < 1:
-            n = max(1, round(share * len(places)))
-            places = places[torch.randperm(len(places), generator=generator)[:n].sort().values]
-        sampled.append(rows if len(places) == len(rows) else rows[places.to(rows.device)])
+            n = max(1, round(share * len(indices)))
+            indices = indices[torch.randperm(len(indices), generator=generator)[:n].sort().values]
+        sampled.append(rows if len(indices) == len(rows) else rows[indices.to(rows.device)])
     return sampled

@@ -1,31 +1,40 @@
-"""What is object, without labels: channels that shun the border of the image, and fused layers.
+"""The recipe contrast: the object of an image set, without labels.
 
 Everything here rests on one assumption: over the whole set, the background touches the border of
-the images more than the object does. Where objects fill the frame or are cut by it (close-ups of
-faces), and where there is no common object, it fails; :func:`separation_warning` says so.
+the images more than the object does. It fails where objects fill the frame or are cut by it, and
+where there is no common object; :func:`separation_warning` says so.
 
-For one layer: ``object_factor(activations, border_contrast(activations).weights)``. For several,
-such as the two of :func:`contrast_layers`: :func:`fused_object`.
+Channels are weighted by how much more they fire inside the images than on their border
+(:func:`border_contrast`). The best single factor of two layers (:func:`object_factor`), fused
+(:func:`fuse`), is the object's map. Its masks then teach a pixel classifier
+(:mod:`deepff.discovery.teaching`).
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from deepff.activations.activations import Activations
+from deepff.discovery.activation_set import ActivationSet, Findings
+from deepff.discovery.arguments import RunSettings
+from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
+from deepff.images.image_set import SetImage
 from deepff.layers.layer import Layer, by_sign
 from deepff.layers.layer_map import LayerMap
 from deepff.layers.pixel_layers import stride_layers
+from deepff.networks.backbone import Backbone
+from deepff.options import Method
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.sampling import sampled
 from deepff.runtime import distributed
 from deepff.runtime.distributed import all_reduce_sum, gather_rows
+from deepff.runtime.progress import Stopwatch
 
 # Below this, the contrast of the coarser layer does not tell an object from its surroundings; of a
 # layer by sign, where one of a channel's two parts always gains.
@@ -37,15 +46,82 @@ _POWER = 2
 _MAX_ITER, _TOL = 100, 1e-5
 
 
+def discover_by_contrast(
+    images: Sequence[SetImage],
+    backbone: Backbone,
+    layers: Sequence[Layer],
+    cell_layers: Sequence[Layer],
+    settings: RunSettings,
+    watch: Stopwatch,
+    by_border: bool = True,
+) -> Findings:
+    """The object of a set, as one map fused from those of ``layers``.
+
+    With ``cell_layers`` its masks teach a pixel classifier of these. Without ``by_border`` the
+    channels are not weighted.
+    """
+    every_layer = [*layers, *cell_layers]
+    activation_set = ActivationSet.extracted(images, backbone, every_layer, settings, watch)
+    findings = object_findings(activation_set, layers, by_border)
+    watch.lap("factorization")
+    if not cell_layers:
+        return findings
+    cells = Cells.of(activation_set.of(cell_layers), settings.progress)
+    whole = classify_object(findings.factorizations[1], cells)
+    watch.lap("classifier")
+    return replace(findings, factorizations={1: whole})
+
+
+def object_findings(
+    activation_set: ActivationSet, layers: Sequence[Layer], by_border: bool = True
+) -> Findings:
+    """The object by these layers alone, before its masks teach anything."""
+    activations = activation_set.of(layers)
+    border = border_weights(activations) if by_border else None
+    weights = (
+        [torch.ones(A.channels, device=A.blocks[0].device) for A in activations]
+        if border is None
+        else border.weights
+    )
+    return Findings(
+        activation_set,
+        layers,
+        {1: fused_object(activations, weights)},
+        Method.NMF,
+        channel_weights=None if border is None else torch.cat(weights),
+        separation=None if border is None else border.separation,
+        is_object=True,
+    )
+
+
+def contrast_layers(layer_map: LayerMap) -> list[Layer]:
+    """The two layers, finer and coarser, whose weighted maps are worth fusing.
+
+    The coarser has the stride of the network's default layer, the finer the next smaller stride
+    (:func:`deepff.layers.pixel_layers.stride_layers`). A head in place of the coarser finds
+    iCoseg's objects less well. Only those of EfficientNet-Lite0 were measured.
+
+    ==================  ========================  ========================
+    network             finer (stride, channels)  coarser
+    ==================  ========================  ========================
+    EfficientNet-Lite0  blocks.5.0.bn1 (16, 672)  blocks.6.0.bn1 (32, 1152)
+    VGG-19              conv4_4 (8, 512)          conv5_4 (16, 512)
+    ResNet-101          layer3 (16, 1024)         layer4 (32, 2048)
+    ==================  ========================  ========================
+
+    It is the default layer alone where all have one stride, as in a vision transformer.
+    """
+    return weighable(stride_layers(layer_map)[-2:])
+
+
+def weighable(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers, signed ones by sign: means of channels that go negative compare nothing."""
+    return [layer if layer.non_negative else by_sign(layer) for layer in layers]
+
+
 @dataclass(frozen=True)
 class BorderContrast:
-    """Mean activations of each channel over a set, away from the images' border and on it.
-
-    Attributes
-    ----------
-    inside, border : Tensor, (c,)
-        μ_in and μ_border, on the cells that :func:`border_cells` leaves out and names.
-    """
+    """Mean activations of each channel over a set, (c,): inside the images, and on their border."""
 
     inside: Tensor
     border: Tensor
@@ -58,12 +134,7 @@ class BorderContrast:
 
     @property
     def weights(self) -> Tensor:
-        """What the channels are multiplied with, (c,): g².
-
-        g and g³ found objects less well: of EfficientNet-Lite0's two layers of
-        :func:`contrast_layers`, with Otsu's threshold per image, in groups of iCoseg (IoU) and
-        classes of VOC 2007 (CorLoc).
-        """
+        """g², (c,), with which the channels are multiplied: g and g³ found objects less well."""
         return self.contrast**_POWER
 
     @property
@@ -72,34 +143,11 @@ class BorderContrast:
         return float(self.contrast.mean())
 
 
-def border_cells(grid: tuple[int, int]) -> Tensor:
-    """Which cells of a grid count as border.
-
-    Those whose centre is nearer to an edge than a tenth of the side, and at least one cell: a ring
-    of one cell at 14 × 14, of three at 28 × 28.
-
-    Parameters
-    ----------
-    grid : (h, w)
-        In cells.
-
-    Returns
-    -------
-    Tensor, (h, w), bool
-    """
-    rows, columns = (_near_an_end(cells) for cells in grid)
-    return rows[:, None] | columns
-
-
 def border_contrast(activations: Activations) -> BorderContrast:
     """How much more each channel fires inside the images than on their border, over the set.
 
-    Reads A once, block by block. Over several ranks it is of all of their images.
-
-    Raises
-    ------
-    InputError
-        The activations are negative somewhere, or every cell is border.
+    Reads A once; over several ranks it is of all their images. Raises InputError where A goes
+    negative, or every cell is border.
     """
     rows = RowBlocks(activations.blocks)
     cells = [border_cells(image.grid).flatten() for image in activations.images]
@@ -112,24 +160,31 @@ def border_contrast(activations: Activations) -> BorderContrast:
         )
     sides = torch.stack([~on_border, on_border]).to(rows.device, torch.float32)
     sums = torch.zeros(2, rows.n_channels, dtype=torch.float64)
-    for place, block in rows:
+    for index, block in rows:
         check_non_negative(*(float(x) for x in block.aminmax()))
-        sums += (sides[:, place] @ block).cpu()
+        sums += (sides[:, index] @ block).cpu()
     inside, border = (all_reduce_sum(sums) / counts).float().to(rows.device)
     return BorderContrast(inside, border)
 
 
+def border_cells(grid: tuple[int, int]) -> Tensor:
+    """Which cells of a grid are border, (h, w) bool.
+
+    Those whose center is nearer to an edge than a tenth of the side, and at least one cell: a ring
+    of one cell at 14 × 14, of three at 28 × 28.
+    """
+
+    def near_an_end(cells: int) -> Tensor:
+        centers = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
+        return torch.minimum(centers, 1 - centers) < max(_BORDER, 0.51 / cells)
+
+    rows, columns = map(near_an_end, grid)
+    return rows[:, None] | columns
+
+
 @dataclass(frozen=True)
 class BorderWeights:
-    """Channel weights of one layer or several.
-
-    Attributes
-    ----------
-    weights : list of Tensor, each (c,)
-        :attr:`BorderContrast.weights` of each layer.
-    separation : float
-        :attr:`BorderContrast.separation` of the coarsest.
-    """
+    """Channel weights of each layer, (c,) each, and the separation of the coarsest."""
 
     weights: list[Tensor]
     separation: float
@@ -139,54 +194,24 @@ def border_weights(activations: Sequence[Activations]) -> BorderWeights:
     """Weigh the channels of each layer by :func:`border_contrast`."""
     contrasts = [border_contrast(layer) for layer in activations]
     sizes = [sum(image.n_cells for image in layer.images) for layer in activations]
-    coarsest = min(range(len(sizes)), key=lambda index: sizes[index])
-    return BorderWeights([found.weights for found in contrasts], contrasts[coarsest].separation)
-
-
-def contrast_object(activations: Sequence[Activations]) -> tuple[Factorization, BorderWeights]:
-    """The object by contrast with the border: the recipe contrast, from activations to one map.
-
-    Parameters
-    ----------
-    activations : sequence of Activations
-        Of the layers of :func:`contrast_layers`, for the same images.
-
-    Raises
-    ------
-    InputError
-        As :func:`border_contrast`.
-    """
-    border = border_weights(activations)
-    return fused_object(activations, border.weights), border
+    coarsest = sizes.index(min(sizes))
+    return BorderWeights(
+        [contrast.weights for contrast in contrasts], contrasts[coarsest].separation
+    )
 
 
 def least_separation(by_sign: bool) -> float:
     """The separation from which a set's objects can be told from the border of its images.
 
-    The mean of g was 0.13 to 0.34 on twelve groups of iCoseg, the classes of VOC 2007 and the cars
-    of Car Parts; 0.03 to 0.08 on crops inside the boxes of six VOC classes, where objects fill the
-    frame; 0.04 to 0.05 on crops of VOC images without any object. By sign it was 0.15 to 0.27,
-    0.12 to 0.14 and 0.10 to 0.12 (``benchmarks/objects.py``). All of EfficientNet-Lite0's coarser
-    layer of :func:`contrast_layers`; other networks were not measured.
-
-    Parameters
-    ----------
-    by_sign : bool
-        Whether the coarser layer is.
+    ``by_sign`` says whether the coarser layer is. Measured by ``benchmarks/objects.py`` on
+    EfficientNet-Lite0: 0.13 to 0.34 on sets of whole objects, 0.03 to 0.08 where they fill the
+    frame, 0.04 to 0.05 without any object (by sign 0.15 to 0.27, 0.12 to 0.14, 0.10 to 0.12).
     """
     return _MIN_BY_SIGN if by_sign else _MIN_SEPARATION
 
 
 def separation_warning(separation: float, by_sign: bool = False) -> str | None:
-    """One sentence if the set's objects cannot be told from the border of its images, else None.
-
-    Parameters
-    ----------
-    separation : float
-        :attr:`BorderContrast.separation` of the coarser layer.
-    by_sign : bool
-        Whether that layer is taken by sign.
-    """
+    """One sentence if the set's objects cannot be told from the border of its images, else None."""
     least = least_separation(by_sign)
     if separation >= least:
         return None
@@ -199,29 +224,12 @@ def separation_warning(separation: float, by_sign: bool = False) -> str | None:
 
 @torch.no_grad()
 def object_factor(activations: Activations, weights: Tensor) -> Factorization:
-    """The best single factor of A·diag(weights), without a copy of A.
+    """The best single factor of A·diag(weights), A nowhere negative, without a copy of A.
 
     By Perron and Frobenius, the leading singular vectors of a matrix that is nowhere negative are
     not negative either, so they are its non-negative factorization with k = 1. They are found by
-    power iteration, one read of A each, block by block. Over several ranks A and the maps are those
-    of all of them.
-
-    Parameters
-    ----------
-    activations : Activations
-        A (rows, c), nowhere negative.
-    weights : Tensor, (c,)
-        Not negative.
-
-    Returns
-    -------
-    Factorization
-        A·diag(weights) ≈ H W, W of length 1; all zero if A·diag(weights) is.
-
-    Raises
-    ------
-    InputError
-        The weights do not fit the channels.
+    power iteration, one read of A each. W has length 1; all is zero if A·diag(weights) is. Over
+    several ranks A and the maps are those of all.
     """
     rows = RowBlocks(activations.blocks)
     if weights.shape != (rows.n_channels,):
@@ -234,9 +242,9 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
     energies = torch.zeros(rows.n_channels, dtype=torch.float64)
     for n_iter in range(1, _MAX_ITER + 1):
         product = torch.zeros(rows.n_channels, dtype=torch.float64)
-        for place, block in rows:
-            coefficients[place] = block @ (weights * component)
-            product += (coefficients[place] @ block).cpu()
+        for index, block in rows:
+            coefficients[index] = block @ (weights * component)
+            product += (coefficients[index] @ block).cpu()
             if n_iter == 1:
                 energies += block.square().sum(0).cpu()
         update = _unit(weights * all_reduce_sum(product).to(rows.device, torch.float32))
@@ -255,25 +263,15 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
 def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) -> Factorization:
     """The object from several layers: :func:`object_factor` of each, fused by :func:`fuse`.
 
-    Parameters
-    ----------
-    activations : sequence of Activations
-        Of each layer, for the same images.
-    weights : sequence of Tensor, (c,)
-        Each layer's channel weights.
-
-    Returns
-    -------
-    Factorization
-        Its maps are in [0, 1], on the finest grid. W has the layers' channels side by side, each
-        layer's scaled so that its own map has maximum 1; the relative error is the root mean
-        square of the layers'.
+    Its maps are in [0, 1], on the finest grid. W has the layers' channels side by side, each
+    layer's scaled so that its map has maximum 1. The relative error is the root mean square of the
+    layers'.
     """
     factors = [object_factor(*pair) for pair in zip(activations, weights, strict=True)]
     components = torch.cat([f.components * f.heatmaps.scale for f in factors], dim=1)
     unit_maps = [
-        HeatMaps(m.coefficients / m.scale, m.grids, m.image_sizes, extents=m.extents)
-        for m in (f.heatmaps for f in factors)
+        maps.replace(coefficients=maps.coefficients / maps.scale, scale=torch.ones_like(maps.scale))
+        for maps in (factor.heatmaps for factor in factors)
     ]
     relative_error = math.sqrt(sum(f.relative_error**2 for f in factors) / len(factors))
     return Factorization(
@@ -284,23 +282,8 @@ def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) 
 def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
     """One object map from those of several layers: their geometric mean, √(H₁ · H₂) for two.
 
-    They are sampled bilinearly on the finest grid, that with the most cells over the set. What is
-    off in one layer is off in the result.
-
-    Parameters
-    ----------
-    maps : sequence of HeatMaps
-        One factor each, in [0, 1], of the same images.
-
-    Returns
-    -------
-    HeatMaps
-        One factor, in [0, 1].
-
-    Raises
-    ------
-    InputError
-        There are none, or they hold several factors, negative values or different images.
+    Each has one factor, in [0, 1], and is sampled bilinearly on the finest grid. What is off in one
+    layer is off in the result.
     """
     if not maps:
         raise InputError("there are no heat maps to fuse; give those of one layer or more")
@@ -316,49 +299,13 @@ def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
     for index, (grid, onto) in enumerate(zip(finest.grids, finest.extents, strict=True)):
         layers = torch.stack([sampled(m.grid(index), grid, m.extents[index], onto) for m in maps])
         fused.append((layers ** (1 / len(maps))).prod(0).flatten())
-    return HeatMaps(
-        torch.cat(fused)[:, None], finest.grids, finest.image_sizes, extents=finest.extents
-    )
+    coefficients = torch.cat(fused)[:, None]
+    return finest.replace(coefficients=coefficients, scale=coefficients.amax(0))
 
 
-def contrast_layers(layer_map: LayerMap) -> list[Layer]:
-    """The two layers, finer and coarser, whose weighted maps are worth fusing.
-
-    The coarser has the stride of the network's default layer, the finer the next smaller stride
-    (:func:`deepff.layers.pixel_layers.stride_layers`). A head in place of the coarser finds
-    iCoseg's objects less well. Signed layers are taken by sign
-    (:func:`deepff.layers.layer.by_sign`).
-
-    ==================  ========================  ========================
-    network             finer                     coarser
-    ==================  ========================  ========================
-    EfficientNet-Lite0  blocks.5.0.bn1 (16, 672)  blocks.6.0.bn1 (32, 1152)
-    VGG-19              conv4_4 (8, 512)          conv5_4 (16, 512)
-    ResNet-101          layer3 (16, 1024)         layer4 (32, 2048)
-    ==================  ========================  ========================
-
-    with (stride, channels). Only EfficientNet-Lite0's were measured.
-
-    Parameters
-    ----------
-    layer_map : LayerMap
-
-    Returns
-    -------
-    list of Layer
-        Two, or the default layer alone where all have one stride, as in a vision transformer.
-    """
-    return weighable(stride_layers(layer_map)[-2:])
-
-
-def weighable(layers: Sequence[Layer]) -> list[Layer]:
-    """The layers, signed ones by sign: means of channels that go negative compare nothing."""
-    return [layer if layer.non_negative else by_sign(layer) for layer in layers]
-
-
-def _near_an_end(cells: int) -> Tensor:
-    centres = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
-    return torch.minimum(centres, 1 - centres) < max(_BORDER, 0.51 / cells)
+def scaled_by(weights: Tensor | None) -> Callable[[slice | Tensor, Tensor], Tensor] | None:
+    """What multiplies the channels of rows while they are read; None for no weights."""
+    return None if weights is None else lambda _, rows: rows * weights.to(rows.device)
 
 
 def _unit(vector: Tensor) -> Tensor:

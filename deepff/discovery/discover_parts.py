@@ -1,35 +1,27 @@
 """Parts inside the object, from a folder of images: the object first, then its parts."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from deepff.activations.activations import Activations, sources_of
-from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import Preparation
+from deepff.activations.activations import Activations
+from deepff.discovery.activation_set import ActivationSet, Findings, result_of
 from deepff.discovery.arguments import (
     FactorCounts,
-    Model,
+    RunOptions,
+    RunSettings,
     check_activations,
     check_factor_counts,
-    check_memory,
     factor_counts_of,
-    opened_backbone,
-    seed_of,
     shown_call,
-    whole_number,
 )
 from deepff.discovery.choose_k import Selection, select_k
-from deepff.discovery.contrast import (
-    BorderWeights,
-    contrast_layers,
-    contrast_object,
-    weighable,
-)
+from deepff.discovery.contrast import contrast_layers, object_findings, weighable
 from deepff.discovery.object_parts import (
+    PartSpace,
     factorize_filled,
     factorize_inside,
     fills_frame,
@@ -39,22 +31,9 @@ from deepff.discovery.teaching import Cells, classify_object, classify_parts
 from deepff.errors import InputError
 from deepff.factorization import KMeans
 from deepff.images.image_set import Images, resolve_images
-from deepff.layers.centers import with_centers
-from deepff.layers.later import OpenLayer
 from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
-from deepff.options import (
-    BATCH_SIZE,
-    MODEL,
-    N_PARTS,
-    SIZE,
-    Device,
-    Method,
-    Recipe,
-    Refinement,
-    RegionOptions,
-    Threshold,
-)
+from deepff.options import N_PARTS, Method, Recipe, Refinement, RegionOptions, Threshold
 from deepff.regions.refiners import object_shares
 from deepff.regions.regions import object_probabilities
 from deepff.result import Result
@@ -71,22 +50,13 @@ def discover_parts(
     images: Images,
     n_components: FactorCounts = N_PARTS,
     *,
-    model: Model = MODEL,
     layer: str | None = None,
-    size: int = SIZE,
-    random_state: int = 0,
-    batch_size: int = BATCH_SIZE,
-    cache: str | Path | None = None,
-    memory: int | None = None,
-    device: str = Device.AUTO,
-    amp: bool = False,
-    stretch: bool = False,
-    progress: bool = False,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Find the object of a set of images by the recipe contrast, and its parts on its cells.
 
-    Where the object cannot be told from the border of the images, objects are taken to fill the
-    frame, and the parts are found on all cells, beside one cluster for the background.
+    Where the object cannot be told from the border of the images, it is assumed to fill the frame:
+    the parts are then looked for on all cells, with one more cluster for the background.
 
     Parameters
     ----------
@@ -98,8 +68,9 @@ def discover_parts(
     layer : str, optional
         Where parts are told apart, by sign if it is signed; by default
         :func:`deepff.discovery.object_parts.part_layer`.
-    model, size, random_state, batch_size, cache, memory, device, amp, stretch, progress
-        As for :func:`deepff.discover`.
+    **options
+        ``model``, ``size``, ``random_state``, ``batch_size``, ``cache``, ``memory``, ``device``,
+        ``amp``, ``stretch`` and ``progress``, as for :func:`deepff.discover`.
 
     Returns
     -------
@@ -121,139 +92,98 @@ def discover_parts(
     >>> [regions.masks.shape for regions in parts.regions()]
     [torch.Size([2, 300, 451]), torch.Size([2, 300, 451])]
     """
-    command = shown_call(discover_parts, locals())
-    counts = factor_counts_of(n_components)
+    command = shown_call(discover_parts, {**locals(), **options})
+    factor_counts = factor_counts_of(n_components)
     if distributed.n_ranks() > 1:
         raise InputError("parts inside the object are found by one process; run it without others")
-    check_memory(memory)
-    size, batch_size = whole_number(size, "size", 1), whole_number(batch_size, "batch_size", 1)
-    random_state = seed_of(random_state)
+    settings = RunSettings(**options).checked()
     files = resolve_images(images)
     watch = Stopwatch()
-    backbone = opened_backbone(model, device)
-    layer_map = map_layers(backbone, size)
-    object_layers = contrast_layers(layer_map)
-    own_layer = weighable([layer_map.resolve(layer) if layer else part_layer(layer_map)])[0]
-    check_factor_counts(counts, [own_layer])
-    check_activations(layer_map, [own_layer, *object_layers], by_nmf=False)
-    classified = pixel_layers(layer_map)
-    every = {layer.path: layer for layer in (own_layer, *object_layers, *classified)}
+    backbone = settings.backbone()
+    layer_map = map_layers(backbone, settings.size)
+    object_layers, cell_layers = contrast_layers(layer_map), pixel_layers(layer_map)
+    layer_of_parts = weighable([layer_map.resolve(layer) if layer else part_layer(layer_map)])[0]
+    check_factor_counts(factor_counts, [layer_of_parts])
+    check_activations(layer_map, [layer_of_parts, *object_layers], by_nmf=False)
     watch.lap("loading the network")
-    layers = with_centers(backbone, list(every.values()), cache)
-    watch.lap("placing cells")
-    extracted, skipped = extract_layers(
-        files,
-        backbone,
-        layers,
-        Preparation(size, stretch, amp),
-        batch_size=batch_size,
-        cache=cache,
-        memory=memory,
-        progress=progress,
-    )
-    watch.lap("network")
-    by_path = {layer.path: found for layer, found in zip(layers, extracted, strict=True)}
-    placed = {layer.path: layer for layer in layers}
-    of_object = [by_path[layer.path] for layer in object_layers]
-    found_object, border = contrast_object(of_object)
-    of_cells = [by_path[layer.path] for layer in classified]
-    taught = Cells.of(of_cells, sources_of(of_cells), progress)
-    found_object = classify_object(found_object, taught)
-    common: dict[str, Any] = {
-        "skipped": skipped,
-        "recipe": Recipe.CONTRAST,
-        "options": {"random_state": random_state},
-        "command": command,
-        "seconds": watch.seconds,
-        "cache": None if cache is None else str(Path(cache).resolve()),
-        "separation": border.separation,
-    }
+    every_layer = [layer_of_parts, *object_layers, *cell_layers]
+    activation_set = ActivationSet.extracted(files, backbone, every_layer, settings, watch)
 
-    whole = Result(
-        images=of_object[0].images,
-        factorizations={1: found_object},
-        method=Method.NMF,
-        sources=sources_of(of_object),
-        channel_weights=torch.cat(border.weights),
-        opened=tuple(OpenLayer(backbone, placed[x.path]) for x in object_layers),
-        **common,
-    )
-    activations = by_path[own_layer.path]
-    cells = _object_cells(whole, activations, border, progress)
+    facts = {"command": command, "recipe": Recipe.CONTRAST, "seconds": watch.seconds}
+    of_object = object_findings(activation_set, object_layers)
+    cells = Cells.of(activation_set.of(cell_layers), settings.progress)
+    object_factorization = classify_object(of_object.factorizations[1], cells)
+    of_object = replace(of_object, factorizations={1: object_factorization})
+    whole = result_of(of_object, settings, **facts)
+
+    (activations,) = activation_set.of([layer_of_parts])
+    object_cells = None
+    if not fills_frame(of_object.separation or 0.0, whole.sources[-1].by_sign):
+        object_cells = _object_cells(whole, activations, settings.progress)
     agreements = None
-    if counts == "auto":
-        selection = _choose_k(activations, cells, random_state, progress)
-        counts, agreements = [selection.k], selection.agreements
-    factorizations = _parts(activations, cells, counts, random_state, progress)
+    if factor_counts == "auto":
+        k, agreements = _choose_k(activations, object_cells, settings)
+        factor_counts = [k]
+    parts = _parts(activations, object_cells, factor_counts, settings)
     watch.lap("object and parts")
-    of_which = None if cells is None else found_object
-    factorizations = classify_parts(factorizations, of_which, taught)
+    parts = classify_parts(parts, None if object_cells is None else object_factorization, cells)
     watch.lap("classifier")
-    result = Result(
-        images=activations.images,
-        factorizations=factorizations,
-        method=Method.KMEANS,
-        sources=sources_of([activations]),
+    findings = Findings(
+        activation_set,
+        [layer_of_parts],
+        parts,
+        Method.KMEANS,
         agreements=agreements,
-        object=whole,
-        parts_of="frame" if cells is None else "object",
-        activations=activations,
-        **common,
+        separation=of_object.separation,
     )
-    whole.name_factors(progress)
-    result.name_factors(progress)
-    return result
+    parts_of = "frame" if object_cells is None else "object"
+    return result_of(findings, settings, object=whole, parts_of=parts_of, **facts)
 
 
-def _object_cells(
-    whole: Result, activations: Activations, border: BorderWeights, progress: bool
-) -> Tensor | None:
-    """The share of each cell of ``activations`` that is object; None where that fills the frame."""
-    if fills_frame(border.separation, whole.sources[-1].by_sign):
-        return None
+def _object_cells(whole: Result, activations: Activations, progress: bool) -> Tensor:
+    """The share of each cell of ``activations`` that is object, (rows,)."""
     shares = []
     with track("object", len(activations.images), enabled=progress) as advance:
-        found = object_probabilities(whole, _CELLS)
-        for image, probability in zip(activations.images, found, strict=True):
+        probabilities = object_probabilities(whole, _CELLS)
+        for image, probability in zip(activations.images, probabilities, strict=True):
             shares.append(object_shares(probability, image.grid, image.extent))
             advance(1)
     return torch.cat(shares)
 
 
 def _choose_k(
-    activations: Activations, cells: Tensor | None, random_state: int, progress: bool
+    activations: Activations, object_cells: Tensor | None, settings: RunSettings
 ) -> Selection:
     """How many parts, by the rows that are clustered."""
-    _, space = (
-        factorize_filled(activations, 1)
-        if cells is None
-        else factorize_inside(activations, cells, 1)
-    )
+    _, space = _clustered(activations, object_cells, 1, 0)
     n_cells = [image.n_cells for image in activations.images]
     return select_k(
         activations,
-        cells=None if cells is None else (cells >= 0.5).split(n_cells),
+        cells=None if object_cells is None else (object_cells >= 0.5).split(n_cells),
         transform=space.rows,
-        estimator=lambda k: KMeans(k, random_state=random_state),
-        random_state=random_state,
-        progress=progress,
+        estimator=lambda k: KMeans(k, random_state=settings.random_state),
+        random_state=settings.random_state,
+        progress=settings.progress,
     )
 
 
 def _parts(
     activations: Activations,
-    cells: Tensor | None,
-    counts: Sequence[int],
-    random_state: int,
-    progress: bool,
+    object_cells: Tensor | None,
+    factor_counts: Sequence[int],
+    settings: RunSettings,
 ) -> dict[int, Factorization]:
-    factorizations = {}
-    with track("parts", len(counts), unit="runs", enabled=progress) as advance:
-        for k in counts:
-            factorizations[k], _ = (
-                factorize_filled(activations, k, random_state)
-                if cells is None
-                else factorize_inside(activations, cells, k, random_state)
-            )
+    parts = {}
+    with track("parts", len(factor_counts), unit="runs", enabled=settings.progress) as advance:
+        for k in factor_counts:
+            parts[k], _ = _clustered(activations, object_cells, k, settings.random_state)
             advance(1)
-    return factorizations
+    return parts
+
+
+def _clustered(
+    activations: Activations, object_cells: Tensor | None, k: int, random_state: int
+) -> tuple[Factorization, PartSpace]:
+    if object_cells is None:
+        return factorize_filled(activations, k, random_state)
+    return factorize_inside(activations, object_cells, k, random_state)

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepff.activations.activations import Activations
-from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import Activations, sources_of
+from deepff.discovery.activation_set import ActivationSet
+from deepff.discovery.arguments import RunSettings
 from deepff.errors import InputError
-from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import cell_layer
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Device, Threshold
@@ -36,43 +35,29 @@ from deepff.results.sampling import cell_means
 from deepff.runtime.distributed import rows_before
 from deepff.runtime.progress import track
 
-# Mean-field iterations once it is taught, fewer than for masks that are shown.
+# Mean-field iterations while it is taught, fewer than for masks that are shown.
 _TEACHING_ITERATIONS = 3
-
-# Rounds of teaching.
 _OBJECT_ROUNDS, _PART_ROUNDS = 3, 2
+# How much all cells of images that somebody has looked at count, in relation to the sampled cells
+# of the others.
+_CERTAIN = 1.0
 
-# Of the index of an image on this rank.
+# From the index of an image on this rank to its maps, (k, h, w) or (h, w).
 Maps = Callable[[int], Tensor]
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a set that are classified, for the object and its parts alike.
+    """The cells of a set that are classified, for the object and for its parts."""
 
-    Attributes
-    ----------
-    activations : sequence of Activations
-        Of the layers of :func:`deepff.layers.pixel_layers.pixel_layers`, of this rank's images.
-    sample : CellSample
-        Those that are fitted.
-    progress : bool
-        Show progress on standard error.
-    """
-
-    activations: Sequence[Activations]
-    sample: CellSample
+    activations: Sequence[Activations]  # of pixel_layers, for this rank's images
+    sample: CellSample  # those that are fitted
     progress: bool
 
     @classmethod
-    def of(
-        cls,
-        activations: Sequence[Activations],
-        sources: Sequence[FeatureSource],
-        progress: bool = False,
-    ) -> "Cells":
-        """The cells of activations that come from `sources`."""
-        return cls(activations, sample_cells(activations, sources), progress)
+    def of(cls, activations: Sequence[Activations], progress: bool = False) -> "Cells":
+        """The cells of the layers of these activations."""
+        return cls(activations, sample_cells(activations, sources_of(activations)), progress)
 
     def kernels(self, index: int) -> CrfKernels:
         """The dense CRF's, of an image of this rank."""
@@ -82,58 +67,28 @@ class Cells:
 
 @dataclass(frozen=True)
 class _Lesson:
-    """What a classifier is taught by.
+    """What teaches a classifier."""
 
-    Attributes
-    ----------
-    first : callable
-        The probabilities of the classes before anything is taught, (k, h, w).
-    doubt : callable
-        As :func:`deepff.regions.pixel_classifier.fit_pixel_classifier` takes it.
-    rounds : int
-    """
-
-    first: Maps
-    doubt: Maps
+    first: Maps  # the classes' probabilities before anything is taught
+    doubt: Maps  # as fit_pixel_classifier takes it
     rounds: int
 
 
-def classify_object(found: Factorization, cells: Cells) -> Factorization:
+def classify_object(factorization: Factorization, cells: Cells) -> Factorization:
     """The object with the pixel classifier that its masks teach.
 
-    Parameters
-    ----------
-    found : Factorization
-        One factor, as :func:`deepff.discovery.contrast.contrast_object` gives it; over several
-        ranks of all of their images.
-    cells : Cells
-
-    Returns
-    -------
-    Factorization
-        The same, with a classifier, unless its masks tell nothing apart.
+    It is returned without one if the masks tell nothing apart. Over several ranks its maps are of
+    all their images.
     """
-    return _classified(found, _object_lesson(found, cells), cells)
+    return _classified(factorization, _object_lesson(factorization, cells), cells)
 
 
 def classify_parts(
-    found: Mapping[int, Factorization], whole: Factorization | None, cells: Cells
+    parts: Mapping[int, Factorization], whole: Factorization | None, cells: Cells
 ) -> dict[int, Factorization]:
-    """Parts with the pixel classifiers that their masks teach: a class a part, and the background.
+    """Parts, by k, with the pixel classifiers that their masks teach: one class per part.
 
-    Parameters
-    ----------
-    found : mapping of int to Factorization
-        By k, as :func:`deepff.discovery.object_parts.factorize_inside` or, without an object,
-        :func:`deepff.discovery.object_parts.factorize_filled` gives them.
-    whole : Factorization, optional
-        The object, as for :func:`classify_object`.
-    cells : Cells
-
-    Returns
-    -------
-    dict of int to Factorization
-        As :func:`classify_object`.
+    ``whole`` is the object; None where it fills the frame.
     """
     of_object = None if whole is None else _object_lesson(whole, cells)
     # The same for every k.
@@ -151,13 +106,13 @@ def classify_parts(
 
         return _Lesson(first, doubt, _PART_ROUNDS)
 
-    return {k: _classified(own, lesson(own.heatmaps), cells) for k, own in found.items()}
+    return {k: _classified(part, lesson(part.heatmaps), cells) for k, part in parts.items()}
 
 
-def _object_lesson(found: Factorization, cells: Cells) -> _Lesson:
+def _object_lesson(factorization: Factorization, cells: Cells) -> _Lesson:
     """By the recipe's masks from the object's map."""
     before, _ = rows_before(len(cells.activations[0].images))
-    heatmaps = found.heatmaps
+    heatmaps = factorization.heatmaps
 
     def first(index: int) -> Tensor:
         kernels = cells.kernels(index)
@@ -168,7 +123,7 @@ def _object_lesson(found: Factorization, cells: Cells) -> _Lesson:
     return _Lesson(first, lambda index: heatmaps.normalized(before + index)[0], _OBJECT_ROUNDS)
 
 
-def _classified(found: Factorization, lesson: _Lesson, cells: Cells) -> Factorization:
+def _classified(factorization: Factorization, lesson: _Lesson, cells: Cells) -> Factorization:
     n_labels = lesson.rounds * len(cells.sample.cell_indices)
     with track("classifier", n_labels, enabled=cells.progress) as advance:
 
@@ -185,19 +140,15 @@ def _classified(found: Factorization, lesson: _Lesson, cells: Cells) -> Factoriz
         classifier = fit_pixel_classifier(
             cells.activations,
             cells.sample,
-            found.heatmaps.n_factors,
+            factorization.heatmaps.n_factors,
             labels,
             lesson.doubt,
             rounds=lesson.rounds,
         )
     if classifier is None:
-        return found
+        return factorization
     maps = classifier.heatmaps(cells.activations)
-    return replace(found, classifier=classifier, probabilities=maps)
-
-
-# Beside all sampled cells of images that nobody has looked at, how much those of the others count.
-_CERTAIN = 1.0
+    return replace(factorization, classifier=classifier, probabilities=maps)
 
 
 def teach_object(
@@ -209,109 +160,67 @@ def teach_object(
     device: str = Device.AUTO,
     progress: bool = False,
 ) -> dict[str, Tensor]:
-    """Fit the object's classifier anew, with some images' masks as certain.
+    """Fit the object's classifier again, with some images' masks as certain.
 
-    One logistic regression (:func:`deepff.regions.pixel_classifier.fit_logistic`) on cells of the
-    whole set: of images that somebody has looked at all cells, as their masks say; of the others a
-    sample, as the classifier that there is says. Together the former count
-    as much as the latter.
-
-    Parameters
-    ----------
-    whole : Run
-        The object, with a classifier.
-    masks : mapping of str to ndarray, (H, W) bool
-        By an image's name: where the object is, at the image's own size.
-    model, batch_size, device, progress
-        As for :func:`deepff.discovery.find_object.find_object`.
-
-    Returns
-    -------
-    dict of str to Tensor, (h, w)
-        By name, how likely each cell is the object now, of the images that could be read.
-
-    Raises
-    ------
-    InputError
-        There is no classifier or no such image, the masks tell nothing apart, or the network or
-        the images cannot be had any more.
+    One logistic regression on cells of the whole set: all cells of the images in ``masks``, labeled
+    by their masks, (H, W) bool by image name; a sample of the others, labeled by the classifier
+    that the object has. The former together count as much as the latter. Returns how likely each
+    cell is the object now, (h, w) by name, for the images that could be read.
     """
-    found = whole.factorization(1)
-    if found.classifier is None or found.probabilities is None:
+    factorization = whole.factorization(1)
+    if factorization.classifier is None or factorization.probabilities is None:
         raise InputError("the object has no pixel classifier that could be taught")
     if not masks.keys() & set(whole.names):
         raise InputError("no mask of an image of the set was given to teach by")
-    sources = found.classifier.sources
-    activations = _activations(
-        whole, sources, model=model, batch_size=batch_size, device=device, progress=progress
+    sources = factorization.classifier.sources
+    settings = RunSettings(
+        batch_size=batch_size, cache=whole.cache, device=device, progress=progress
     )
+    images = [image.item for image in whole.images]
+    activation_set = ActivationSet.prepared_as(sources, images, settings, model)
+    activations = list(activation_set.activations.values())
     sample = sample_cells(activations, sources)
-    images = activations[cell_layer(sources)].images
-    places = {name: place for place, name in enumerate(whole.names)}
+    records = activations[cell_layer(sources)].images
+    set_index = {name: index for index, name in enumerate(whole.names)}
     certain: list[_Cells] = []
     others: list[_Cells] = []
-    for index, image in enumerate(images):
+    for index, image in enumerate(records):
         if image.name in masks:
             mask = torch.from_numpy(masks[image.name])[None].to(sample.features)
             shares = cell_means(mask, image.grid, image.extent)
             features = _features(activations, index, sample)
             certain.append((features, shares.flatten(), label_confidence(shares).flatten()))
         elif index in sample.cell_indices:
-            shares = found.probabilities.grid(places[image.name]).to(sample.features)
+            shares = factorization.probabilities.grid(set_index[image.name]).to(sample.features)
             drawn = sample.cell_indices[index].to(shares.device)
             features = _features(activations, index, sample)[drawn]
-            doubted = label_confidence(shares)
-            others.append((features, shares.flatten()[drawn], doubted.flatten()[drawn]))
+            confidence = label_confidence(shares)
+            others.append((features, shares.flatten()[drawn], confidence.flatten()[drawn]))
     parameters = _fitted(certain, others)
     if parameters is None:
         raise InputError("the masks to teach by have no object, or nothing but object, in them")
     maps = PixelClassifier(*sample.whole(parameters), sources).heatmaps(activations)
-    return {image.name: maps.grid(index)[0] for index, image in enumerate(images)}
+    return {image.name: maps.grid(index)[0] for index, image in enumerate(records)}
 
 
 # Of an image's cells: features (m, d), shares of the object and how much they count, (m,) each.
 _Cells = tuple[Tensor, Tensor, Tensor]
 
 
-def _activations(
-    whole: Run,
-    sources: Sequence[FeatureSource],
-    *,
-    model: nn.Module | Backbone | None,
-    batch_size: int,
-    device: str,
-    progress: bool,
-) -> list[Activations]:
-    """Those of the classifier's layers, of the images that can still be read."""
-    source = sources[0]
-    backbone = source.backbone(model=model, device=device)
-    layer_map = map_layers(backbone, source.size)
-    extracted, _ = extract_layers(
-        [image.item for image in whole.images],
-        backbone,
-        [own.resolved(layer_map) for own in sources],
-        source.preparation(backbone.device),
-        batch_size=batch_size,
-        cache=whole.cache,
-        progress=progress,
-    )
-    return extracted
-
-
 def _features(activations: Sequence[Activations], index: int, sample: CellSample) -> Tensor:
     """All cells of an image as the sample has them, (cells, d)."""
     image = activations[cell_layer(sample.sources)].images[index]
-    own = [
+    by_layer = [
         interpolated(
             (unit_rows(layer.image_rows[index]) - mean) @ basis, layer.images[index], image
         )
         for layer, mean, basis in zip(activations, sample.means, sample.bases, strict=True)
     ]
-    return torch.cat(own).flatten(1).T
+    return torch.cat(by_layer).flatten(1).T
 
 
 def _fitted(certain: Sequence[_Cells], others: Sequence[_Cells]) -> Tensor | None:
-    features, shares, confidence = (torch.cat(of) for of in zip(*certain, *others, strict=True))
+    features, shares, confidence = (torch.cat(x) for x in zip(*certain, *others, strict=True))
     n_certain = sum(len(shares) for _, shares, _ in certain)
     if others:
         ratio = confidence[n_certain:].sum() / confidence[:n_certain].sum()

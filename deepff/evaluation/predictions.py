@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.activations.activations import Activations, sources_of
-from deepff.activations.extraction import extract_layers
+from deepff.activations.activations import Activations
 from deepff.activations.feature_source import FeatureSource, Preparation
-from deepff.discovery.contrast import contrast_object
+from deepff.discovery.activation_set import ActivationSet
+from deepff.discovery.arguments import RunSettings
+from deepff.discovery.contrast import object_findings
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthSet
 from deepff.evaluation.metrics import Overlaps, count_overlaps
 from deepff.evaluation.tables import to_stderr
 from deepff.factorization import METHODS
-from deepff.layers.centers import with_centers
 from deepff.layers.layer import Layer
 from deepff.networks.backbone import Backbone
 from deepff.options import SIZE, Threshold
@@ -111,29 +111,23 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
     """Run the network over a set; files that cannot be decoded are named and left out."""
     if not truth.images:
         raise InputError(f"{truth.name} has no images")
-    every = (network.layer, *network.object_layers, *network.cell_layers)
-    layers = with_centers(
-        network.backbone, list({one.path: one for one in every}.values()), network.cache
-    )
-    extracted, skipped = extract_layers(
+    activation_set = ActivationSet.extracted(
         [item.image for item in truth.images],
         network.backbone,
-        layers,
-        Preparation(network.size),
-        cache=network.cache,
+        [network.layer, *network.object_layers, *network.cell_layers],
+        RunSettings(size=network.size, cache=network.cache),
     )
-    for file in skipped:
+    for file in activation_set.skipped:
         to_stderr(f"{truth.name}: skipped {file.name} ({file.reason})")
+    (activations,) = activation_set.of([network.layer])
     by_name = {item.image.name: item for item in truth.images}
-    kept = tuple(by_name[image.name] for image in extracted[0].images)
-    by_path = {x.path: found for x, found in zip(layers, extracted, strict=True)}
-    found = None
+    kept = tuple(by_name[image.name] for image in activations.images)
+    whole = None
     if network.object_layers:
-        found, _ = contrast_object([by_path[x.path] for x in network.object_layers])
-    if found is not None and network.cell_layers:
-        of_cells = [by_path[x.path] for x in network.cell_layers]
-        found = classify_object(found, Cells.of(of_cells, sources_of(of_cells)))
-    return Features(replace(truth, images=kept), extracted[0], found)
+        whole = object_findings(activation_set, network.object_layers).factorizations[1]
+    if whole is not None and network.cell_layers:
+        whole = classify_object(whole, Cells.of(activation_set.of(network.cell_layers)))
+    return Features(replace(truth, images=kept), activations, whole)
 
 
 # --- coefficients ---

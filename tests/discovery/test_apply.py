@@ -15,7 +15,7 @@ import deepff
 from deepff.app.edits import name_factor
 from deepff.app.label_file import LabelStore, load_labels
 from deepff.cli.main import app
-from deepff.discovery.find_object import find_object
+from deepff.discovery.discover import find_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
