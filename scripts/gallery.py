@@ -17,7 +17,7 @@ from PIL import Image
 
 import deepff
 from deepff.images.samples import Framing, photographs
-from deepff.pictures.region_pictures import region_picture
+from deepff.pictures.figures import region_picture
 from deepff.result import Result
 
 ROOT = Path(__file__).parents[1]

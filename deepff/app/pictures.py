@@ -22,8 +22,7 @@ from deepff.export.instances import Instance
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import ImageItem
 from deepff.images.painting import factor_colors, overlay
-from deepff.pictures.figures import photo_shape
-from deepff.pictures.region_pictures import region_picture
+from deepff.pictures.figures import photo_shape, region_picture
 from deepff.result import Result
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps

@@ -43,8 +43,7 @@ from deepff.evaluation.predictions import (
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
 from deepff.options import VocFilter, chosen
-from deepff.pictures.figures import read_photo
-from deepff.pictures.region_pictures import region_picture
+from deepff.pictures.figures import read_photo, region_picture
 from deepff.regions.components import Box, component_boxes
 
 PAPER_SETS = {

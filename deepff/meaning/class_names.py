@@ -1,21 +1,21 @@
-"""What the network takes factors for: the class scores of W, and the names that stand out.
+"""Class scores of factors, and the names of the classes that stand out.
 
 A factor's scores are the network's logits for an image that is full of it: T(s·w) where what
 follows the layer is a mean over its map and a linear map T, as after the last layer of most
 convolutional networks. s is the factor's strength, the mean of its coefficients over the cells
 where it is strong (:func:`strengths`), so that a factor that is all of A has the scores of the
-images. For any other layer and network the logits are taken that fall when the factor is taken out
-of the images where it is strongest, A − h w, and scaled to a map that is full of it:
+images. For any other layer and network they come from the logits that fall when the factor is taken
+out of the images where it is strongest, A − h w, scaled to a map that is full of it:
 
     scores = T(0) + s / mean(h) · (T(A) − T(A − h w)),
 
 which is the same where T is linear. (The gradient along w at the strong cells, TCAV's direction,
-names far fewer of the earlier layers' factors: docs/meaning.md.) The object of the recipe contrast
-is no direction, and named by its cells: :mod:`deepff.meaning.class_names`.
+names far fewer factors of earlier layers: docs/meaning.md.) The object of the recipe contrast is no
+direction, and is named by its cells (:func:`scores_of_regions`).
 
-A factor that stands out is called after the class that it most probably is *in this set*: images of
-a set are mostly of a few classes, so what one factor alone is taken for, a beaver among bears, is
-weighed by how many of the images are (:func:`standing_out`).
+A factor that stands out gets the name of the class that it most probably is *in this set*: images
+of a set are mostly of a few classes, so a factor that alone looks like a beaver, among bears, is
+weighed by how many of the images are of each class (:func:`standing_out`).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from deepff.results.run import Run
 from deepff.results.sampling import cell_means
 from deepff.runtime.progress import track
 
-# Chosen on half of 33 sets of images, judged on the other (docs/meaning.md).
+# Chosen on one half of 33 sets of images, and judged on the other (docs/meaning.md).
 SURE = 0.5
 STANDING_OUT = 6.5
-# Among fewer classes no score can stand out so far.
+# Among fewer classes no score can stand out that far.
 FEW_CLASSES = 100
 
 N_STRONGEST = 4
@@ -151,20 +151,13 @@ def _classes_of(
 def standing_out(
     scores: Tensor, labels: Sequence[str], shares: Tensor | None = None
 ) -> list[str | None]:
-    """Of each row of scores in which a class stands out the most probable label, else None.
+    """For each row of logits (k, classes) the most probable label if one stands out, else None.
 
     A class stands out where its probability is `SURE` or more, and its score `STANDING_OUT`
     standard deviations or more above the mean over the classes; with few classes, by its
-    probability. The name is then the class of the largest probability p(class | factor) · share,
-    which is Bayes's rule for a network whose training showed it as many images of each class.
-
-    Parameters
-    ----------
-    scores : Tensor, (k, classes)
-        Logits.
-    labels : sequence of str
-    shares : Tensor, (classes,), optional
-        How much of the set each class is; by default as much of all.
+    probability alone. The name is then the class of the largest p(class | factor) · share, Bayes's
+    rule for a network that was trained on equally many images of each class. ``shares`` (classes,)
+    says how much of the set each class is, by default equally much.
     """
     largest = scores.amax(1)
     probabilities = scores.softmax(1)
@@ -180,153 +173,147 @@ def standing_out(
 
 
 def strengths(coefficients: Tensor) -> Tensor:
-    """How strong each factor is where it is strong: (k,).
+    """How strong each factor is where it is strong, from H (rows, k): (k,).
 
     The mean over its cells of half its largest value or more; where that is negative, over those
     of half of it or less.
-
-    Parameters
-    ----------
-    coefficients : Tensor, (rows, k)
-        H.
     """
-    found = []
+    means = []
     for column in coefficients.T:
         largest = column[column.abs().argmax()]
         strong = column[column / largest >= _STRONG] if largest != 0 else column[:1]
-        found.append(strong.mean())
-    return torch.stack(found)
+        means.append(strong.mean())
+    return torch.stack(means)
 
 
-def _scores_of_images(found: Factorization, scores: Tensor, nothing: Tensor) -> Tensor:
-    """About the network's outputs for the images, of what the factors hold of them, (n, classes).
+def _scores_of_images(factorization: Factorization, scores: Tensor, empty: Tensor) -> Tensor:
+    """About the network's outputs for what the factors hold of the images, (n, classes).
 
     T(0) + Σ mean(hⱼ) / sⱼ · (scoresⱼ − T(0)), which is T(H W) where T is linear in the mean.
     """
-    means = torch.stack([rows.mean(0) for rows in image_coefficients(found)])
-    strength = strengths(found.heatmaps.coefficients)
+    means = torch.stack([rows.mean(0) for rows in image_coefficients(factorization)])
+    strength = strengths(factorization.coefficients)
     held = torch.where(strength == 0, 0.0, means / strength)
-    return nothing + held.to(scores) @ (scores - nothing)
+    return empty + held.to(scores) @ (scores - empty)
 
 
 def _scores_of_full_maps(
-    opened: OpenLayer, wanted: Mapping[int, Factorization]
+    opened: OpenLayer, factorizations: Mapping[int, Factorization]
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """The outputs for maps that are full of each factor, by k, and for an empty one."""
+    """The outputs for maps full of each factor, (k, classes) by k, and for an empty map."""
     full = [
-        found.components * strengths(found.heatmaps.coefficients).to(found.components)[:, None]
-        for found in wanted.values()
+        f.components * strengths(f.coefficients).to(f.components)[:, None]
+        for f in factorizations.values()
     ]
-    empty = torch.zeros_like(full[0][:1])
-    rows = torch.cat([empty, *full])
-    nothing, *outputs = later_outputs(
+    rows = torch.cat([torch.zeros_like(full[0][:1]), *full])
+    empty, *outputs = later_outputs(
         opened,
         small_noise(opened),
         lambda maps: rows.to(maps)[:, :, None, None].expand(-1, -1, *maps.shape[2:]),
     ).split([1, *map(len, full)])
-    return dict(zip(wanted, outputs, strict=True)), nothing
+    return dict(zip(factorizations, outputs, strict=True)), empty
 
 
 def _scores_by_removal(
-    run: Run, opened: OpenLayer, wanted: Mapping[int, Factorization], progress: bool
+    run: Run, opened: OpenLayer, factorizations: Mapping[int, Factorization], progress: bool
 ) -> tuple[dict[int, Tensor], Tensor]:
     """As :func:`_scores_of_full_maps`. Each image goes through the network once, for all factors
     of all k that are strongest on it."""
     means = {
-        k: torch.stack([rows.mean(0) for rows in image_coefficients(found)]).cpu()
-        for k, found in wanted.items()
+        k: torch.stack([rows.mean(0) for rows in image_coefficients(factorization)]).cpu()
+        for k, factorization in factorizations.items()
     }
-    tasks: dict[int, list[tuple[int, int]]] = {}
-    for k, of_k in means.items():
-        for j, column in enumerate(of_k.abs().T):
-            for i in column.argsort(descending=True, stable=True)[:N_STRONGEST].tolist():
-                if column[i] > 0:
-                    tasks.setdefault(i, []).append((k, j))
+    factors_on = _factors_on(means)
     falls: dict[tuple[int, int], Tensor] = {}
     held: dict[tuple[int, int], float] = {}
-    nothing: Tensor | None = None
-    with track("names", len(tasks), enabled=progress) as advance:
-        for i in sorted(tasks):
+    empty: Tensor | None = None
+    with track("names", len(factors_on), enabled=progress) as advance:
+        for i in sorted(factors_on):
             try:
                 batch = reopened(run, opened, i)
             except UnreadableImageError:
                 advance(1)
                 continue
-            edits = [without(wanted[k], j, i) for k, j in tasks[i]]
+            edits = [without(factorizations[k], j, i) for k, j in factors_on[i]]
             outputs = outputs_of_edits(opened, batch, [torch.zeros_like, as_is, *edits])
-            nothing = outputs[0]
-            for task, output in zip(tasks[i], outputs[2:], strict=True):
-                k, j = task
-                falls[task] = falls.get(task, 0) + outputs[1] - output
-                held[task] = held.get(task, 0.0) + float(means[k][i, j])
+            empty = outputs[0]
+            for (k, j), output in zip(factors_on[i], outputs[2:], strict=True):
+                falls[k, j] = falls.get((k, j), 0) + outputs[1] - output
+                held[k, j] = held.get((k, j), 0.0) + float(means[k][i, j])
             advance(1)
-    if nothing is None:
+    if empty is None:
         raise InputError(
             "none of the images can be read any more, and naming factors needs them; say where "
             "they are"
         )
     scores = {}
-    for k, found in wanted.items():
-        strength = strengths(found.heatmaps.coefficients).tolist()
+    for k, factorization in factorizations.items():
+        strength = strengths(factorization.coefficients).tolist()
         rows = [
-            nothing + falls[k, j] * (strength[j] / held[k, j]) if (k, j) in falls else nothing
+            empty + falls[k, j] * (strength[j] / held[k, j]) if (k, j) in falls else empty
             for j in range(k)
         ]
         scores[k] = torch.stack(rows)
-    return scores, nothing
+    return scores, empty
 
 
-def without(found: Factorization, factor: int, image: int) -> Edit:
-    """What takes a factor out of an image's map: A − h w."""
-    h, w = found.heatmaps.grid(image)[factor], found.components[factor]
+def _factors_on(means: Mapping[int, Tensor]) -> dict[int, list[tuple[int, int]]]:
+    """The (k, factor) that are strongest on each image, by mean coefficients (n, k) for each k."""
+    factors_on: dict[int, list[tuple[int, int]]] = {}
+    for k, of_k in means.items():
+        for j, column in enumerate(of_k.abs().T):
+            for i in column.argsort(descending=True, stable=True)[:N_STRONGEST].tolist():
+                if column[i] > 0:
+                    factors_on.setdefault(i, []).append((k, j))
+    return factors_on
+
+
+def without(factorization: Factorization, factor: int, image: int) -> Edit:
+    """The edit that takes a factor out of an image's map: A − h w."""
+    h, w = factorization.heatmaps.grid(image)[factor], factorization.components[factor]
     return lambda maps: maps - h.to(maps) * w.to(maps)[:, None, None]
 
 
 def as_is(maps: Tensor) -> Tensor:
-    """The map itself."""
+    """The edit that changes nothing."""
     return maps
 
 
-def image_coefficients(found: Factorization) -> list[Tensor]:
+def image_coefficients(factorization: Factorization) -> list[Tensor]:
     """H image by image: (cells, k) each."""
-    maps = found.heatmaps
+    maps = factorization.heatmaps
     return [maps.rows(slice(i, i + 1)) for i in range(len(maps))]
 
 
-# Over 4 and 8 images one more of twelve names was wrong; over all as many as over 16.
+# Over 4 and 8 images one more of twelve names was wrong; over all images as many as over 16.
 N_IMAGES = 16
 
 
 def scores_of_regions(
-    run: Run, opened: OpenLayer, wanted: Mapping[int, Factorization], progress: bool
+    run: Run, opened: OpenLayer, factorizations: Mapping[int, Factorization], progress: bool
 ) -> dict[int, Tensor]:
     """The network's outputs for maps that are full of each region, by k: (k, classes).
 
     Regions are those of the recipe. One without any cell has NaN.
-
-    Raises
-    ------
-    InputError
-        No image can be read any more; or as :func:`deepff.layers.later.later_outputs`.
     """
-    finders = {k: region_finder(run, k, RECIPE_OPTIONS[run.recipe]) for k in wanted}
-    nothing: list[Tensor] = []
+    finders = [region_finder(run, k, RECIPE_OPTIONS[run.recipe]) for k in factorizations]
+    empties: list[Tensor] = []
     gains: list[Tensor] = []
     sizes: list[Tensor] = []
     for i, image in spread_images(run, opened, N_IMAGES, "names", progress):
-        masks = torch.cat([find(i).masks for find in finders.values()]).float()
+        masks = torch.cat([find(i).masks for find in finders]).float()
         edits = [torch.zeros_like, *(_inside(mask) for mask in masks)]
         empty, *full = outputs_of_edits(opened, image, edits)
-        nothing.append(empty)
+        empties.append(empty)
         gains.append(torch.stack(full) - empty)
         sizes.append(masks.mean((1, 2)).to(empty))
     gain, size = torch.stack(gains).sum(0), torch.stack(sizes).sum(0)
-    scores = torch.stack(nothing).mean(0) + gain / torch.where(size > 0, size, torch.nan)[:, None]
-    return dict(zip(wanted, scores.split([*wanted]), strict=True))
+    scores = torch.stack(empties).mean(0) + gain / torch.where(size > 0, size, torch.nan)[:, None]
+    return dict(zip(factorizations, scores.split([*factorizations]), strict=True))
 
 
 def _inside(mask: Tensor) -> Edit:
-    """What keeps of an image's map only what is in a mask, (H, W)."""
+    """The edit that keeps only what is inside a mask, (H, W), of an image's map."""
 
     def edit(maps: Tensor) -> Tensor:
         grid = (maps.shape[1], maps.shape[2])

@@ -1,6 +1,6 @@
-"""What factors matter for to the network: measured by running its later part without them.
+"""How much factors matter to the network: measured by running its later part without them.
 
-Three measures, for the classes that the network takes the images for:
+Three measures, for the classes that the network sees in the images:
 
 * the fall of the class's score when a factor is taken out of an image, A − h w;
 * total Sobol indices, as in CRAFT (Fel et al. 2023, "CRAFT: Concept Recursive Activation
@@ -11,8 +11,8 @@ Three measures, for the classes that the network takes the images for:
   length 1 in every cell, against random directions. These are w with its channels permuted, which
   are as long and as sparse.
 
-Images go through the network one by one, as a whole, for what bypasses the layer; what follows the
-layer runs on all changed maps of an image together.
+Images go through the network one by one, as a whole, because of what bypasses the layer; what
+follows the layer runs on all changed maps of an image together.
 """
 
 from __future__ import annotations
@@ -59,47 +59,33 @@ def importance(
     n_images: int = N_IMAGES,
     progress: bool = False,
 ) -> Importance:
-    """Measure what factors matter for.
+    """Measure how much the factors of one factorization, by default the largest, matter.
 
-    Parameters
-    ----------
-    run : Run
-    k : int, optional
-        Which factorization; by default the largest.
-    classes : sequence of str, optional
-        For which classes, by label; by default the three that are the network's first choice on
-        most of the images.
-    n_images : int
-        How many images to run at most, spread evenly over the set.
-    progress : bool
-        Show progress on standard error.
-
-    Raises
-    ------
-    InputError
-        As :func:`deepff.meaning.class_names.factor_classes`; or there is no such class, or no
-        image that can be read.
+    For the ``classes``, by label; by default the three that are the network's first choice on most
+    of the images. At most ``n_images`` are run, spread evenly over the set. Raises InputError where
+    the factors cannot be named, there is no such class, or no image can be read.
     """
     if n_images < 1:
         raise InputError(f"the number of images must be 1 or more, not {n_images}")
     check_directions(run)
-    found = run.factorization(k)
+    factorization = run.factorization(k)
     opened = opened_layer(run)
     with torch.no_grad():
         check_is_read(opened, outputs_for_noise(opened))
-    names = found.classes or factor_classes(run, k, opened)
-    wanted = None if classes is None else [_index(names.labels, label) for label in classes]
-    n_factors = len(found.components)
-    indices, inputs, outputs = _run_images(run, opened, found, n_images, progress)
+    names = factorization.classes or factor_classes(run, k, opened)
+    columns = None if classes is None else [_index(names.labels, label) for label in classes]
+    n_factors = len(factorization.components)
+    indices, inputs, outputs = _run_images(run, opened, factorization, n_images, progress)
     plain = outputs[:, 0]
-    columns = _main_classes(plain) if wanted is None else wanted
+    if columns is None:
+        columns = _main_classes(plain)
     is_of = plain.argmax(1)[:, None] == torch.tensor(columns)
     is_of |= ~is_of.any(0)
     several = outputs[..., columns]
     sobol = torch.stack(
         [sobol_indices(of_image[1 + n_factors :], n_factors) for of_image in several]
     )
-    directions = functional.normalize(found.components, dim=1)
+    directions = functional.normalize(factorization.components, dim=1)
     slopes = _slopes(opened, inputs, columns)
     return Importance(
         labels=tuple(names.labels[c] for c in columns),
@@ -115,17 +101,17 @@ def importance(
 
 
 def _run_images(
-    run: Run, opened: OpenLayer, found: Factorization, n_images: int, progress: bool
+    run: Run, opened: OpenLayer, factorization: Factorization, n_images: int, progress: bool
 ) -> tuple[list[int], list[Tensor], Tensor]:
-    """The images that can be read, as the network is given them, and its outputs for each: as it
+    """Indices and inputs of the images that can be read, and the network's outputs for each: as it
     is, without each factor, and with factors scaled (n, 1 + k + (k + 2) · N_DESIGN, classes)."""
-    n_factors = len(found.components)
+    n_factors = len(factorization.components)
     masks = sobol_masks(n_factors)
     indices, inputs, outputs = [], [], []
     with torch.no_grad():
         for i, image in spread_images(run, opened, n_images, "importance", progress):
-            edits = [as_is, *(without(found, j, i) for j in range(n_factors))]
-            edits += [_scaled(found, i, mask) for mask in masks]
+            edits = [as_is, *(without(factorization, j, i) for j in range(n_factors))]
+            edits += [_scaled(factorization, i, mask) for mask in masks]
             indices.append(i)
             inputs.append(image)
             outputs.append(outputs_of_edits(opened, image, edits).cpu())
@@ -152,29 +138,19 @@ def sobol_masks(k: int, n_design: int = N_DESIGN) -> Tensor:
 
 
 def sobol_indices(values: Tensor, k: int) -> Tensor:
-    """Total Sobol indices by Jansen's formula (1999, "Analysis of variance designs for model
-    output"): for each factor Σ (f(A) − f(A with its column from B))² / (2 n var f(A)).
+    """Total Sobol indices (k, m) of m functions with ``values`` ((k + 2) · n, m) at `sobol_masks`.
 
-    Parameters
-    ----------
-    values : Tensor, ((k + 2) · n, m)
-        Of a function, or of m, at the rows of :func:`sobol_masks`.
-    k : int
-        The number of factors.
-
-    Returns
-    -------
-    Tensor, (k, m)
-        0 where the function is constant.
+    By Jansen's formula (1999, "Analysis of variance designs for model output"): for each factor
+    Σ (f(A) − f(A with its column from B))² / (2 n var f(A)); 0 where the function is constant.
     """
     a, _, *exchanged = values.split(len(values) // (k + 2))
     variance = a.var(0).clamp_min(torch.finfo(values.dtype).tiny)
     return torch.stack([(a - other).square().mean(0) / (2 * variance) for other in exchanged])
 
 
-def _scaled(found: Factorization, image: int, scales: Tensor) -> Edit:
-    """What puts Σ mⱼ hⱼ wⱼ in place of an image's map."""
-    h, w = found.heatmaps.grid(image), found.components
+def _scaled(factorization: Factorization, image: int, scales: Tensor) -> Edit:
+    """The edit that puts Σ mⱼ hⱼ wⱼ in place of an image's map."""
+    h, w = factorization.heatmaps.grid(image), factorization.components
 
     def edit(maps: Tensor) -> Tensor:
         scaled = h.to(maps) * scales.to(maps)[:, None, None]
@@ -229,49 +205,19 @@ def _mean_over(is_of: Tensor, values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Importance:
-    """What the factors of one factorization matter for to the network's classes.
+    """How much the k factors of one factorization matter for m of the network's classes."""
 
-    Attributes
-    ----------
-    labels : tuple of str, m of them
-        The classes: those that the network takes the images for, the most frequent first, or those
-        that were asked for.
-    names : tuple of str or None, k of them
-        The factors' names.
-    color_slots : tuple of int, k of them
-        Which color of the palette each factor has
-        (:func:`deepff.results.tree.color_slots`).
-    images : tuple of int, n of them
-        Which images of the set were run.
-    logits : Tensor, (n, m)
-        The classes' scores on the images.
-    falls : Tensor, (n, k, m)
-        How much they fall when the factor is taken out.
-    is_of : Tensor, (n, m), bool
-        Whether the image counts for the class: it is the network's first choice there, or no
-        image's.
-    sobol : Tensor, (k, m)
-        Total Sobol indices of the factors (:mod:`deepff.meaning.importance`), the mean over the
-        class's images; at least 0.
-    sensitivity : Tensor, (k, m)
-        How much the score rises along the factor, by the gradient.
-    agreement : Tensor, (k, m)
-        The share of the class's images where it rises: TCAV's score, in [0, 1].
-    p_values : Tensor, (k, m)
-        How often the sensitivity to a random direction is as large, in (0, 1].
-    """
-
-    labels: tuple[str, ...]
-    names: tuple[str | None, ...]
-    color_slots: tuple[int, ...]
-    images: tuple[int, ...]
-    logits: Tensor
-    falls: Tensor
-    is_of: Tensor
-    sobol: Tensor
-    sensitivity: Tensor
-    agreement: Tensor
-    p_values: Tensor
+    labels: tuple[str, ...]  # the m classes, the most frequent first or as asked for
+    names: tuple[str | None, ...]  # the k factors' names
+    color_slots: tuple[int, ...]  # which color of the palette each factor has
+    images: tuple[int, ...]  # which n images of the set were run
+    logits: Tensor  # (n, m): the classes' scores on the images
+    falls: Tensor  # (n, k, m): how much they fall when the factor is taken out
+    is_of: Tensor  # (n, m) bool: the image counts for the class, its first choice or no image's
+    sobol: Tensor  # (k, m): total Sobol indices, the mean over the class's images; at least 0
+    sensitivity: Tensor  # (k, m): how much the score rises along the factor, by the gradient
+    agreement: Tensor  # (k, m): the share of the class's images where it rises, TCAV's score
+    p_values: Tensor  # (k, m): how often a random direction's sensitivity is as large, in (0, 1]
 
     def __repr__(self) -> str:
         of, over = len(self.names), len(self.images)
@@ -284,15 +230,10 @@ class Importance:
         return (self.falls * of).sum(0) / of.sum(0)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """One row a class and factor, the class's most important factor first.
+        """One row per class and factor, the class's most important factor first.
 
         Its columns are ``class``, ``factor``, ``name``, ``fall``, ``sobol``, ``sensitivity``,
-        ``agreement`` and ``p_value``.
-
-        Raises
-        ------
-        InputError
-            pandas is not installed.
+        ``agreement`` and ``p_value``. Raises InputError where pandas is not installed.
         """
         try:
             import pandas
@@ -340,8 +281,6 @@ class Importance:
         ]
 
     def _repr_html_(self) -> str:
-        from deepff.meaning.importance import importance_html
-
         return importance_html(self.rows(), self.color_slots)
 
 
@@ -349,10 +288,9 @@ _WIDTH = 140  # pixels
 
 
 def importance_html(rows: Sequence[Mapping[str, Any]], color_slots: Sequence[int]) -> str:
-    """The rows of :meth:`deepff.meaning.importance.Importance.rows` as an HTML table with bars.
+    """The rows of :meth:`Importance.rows` as an HTML table with bars; factor j has a color slot.
 
-    Bars are as long as the fall, of the longest; those of negative falls are hollow. Factor j has
-    colour ``color_slots[j]``.
+    Bars are as long as the fall, compared with the longest; those of negative falls are hollow.
     """
     colors = hex_colors(factor_colors(len(color_slots))[[*color_slots]])
     longest = max((abs(row["fall"]) for row in rows), default=0) or 1

@@ -1,4 +1,4 @@
-"""A run's network, opened again where it is not open, and the run's images as it is given them."""
+"""A run's network, opened where it is not open, and the run's images as the network takes them."""
 
 from __future__ import annotations
 
@@ -62,24 +62,15 @@ def opened_layer(run: Run) -> OpenLayer:
 
 
 def reopened(run: Run, opened: OpenLayer, index: int) -> Tensor:
-    """An image of the run as the network was given it, (1, channels, H, W).
+    """An image of the run as the network took it, (1, channels, H, W).
 
-    Raises
-    ------
-    UnreadableImageError
-        It cannot be read any more.
+    Raises UnreadableImageError where it cannot be read any more.
     """
     return network_input(opened, run.sources[0], run.images[index])
 
 
 def network_input(opened: OpenLayer, source: FeatureSource, image: ImageRecord) -> Tensor:
-    """An image as the network was given it: (1, channels, H, W), normalised, on its device.
-
-    Raises
-    ------
-    UnreadableImageError
-        It cannot be read any more.
-    """
+    """An image as the network takes it: (1, channels, H, W), normalized, on its device."""
     fixed = opened.layer.input_size
     shape = (fixed, fixed) if fixed else resized_shape(*image.size, source.size, source.multiple)
     picture = read_origin(image.origin, max(shape), image.stretch)
@@ -90,14 +81,9 @@ def network_input(opened: OpenLayer, source: FeatureSource, image: ImageRecord) 
 def spread_images(
     run: Run, opened: OpenLayer, n_images: int, stage: str, progress: bool
 ) -> Iterator[tuple[int, Tensor]]:
-    """At most so many images spread evenly over the run, as the network was given them, by index.
+    """Index and network input of at most so many images, spread evenly over the run.
 
-    Those that cannot be read any more are left out.
-
-    Raises
-    ------
-    InputError
-        None of them can be read.
+    Those that cannot be read any more are left out; InputError where none can be read.
     """
     chosen = torch.linspace(0, len(run.images) - 1, min(n_images, len(run.images)))
     n_read = 0

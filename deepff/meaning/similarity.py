@@ -32,28 +32,13 @@ def similar(
     k: int | None = None,
     progress: bool = False,
 ) -> Similarity:
-    """Find the places of the set that are like one.
+    """Find where else in the set a patch occurs.
 
-    Parameters
-    ----------
-    run : Run
-    image : int or str
-        The place's image: its index, or its name in the set.
-    place : (x, y)
-        In pixels of the image at its own size, from its upper left corner.
-    by : "activations" or "factors"
-        What is compared: the cells' activations, or what the factors hold of them, hⱼ ‖wⱼ‖. Where
-        the activations are neither in memory nor in a cache the network runs again over the set,
-        and the similarity's `run` has them.
-    k : int, optional
-        By which factorization's factors; by default the largest.
-    progress : bool
-        Show on standard error how far the network is, where it runs again.
-
-    Raises
-    ------
-    InputError
-        There is no such image, place or k; or the activations can't be had.
+    The patch is that at ``place``, (x, y) in pixels of an image, which is an index or a name.
+    Compared are the cells' activations, or by "factors" what the factors of one factorization hold
+    of them, hⱼ ‖wⱼ‖. Where the activations are neither in memory nor in a cache the network runs
+    again over the set, and the similarity's ``run`` has them. Raises InputError where there is no
+    such image, place or k, or the activations can't be had.
     """
     index = _index(run, image)
     x, y = place
@@ -63,10 +48,10 @@ def similar(
             f"({x:g}, {y:g}) is not in {run.names[index]}, which is {width} × {height} pixels"
         )
     if chosen(SimilarBy, by, "way to compare") == SimilarBy.FACTORS:
-        found = run.factorization(k)
-        norms = found.components.norm(dim=1)
-        rows = [own * norms for own in image_coefficients(found)]
-        grids, extents = found.heatmaps.grids, found.heatmaps.extents
+        factorization = run.factorization(k)
+        norms = factorization.components.norm(dim=1)
+        rows = [coefficients * norms for coefficients in image_coefficients(factorization)]
+        grids, extents = factorization.heatmaps.grids, factorization.heatmaps.extents
     else:
         activations = _activations(run, progress)
         run = replace(run, activations=activations)
@@ -76,19 +61,19 @@ def similar(
     vertical, horizontal = extents[index] or WHOLE
     row = _cell(y / height, grids[index][0], vertical)
     column = _cell(x / width, grids[index][1], horizontal)
-    wanted = rows[index][row * grids[index][1] + column].float()
-    cosines = [_cosines(own, wanted) for own in rows]
+    patch = rows[index][row * grids[index][1] + column].float()
+    cosines = [_cosines(of_image, patch) for of_image in rows]
     one = torch.ones(1)
     maps = HeatMaps(torch.cat(cosines)[:, None], grids, run.image_sizes, one, extents)
-    largest = torch.stack([own.max() for own in cosines])
+    largest = torch.stack([of_image.max() for of_image in cosines])
     order = largest.argsort(descending=True, stable=True).tolist()
     return Similarity(index, (x, y), maps, tuple(order), run)
 
 
-def _cell(place: float, n_cells: int, ends: tuple[float, float]) -> int:
-    """The cell that looks nearest to a place along a side, both in shares of it."""
+def _cell(position: float, n_cells: int, ends: tuple[float, float]) -> int:
+    """The cell nearest to a position; it and the grid's ends are shares of the image's side."""
     first, last = ends
-    return min(max(0, math.floor((place - first) / (last - first) * n_cells)), n_cells - 1)
+    return min(max(0, math.floor((position - first) / (last - first) * n_cells)), n_cells - 1)
 
 
 def _index(run: Run, image: int | str) -> int:
@@ -101,57 +86,45 @@ def _index(run: Run, image: int | str) -> int:
     return image
 
 
-def _cosines(rows: Tensor, wanted: Tensor) -> Tensor:
-    values = functional.normalize(rows.float(), dim=1) @ functional.normalize(wanted, dim=0)
+def _cosines(rows: Tensor, patch: Tensor) -> Tensor:
+    values = functional.normalize(rows.float(), dim=1) @ functional.normalize(patch, dim=0)
     return values.clamp(-1, 1).cpu()
 
 
 def _activations(run: Run, progress: bool) -> Activations:
     """A, from memory or the cache, or from the network again."""
-    if run.activations is None:
-        if len(run.sources) > 1:
-            raise InputError("several layers were fused, so there are no cells to compare")
-        opened, source = opened_layer(run), run.sources[0]
-        (activations,), skipped = extract_layers(
-            [image.item for image in run.images],
-            opened.backbone,
-            [opened.layer],
-            source.preparation(opened.backbone.device),
-            progress=progress,
+    if run.activations is not None:
+        return run.activations
+    if len(run.sources) > 1:
+        raise InputError("several layers were fused, so there are no cells to compare")
+    opened, source = opened_layer(run), run.sources[0]
+    (activations,), skipped = extract_layers(
+        [image.item for image in run.images],
+        opened.backbone,
+        [opened.layer],
+        source.preparation(opened.backbone.device),
+        progress=progress,
+    )
+    if skipped:
+        raise InputError(
+            f"similar places need the activations, and {skipped[0].name} cannot be read again "
+            f"({skipped[0].reason}); load the result with images=..."
         )
-        if skipped:
-            raise InputError(
-                f"similar places need the activations, and {skipped[0].name} cannot be read again "
-                f"({skipped[0].reason}); load the result with images=..."
-            )
-        return activations
-    return run.activations
+    return activations
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """How like one place every place of the set is.
+    """How similar every patch of the set is to one."""
 
-    Attributes
-    ----------
-    image : int
-        The image of the place.
-    place : (x, y)
-        In pixels of that image.
-    heatmaps : HeatMaps
-        One map an image: the cosine of each cell with the place's, in [-1, 1].
-    strongest : tuple of int
-        The images in the order of their largest values, the image itself among them.
-    """
-
-    image: int
-    place: tuple[float, float]
-    heatmaps: HeatMaps
-    strongest: tuple[int, ...]
+    image: int  # the image of the patch
+    place: tuple[float, float]  # (x, y) in pixels of that image
+    heatmaps: HeatMaps  # one map per image: each cell's cosine with the patch, in [-1, 1]
+    strongest: tuple[int, ...]  # all images, in the order of their largest values
     run: Run = field(repr=False)
 
     def plot(self, n: int = 8, height: int = 180) -> Image.Image:
-        """The place and the ``n`` images where it is strongest, with their maps, as one picture."""
+        """The patch and the ``n`` images where it is strongest, with their maps, as one picture."""
         from deepff.pictures.figures import similar_figure
 
         return similar_figure(

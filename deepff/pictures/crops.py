@@ -1,4 +1,4 @@
-"""The strongest places of factors, cut out of the photographs."""
+"""Crops of the photographs where factors are strongest."""
 
 from __future__ import annotations
 
@@ -27,20 +27,11 @@ _LARGEST_SIDE = 320  # pixels of the picture
 
 @dataclass(frozen=True)
 class Crop:
-    """A factor's strongest place in one of the images where it is strongest.
-
-    Attributes
-    ----------
-    image : int
-    file : str
-        The picture, a path in the folder of the result.
-    box : (left, top, right, bottom)
-        What was cut out, in pixels of the image at its own size.
-    """
+    """Where a factor is strongest in one of the images where it is strongest."""
 
     image: int
-    file: str
-    box: tuple[int, int, int, int]
+    file: str  # the picture, a path in the folder of the result
+    box: tuple[int, int, int, int]  # (left, top, right, bottom), in pixels of the image
 
 
 # For each k and factor.
@@ -48,12 +39,12 @@ Crops = Mapping[int, list[list[Crop]]]
 
 
 def strongest_crops(run: Run) -> Crops:
-    """For each k and factor where its crops are: up to six images, the strongest first.
+    """For each k and factor its crops, of up to six images, by their largest |value|.
 
-    Images are ordered by their largest |value|; the crop lies around it, as far as the image goes:
-    a square of three cells of the layer, and of 150 pixels at least.
+    The crop is a square around it of three cells of the layer, and of 150 pixels at least, cut
+    where the image ends.
     """
-    return {k: _of_factors(found.heatmaps, k) for k, found in run.factorizations.items()}
+    return {k: _of_factors(f.heatmaps, k) for k, f in run.factorizations.items()}
 
 
 def _of_factors(heatmaps: HeatMaps, k: int) -> list[list[Crop]]:
@@ -72,8 +63,8 @@ def _of_factors(heatmaps: HeatMaps, k: int) -> list[list[Crop]]:
 def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, int]:
     height, width = heatmaps.image_sizes[index]
     shape = photo_shape((height, width))
-    own = heatmaps.grid(index)[factor, None]
-    values = sampled(own, shape, heatmaps.extents[index])[0].abs()
+    grid_map = heatmaps.grid(index)[factor, None]
+    values = sampled(grid_map, shape, heatmaps.extents[index])[0].abs()
     row, column = divmod(int(values.argmax()), shape[1])
     y, x = (row + 0.5) * height / shape[0], (column + 0.5) * width / shape[1]
     grid = heatmaps.grids[index]
@@ -85,7 +76,7 @@ def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, in
 
 
 def write_crops(run: Run, folder: Path, crops: Crops) -> None:
-    """Cut the crops out of the photographs at their own resolution, each read once.
+    """Cut the crops out of the photographs at full resolution, each read once.
 
     Those of images that can't be read any more, or have another size now, are left out.
     """
@@ -96,14 +87,14 @@ def write_crops(run: Run, folder: Path, crops: Crops) -> None:
                 by_image.setdefault(crop.image, []).append(crop)
 
     def write(item: tuple[int, list[Crop]]) -> None:
-        index, own = item
+        index, of_image = item
         try:
             pixels = run.images[index].read()
         except UnreadableImageError:
             return
         if pixels.shape[:2] != run.images[index].size:
             return  # another photograph by now
-        for crop in own:
+        for crop in of_image:
             left, top, right, bottom = crop.box
             picture = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
             picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
@@ -119,6 +110,6 @@ _QUALITY = 85
 
 
 def save_jpeg(picture: Image.Image, path: Path) -> None:
-    """Write a picture as JPEG, which has its name when it is whole."""
+    """Write a picture as JPEG; it gets its name when it is whole."""
     with atomic_path(path) as temporary:
         picture.save(temporary, "JPEG", quality=_QUALITY)

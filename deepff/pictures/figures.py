@@ -1,4 +1,4 @@
-"""The set at a glance, arranged like Figure 3 of Collins et al. (2018)."""
+"""The set at a glance, arranged like Figure 3 of Collins et al. (2018), and regions over photos."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from PIL import Image, ImageDraw, ImageFont
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.painting import overlay, stripes
+from deepff.images.painting import factor_colors, overlay, stripes
 from deepff.images.reduced import REDUCED_SIDE, read_reduced
 from deepff.pictures.tree_drawing import colors_over_k
+from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names
 from deepff.results.factorization import Factorization
 from deepff.results.run import Run
@@ -29,7 +30,9 @@ _GAP = 6
 _LABEL_WIDTH = 96
 _SWATCH = 22
 _FONT_SIZE = 20
-_PLACEHOLDER_GREY = 128
+_REGION_OPACITY = 0.55
+_LINE_WIDTH = 3  # of boxes
+_PLACEHOLDER_GRAY = 128
 
 
 def figure(
@@ -40,35 +43,13 @@ def figure(
     opacity: float = 0.8,
     height: int = 180,
 ) -> Image.Image:
-    """Draw photos and heat maps as a grid with one column per image.
+    """Draw photos and heat maps as a grid with one column per image, RGB.
 
-    The first row holds the photos. Below it, every k has a row that shows all its factors
-    together; where there is a single k, each factor alone has a row as well. A legend names the
-    colours.
-
-    Parameters
-    ----------
-    result : Run
-    images : int or sequence of int, optional
-        Indices of the images to show; by default up to 8, spread evenly over the set.
-    k : int, optional
-        Which factorization; by default all of the result's.
-    factors : int or sequence of int, optional
-        Which factors, a row each, of the one that is shown.
-    opacity : float
-        Of the heat maps, in [0, 1].
-    height : int
-        Of a row, in pixels; at least 16.
-
-    Returns
-    -------
-    PIL.Image.Image
-        RGB. A photo that can't be read any more is drawn grey.
-
-    Raises
-    ------
-    InputError
-        No index, an index outside the set, no such k or factor, or a number out of its range.
+    The first row shows the photos; one that can't be read any more is gray. Below it, every k has a
+    row that shows all its factors together; where there is a single k, each factor alone has a row
+    as well. A legend names the colors. ``images`` are indices, by default up to 8, spread evenly;
+    ``factors`` a row each, of the one k that is shown; ``opacity`` that of the heat maps, in
+    [0, 1]; ``height`` that of a row in pixels, at least 16. InputError where one is out of range.
     """
     n = len(result.names)
     indices = spread(n) if images is None else _listed(images)
@@ -92,7 +73,7 @@ def _listed(numbers: int | Sequence[int]) -> list[int]:
 
 
 def spread(n: int) -> list[int]:
-    """Indices of up to `MAX_COLUMNS` images spread evenly over ``n``, first and last included."""
+    """Indices of up to `MAX_COLUMNS` of n images, spread evenly, first and last included."""
     return np.linspace(0, n - 1, min(n, MAX_COLUMNS)).round().astype(int).tolist()
 
 
@@ -103,27 +84,15 @@ def photo_shape(image_size: tuple[int, int], longer_side: int = PHOTO_SIDE) -> t
 
 
 def read_photo(image: ImageRecord, longer_side: int = PHOTO_SIDE) -> tuple[np.ndarray, str | None]:
-    """Read an image for display.
+    """An image for display, uint8 (*photo_shape(image.size, longer_side), 3), and None.
 
-    Parameters
-    ----------
-    image : ImageRecord
-        Its size when it was factorised fixes its shape here.
-    longer_side : int
-        In pixels.
-
-    Returns
-    -------
-    photo : ndarray, uint8, shape (*photo_shape(image.size, longer_side), 3)
-        Grey where the image can't be read any more.
-    reason : str or None
-        Why the image can't be read.
+    Gray where it can't be read any more, and then why.
     """
     height, width = photo_shape(image.size, longer_side)
     try:
         pixels = read_reduced(image.origin, longer_side, image.stretch).pixels
     except UnreadableImageError as error:
-        return np.full((height, width, 3), _PLACEHOLDER_GREY, np.uint8), str(error)
+        return np.full((height, width, 3), _PLACEHOLDER_GRAY, np.uint8), str(error)
     photo = np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
     if photo.shape[:2] != (height, width):  # a small image, or another than it was
         resized = Image.fromarray(photo).resize((width, height), Image.Resampling.BILINEAR)
@@ -140,7 +109,7 @@ def compose(
     opacity: float = 0.8,
     height: int = 180,
 ) -> Image.Image:
-    """Arrange `figure` from photos that have been read."""
+    """Arrange :func:`figure` from photos that have been read."""
     cells = [_cell(photo, height) for photo in photos]
     columns = [_LABEL_WIDTH]
     for cell in cells:
@@ -151,9 +120,9 @@ def compose(
         maps = factorization.heatmaps
 
         def painted(
-            chosen: Sequence[int], maps: HeatMaps = maps, own: np.ndarray = colors[k]
+            chosen: Sequence[int], maps: HeatMaps = maps, of_k: np.ndarray = colors[k]
         ) -> list[np.ndarray]:
-            return _overlaid(cells, maps, indices, chosen, own, opacity)
+            return _overlaid(cells, maps, indices, chosen, of_k, opacity)
 
         if factors is None:
             rows.append((f"k = {k}", painted(range(k))))
@@ -185,48 +154,32 @@ def similar_figure(
     shown: Sequence[int],
     height: int = 180,
 ) -> Image.Image:
-    """A place, ringed, and images with how like it their places are.
+    """A place of an image, (x, y) in its pixels, ringed, and images with their similarity to it.
 
-    Parameters
-    ----------
-    run : Run
-    image : int
-        The image of the place.
-    place : (x, y)
-        In pixels of that image.
-    heatmaps : HeatMaps
-        Of one factor: cosines.
-    shown : sequence of int
-        The images, one at least.
-    height : int
-        Of a row, in pixels; at least 16.
-
-    Raises
-    ------
-    InputError
-        There are none to show, or the height is too small.
+    ``heatmaps`` are cosines, one map per image; ``shown`` are the images, one at least; ``height``
+    is that of the row in pixels, at least 16.
     """
     if not shown or height < 16:
         raise InputError("show 1 image or more, in rows of 16 pixels or more")
     side = max(PHOTO_SIDE, 2 * height)
-    own = Image.fromarray(_cell(read_photo(run.images[image], side)[0], height))
+    ringed = Image.fromarray(_cell(read_photo(run.images[image], side)[0], height))
     x, y = (
         at * scaled / size
-        for at, scaled, size in zip(place, own.size, run.image_sizes[image][::-1], strict=True)
+        for at, scaled, size in zip(place, ringed.size, run.image_sizes[image][::-1], strict=True)
     )
-    draw = ImageDraw.Draw(own)
+    draw = ImageDraw.Draw(ringed)
     for radius, color in ((9, "black"), (8, "white"), (6, "black")):
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=color)
     cells = [_cell(read_photo(run.images[i], side)[0], height) for i in shown]
     maps = [heatmaps.normalized(i, cell.shape[:2]) for i, cell in zip(shown, cells, strict=True)]
-    # Cosines of what a network sees anywhere are well above 0: the upper part tells places apart.
-    lowest = float(min(own_map.min() for own_map in maps))
+    # Cosines of any two patches are well above 0: the upper part tells places apart.
+    lowest = float(min(cosines.min() for cosines in maps))
     span = max(1 - lowest, 1e-6)
     painted = [
-        overlay(cell, ((own_map - lowest) / span).clamp(0, 1) ** 2)
-        for cell, own_map in zip(cells, maps, strict=True)
+        overlay(cell, ((cosines - lowest) / span).clamp(0, 1) ** 2)
+        for cell, cosines in zip(cells, maps, strict=True)
     ]
-    pictures = [np.asarray(own), *painted]
+    pictures = [np.asarray(ringed), *painted]
     canvas = Image.new("RGB", (sum(p.shape[1] + _GAP for p in pictures) + _GAP, height), "white")
     left = 0
     for number, picture in enumerate(pictures):
@@ -280,10 +233,57 @@ def _legend(names: Sequence[str], colors: np.ndarray, signed: bool, width: int) 
     return canvas
 
 
-def captions(found: Factorization) -> list[str]:
+def captions(factorization: Factorization) -> list[str]:
     """ "factor 0: African elephant", or "factor 3" where the network has no name for it."""
-    plain = factor_names(len(found.components))
-    names = [None] * len(plain) if found.classes is None else found.classes.names
+    plain = factor_names(len(factorization.components))
+    if factorization.classes is None:
+        return plain
+    names = factorization.classes.names
     return [
-        own if name is None else f"{own}: {name}" for own, name in zip(plain, names, strict=True)
+        factor if name is None else f"{factor}: {name}"
+        for factor, name in zip(plain, names, strict=True)
     ]
+
+
+def region_picture(
+    photo: np.ndarray,
+    labels: np.ndarray,
+    boxes: Sequence[tuple[int, Box]] = (),
+) -> np.ndarray:
+    """A photo, uint8 (h, w, 3) of any size, with each region in its color, outlined, and boxes.
+
+    ``labels`` (H, W) is the label map at the image's own size, 0 the background and region j
+    j + 1; ``boxes`` are (region, box in pixel edges of that size).
+    """
+    height, width = photo.shape[:2]
+    values = labels if labels.dtype == np.uint8 else labels.astype(np.int32)
+    nearest = Image.Resampling.NEAREST
+    small = np.asarray(Image.fromarray(values).resize((width, height), nearest))
+    n_regions = max([int(small.max()), *(region + 1 for region, _ in boxes)])
+    colors = factor_colors(n_regions)
+    palette = np.vstack([np.zeros((1, 3), np.uint8), colors])
+    painted = photo.copy()
+    on = small > 0
+    opacity = np.float32(_REGION_OPACITY)
+    painted[on] = photo[on] * (1 - opacity) + palette[small[on]] * opacity + np.float32(0.5)
+    painted[_outlines(small)] = 255
+    picture = Image.fromarray(painted)
+    draw = ImageDraw.Draw(picture)
+    scale_y, scale_x = height / labels.shape[0], width / labels.shape[1]
+    for region, (x_min, y_min, x_max, y_max) in boxes:
+        edges = (
+            round(x_min * scale_x),
+            round(y_min * scale_y),
+            max(round(x_max * scale_x) - 1, round(x_min * scale_x)),
+            max(round(y_max * scale_y) - 1, round(y_min * scale_y)),
+        )
+        draw.rectangle(edges, outline=tuple(colors[region].tolist()), width=_LINE_WIDTH)
+    return np.asarray(picture)
+
+
+def _outlines(labels: np.ndarray) -> np.ndarray:
+    """Pixels of a region that have another label to the right or below."""
+    outlines = np.zeros(labels.shape, bool)
+    outlines[:, :-1] |= labels[:, :-1] != labels[:, 1:]
+    outlines[:-1] |= labels[:-1] != labels[1:]
+    return outlines & (labels > 0)

@@ -18,21 +18,9 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 
 
 def agreement_svg(agreements: Mapping[int, float], chosen: int, threshold: float) -> str:
-    """Agreement over k as a plot, with the threshold and the chosen k.
+    """Agreement by k, in [0, 1], as a plot with the threshold and the chosen k: an ``<svg>``.
 
-    Parameters
-    ----------
-    agreements : mapping of int to float
-        By k, in [0, 1].
-    chosen : int
-        The k whose point is filled; one without agreement fills none.
-    threshold : float
-        In [0, 1].
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element, in the colour of the text around it.
+    It has the color of the text around it. A chosen k without agreement fills no point.
     """
     ks = sorted(agreements)
     width = 2 * _MARGIN + _PLOT_STEP * len(ks)
@@ -63,49 +51,33 @@ def agreement_svg(agreements: Mapping[int, float], chosen: int, threshold: float
 
 
 def colors_over_k(factorizations: Mapping[int, Factorization]) -> dict[int, np.ndarray]:
-    """Each factor's colour, uint8 (k, 3) by k, which it has from its parent in the tree.
-
-    By :func:`deepff.results.tree.color_slots`.
-    """
+    """Each factor's color, uint8 (k, 3) by k: by :func:`deepff.results.tree.color_slots`."""
     return {k: factor_colors(k)[own] for k, own in color_slots(factorizations).items()}
 
 
 def tree_svg(
     links: Sequence[Link], ks: Sequence[int], colors: Mapping[int, np.ndarray] | None = None
 ) -> str:
-    """The tree over k: a row of factors for each k, each linked to its parent in the row above.
+    """The tree over k as an ``<svg>``: a row of factors per k, each linked to its parent above.
 
-    Links are as thick as their share; the share stands on the link, and below it the chance.
-
-    Parameters
-    ----------
-    links : sequence of Link
-        As :func:`deepff.results.tree.tree` gives them.
-    ks : sequence of int
-        The numbers of factors, each a row.
-    colors : mapping of int to ndarray, optional
-        As `colors_over_k` gives them; by default `factor_colors`.
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element.
+    ``links`` are of :func:`deepff.results.tree.tree`. They are as thick as their share; the share
+    is written on the link, and below it the chance. Colors are by default `factor_colors`.
     """
     ks = sorted(ks)
     width = _NODE_STEP * (ks[-1] + 1)
     svg = _svg(width, _LEVEL_STEP * (len(ks) - 1) + 2 * _MARGIN, "Factors linked over k")
     shades = {k: factor_colors(k) if colors is None else colors[k] for k in ks}
     hexes = {k: hex_colors(of_k) for k, of_k in shades.items()}
-    places = _places(links, ks, width)
+    centers = _centers(links, ks, width)
 
-    # Links first, so that nodes and numbers lie over them.
+    # Links first, so that nodes and numbers are drawn over them.
     for link in links:
-        start, end = places[link.parent_k, link.parent], places[link.k, link.child]
+        start, end = centers[link.parent_k, link.parent], centers[link.k, link.child]
         line = _line(svg, start, end, _THICKEST * link.share, opacity="0.8")
         line.set("stroke", hexes[link.k][link.child])
         line.set("stroke-linecap", "round")
     for link in links:
-        start, end = places[link.parent_k, link.parent], places[link.k, link.child]
+        start, end = centers[link.parent_k, link.parent], centers[link.k, link.child]
         # Near the child, where links from one parent are well apart.
         x, y = start[0] + 0.6 * (end[0] - start[0]), start[1] + 0.6 * (end[1] - start[1])
         label = _text(svg, (x, y), f"{link.share:.2f}", halo=True, bold=True)
@@ -114,7 +86,7 @@ def tree_svg(
             f"{link.parent} of k = {link.parent_k}, which are {link.chance:.2f} of all cells"
         )
         _text(svg, (x, y + 15), f"({link.chance:.2f})", halo=True, size=11)
-    for (k, factor), (x, y) in places.items():
+    for (k, factor), (x, y) in centers.items():
         node = SubElement(svg, "circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=f"{_RADIUS}")
         node.set("fill", hexes[k][factor])
         node.set("stroke", "currentColor")
@@ -127,23 +99,23 @@ def tree_svg(
     return ElementTree.tostring(svg, encoding="unicode")
 
 
-def _places(
+def _centers(
     links: Sequence[Link], ks: Sequence[int], width: int
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """Where each (k, factor) is drawn: children in the order of their parents, so none cross."""
     parents = {(link.k, link.child): (link.parent_k, link.parent) for link in links}
-    places: dict[tuple[int, int], tuple[float, float]] = {}
+    centers: dict[tuple[int, int], tuple[float, float]] = {}
     for row, k in enumerate(ks):
 
-        def parent_place(factor: int, k: int = k) -> float:
+        def parent_x(factor: int, k: int = k) -> float:
             parent = parents.get((k, factor))
-            return places[parent][0] if parent else float(width)
+            return centers[parent][0] if parent else float(width)
 
-        order = sorted(range(k), key=parent_place)
+        order = sorted(range(k), key=parent_x)
         step = (width - _NODE_STEP) / k
         for i, factor in enumerate(order):
-            places[k, factor] = (_NODE_STEP + (i + 0.5) * step, _MARGIN + row * _LEVEL_STEP)
-    return places
+            centers[k, factor] = (_NODE_STEP + (i + 0.5) * step, _MARGIN + row * _LEVEL_STEP)
+    return centers
 
 
 def _svg(width: int, height: int, description: str) -> Element:
@@ -173,7 +145,7 @@ def _line(
 
 def _text(
     parent: Element,
-    place: tuple[float, float],
+    point: tuple[float, float],
     content: str,
     *,
     anchor: str = "middle",
@@ -183,8 +155,8 @@ def _text(
     halo: bool = False,
 ) -> Element:
     text = SubElement(parent, "text", fill="currentColor", opacity=opacity)
-    text.set("x", f"{place[0]:.1f}")
-    text.set("y", f"{place[1]:.1f}")
+    text.set("x", f"{point[0]:.1f}")
+    text.set("y", f"{point[1]:.1f}")
     text.set("text-anchor", anchor)
     text.set("font-size", str(size))
     if bold:

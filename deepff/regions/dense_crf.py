@@ -42,7 +42,7 @@ _ROUNDING = 1e-4
 def dense_crf(
     image: Tensor | np.ndarray, probabilities: Tensor, size: int = DENSE_CRF_SIZE
 ) -> Tensor:
-    """Refine the factors' probabilities along the edges of their image.
+    """Refine the factors' probabilities along the edges of their image, to the image's size.
 
     Mean field in the CRF that links every pixel with every other (Krähenbühl & Koltun, NeurIPS
     2011), over the k factors and the background, with Potts compatibility:
@@ -52,35 +52,14 @@ def dense_crf(
     K₁ is a Gaussian of the distance between two pixels and keeps labels smooth; K₂ is a Gaussian of
     their distance and of the difference of their colors and draws pixels that look the same to one
     label. Both are normalized symmetrically, to D^−½ K D^−½ with D the sums of K's rows, as
-    pydensecrf does by default. It runs on the image reduced to ``size`` pixels; the probabilities
-    are upsampled bilinearly.
+    pydensecrf does by default. K₁ is exact; K₂ is filtered on a grid of positions and colors, where
+    the paper's code and pydensecrf have a permutohedral lattice, whose vertices take longer to sort
+    than the mean field takes.
 
-    Parameters
-    ----------
-    image : ndarray uint8 (H, W, 3), or Tensor float (3, H, W) or (B, 3, H, W) in [0, 1]
-        A batch holds images of one shape.
-    probabilities : Tensor, (k, h, w) or (B, k, h, w)
-        exp(−U) of the factors, as :func:`deepff.regions.probabilities.unary_probabilities` gives
-        them, at any size: they cover the whole image. What they lack of 1 in sum is the
-        background's.
-    size : int
-        The longer side in pixels that the CRF works at; smaller images keep theirs.
-
-    Returns
-    -------
-    Tensor, (k, H, W) or (B, k, H, W)
-        Each factor's probability at the image's size, in [0, 1].
-
-    Raises
-    ------
-    InputError
-        Image and probabilities aren't of the shapes above, or the probabilities aren't ones.
-
-    Notes
-    -----
-    K₁ is exact. K₂ is filtered on a grid of positions and colors
-    (:class:`deepff.regions.bilateral_grid.BilateralGrid`), where the paper's code and pydensecrf
-    have a permutohedral lattice: to sort its vertices takes longer than the mean field.
+    ``image`` is uint8 (H, W, 3), or float (3, H, W) or (B, 3, H, W) in [0, 1]. ``probabilities``
+    (k, h, w) or (B, k, h, w), of any size, are exp(−U), as
+    :func:`deepff.regions.probabilities.unary_probabilities` gives them. The CRF works on ``size``
+    pixels along the longer side, and its result is upsampled bilinearly.
     """
     images = as_image_batch(image, probabilities)
     batch = probabilities if probabilities.ndim == 4 else probabilities[None]

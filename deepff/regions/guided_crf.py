@@ -26,37 +26,17 @@ _ITERATIONS = 3
 def guided_crf(
     image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, size: int = _SIZE
 ) -> Tensor:
-    """Refine heat maps along the edges of their image.
+    """Refine heat maps along the edges of their image: probabilities at the image's size.
 
     Mean field (Krähenbühl & Koltun, NeurIPS 2011) with the guided filter GF_I (He, Sun & Tang, PAMI
     2013) as the pairwise filter, over the k factors and the background:
 
         Q⁰ = softmax(−U),   Qᵗ⁺¹ = softmax(−U + λ · GF_I(Qᵗ)).
 
-    It runs on the image reduced to ``size`` pixels; the probabilities are upsampled bilinearly.
-
-    Parameters
-    ----------
-    image : ndarray uint8 (H, W, 3), or Tensor float (3, H, W) or (B, 3, H, W) in [0, 1]
-        A batch holds images of one shape.
-    maps : Tensor, (k, h, w) or (B, k, h, w)
-        The heat maps, normalized to [0, 1] over the set, at any size: they cover the whole image.
-    thresholds : Tensor, (k,) or (B, k)
-        In the units of ``maps``: where a factor is as likely as the background, see
-        :func:`deepff.regions.probabilities.unary_probabilities`.
-    size : int
-        The longer side in pixels that the CRF works at; smaller images keep theirs.
-
-    Returns
-    -------
-    Tensor, (k, H, W) or (B, k, H, W)
-        Each factor's probability at the image's size, in [0, 1]; what they lack of 1 in sum is the
-        background's.
-
-    Raises
-    ------
-    InputError
-        Image and maps aren't of the shapes above.
+    ``image`` is uint8 (H, W, 3), or float (3, H, W) or (B, 3, H, W) in [0, 1]. ``maps`` (k, h, w)
+    or (B, k, h, w), of any size, cover it and are normalized to [0, 1] over the set; at
+    ``thresholds`` (k,) or (B, k) a factor is as likely as the background. The CRF works on ``size``
+    pixels along the longer side, and its result is upsampled bilinearly.
     """
     images = as_image_batch(image, maps)
     guide = at_working_size(images, size)

@@ -68,32 +68,12 @@ def fit_pixel_classifier(
 ) -> PixelClassifier | None:
     """Fit a classifier to the set's own labels, and again to what these become by it.
 
-    Each round is a logistic regression (:func:`fit_logistic`) on a sample of cells. On how many
-    ranks the set is spread makes no difference but for rounding.
-
-    Parameters
-    ----------
-    activations : sequence of Activations
-        Of the layers of :func:`deepff.layers.pixel_layers.pixel_layers`, for the same images;
-        over several ranks, this rank's.
-    sample : CellSample
-        Of these layers, by :func:`sample_cells`.
-    n_classes : int
-        k, without the background.
-    labels : callable
-        From the index of an image and the last classifier's probabilities in it, (k, h, w), or None
-        in the first round, to how much of each pixel is each class, (k, H, W), at any size.
-    doubts : callable
-        From the index of an image to a map in [0, 1], (h, w), of how unreliable its background is.
-        In the first round background counts (1 − doubt)⁴, so that what the first labels half cover
-        is left open; worth 0.02 IoU on iCoseg.
-    rounds : int
-        How often to fit.
-
-    Returns
-    -------
-    PixelClassifier or None
-        None where the first labels have no object or no background.
+    Each round is a logistic regression on the sample's cells (:func:`sample_cells`) of this rank's
+    activations. On how many ranks the set is spread makes no difference but for rounding.
+    ``labels(index, last)`` returns how much of each pixel of an image is each class, (k, H, W) at
+    any size, from the last round's probabilities, (k, h, w), or None. ``doubts(index)`` is a map in
+    [0, 1], (h, w), of how unreliable the image's background is. Returns None where the first labels
+    have no object or no background.
     """
     cells = cell_layer(sample.sources)
     layers = [layer.image_rows for layer in activations]
@@ -115,6 +95,7 @@ def fit_pixel_classifier(
         shares = cell_means(labels(index, last), image.grid, image.extent)
         confidence = label_confidence(shares)
         if last is None:
+            # What the first labels half cover is left open; worth 0.02 IoU on iCoseg.
             doubt = sampled(doubts(index)[None], image.grid, onto=image.extent)[0].clamp(0, 1)
             confidence = torch.where(shares.sum(0) < 0.5, confidence * (1 - doubt) ** 4, confidence)
         both = torch.cat([shares, confidence[None]]).flatten(1).T

@@ -19,45 +19,20 @@ def thresholds(
     method: str = Threshold.PERCENTILE,
     value: float | None = None,
 ) -> Tensor:
-    """Each factor's threshold in every image; a pixel is on where its value reaches it.
+    """Each factor's threshold in every image, (n, k); a pixel is on where its value reaches it.
 
-    Parameters
-    ----------
-    maps : iterable of (k, H, W) float tensors, or Histogram
-        The heat maps of the whole set, one tensor an image, sizes may differ. Read twice, one image
-        in memory at a time: a `HeatMaps`, a list, anything that can be iterated over again. Or
-        their histogram, which gives one row, for methods over the set.
-    method : {"percentile", "otsu", "otsu-image", "max-fraction"}
-        - ``"percentile"``: the `value`-th percentile of all the pixels of the factor's maps over
-          the set, as `numpy.percentile` defines it (linear between order statistics). With
-          ``value=75`` this is the rule of Collins et al. (ECCV 2018). It is read off a histogram of
-          65,536 bins between the factor's minimum and maximum over the set, at the bins' lower
-          edges, so it is never above the exact percentile and less than (max − min) / 65,536 below
-          it (up to float32 rounding).
-        - ``"otsu"``: Otsu's threshold (1979) of the factor's pixels over the set, as
-          `skimage.filters.threshold_otsu` with 256 bins. It takes no `value`.
-        - ``"otsu-image"``: the same for each image on its own.
-        - ``"max-fraction"``: `value` times the factor's maximum over the set.
-    value : float, optional
-        The percentile, in [0, 100], by default 75, or the fraction of the maximum, in (0, 1], by
-        default 0.5 (:func:`deepff.options.threshold_value`).
+    ``maps`` are the set's heat maps, (k, H, W) for each image, or their histogram, which gives one
+    row. Maps are read twice, one image in memory at a time, so an iterator is refused. A factor
+    with one value everywhere separates nothing: its threshold is infinite. Methods:
 
-    Returns
-    -------
-    Tensor, (n, k)
-        float32, on the maps' device. Methods over the set repeat one row. A factor that has one
-        value everywhere (over the set, or in the image for ``"otsu-image"``), such as a factor that
-        is all zero, separates nothing: its threshold is infinite and its masks are empty.
-
-    Raises
-    ------
-    InputError
-        The method is unknown, the value out of its range, or there are no maps or maps that can be
-        read only once.
-
-    Notes
-    -----
-    Memory holds one image's maps and k × 65,536 counts, however large the set is.
+    - "percentile": the ``value``-th percentile of all the pixels of the factor's maps over the set,
+      by default 75, the rule of Collins et al. (ECCV 2018). It is read off a histogram of 65,536
+      bins between the factor's minimum and maximum, at the bins' lower edges, so it is at most
+      (max − min) / 65,536 below the exact one (`numpy.percentile`, linear between pixels).
+    - "otsu": Otsu's threshold (1979) of the factor's pixels over the set, as
+      `skimage.filters.threshold_otsu` with 256 bins.
+    - "otsu-image": the same for each image alone.
+    - "max-fraction": ``value``, by default 0.5, times the factor's maximum over the set.
     """
     value = threshold_value(method, value)
     if not isinstance(maps, Histogram) and iter(maps) is maps:

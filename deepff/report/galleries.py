@@ -14,8 +14,7 @@ from PIL import Image
 
 from deepff.meaning.importance import Importance
 from deepff.pictures.crops import Crop, save_jpeg
-from deepff.pictures.figures import read_photo
-from deepff.pictures.region_pictures import region_picture
+from deepff.pictures.figures import read_photo, region_picture
 from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names
 from deepff.result import Result
