@@ -11,36 +11,20 @@ from deepff.factorization.semi_nmf import SemiNMF
 
 
 class Factorizer(Protocol):
-    """What a factorization must have to be one: an estimator in the manner of scikit-learn.
+    """What a factorization must have: the methods and fitted attributes of a scikit-learn one."""
 
-    Attributes
-    ----------
-    needs_non_negative : bool
-        Whether A must not go negative.
-    components_ : Tensor, (k, c)
-        W, once fitted; and so the others.
-    relative_err_ : float
-        ‖A − HW‖ / ‖A‖.
-    n_iter_ : int
-    """
-
-    needs_non_negative: bool
-    components_: Tensor
-    relative_err_: float
+    needs_non_negative: bool  # whether A must not go negative
+    components_: Tensor  # W (k, c)
+    relative_err_: float  # ‖A − HW‖ / ‖A‖
     n_iter_: int
 
     def fit_transform(self, X: Any, /) -> Any:
-        """Find W of A and give H, (rows, k)."""
+        """Fit W to A and return H (rows, k)."""
 
     def transform(self, X: Any, /) -> Any:
-        """H, (rows, k), of other rows for the same W."""
+        """H (rows, k) of other rows for the same W."""
 
 
-METHODS: dict[str, type[Any]] = {
-    "nmf": NMF,
-    "semi-nmf": SemiNMF,
-    "pca": PCA,
-    "kmeans": KMeans,
-}
+METHODS: dict[str, type[Any]] = {"nmf": NMF, "semi-nmf": SemiNMF, "pca": PCA, "kmeans": KMeans}
 
 __all__ = ["METHODS", "NMF", "PCA", "Factorizer", "KMeans", "SemiNMF"]

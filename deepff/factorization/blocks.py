@@ -45,22 +45,10 @@ Part: TypeAlias = Tensor | np.ndarray | csr_array
 class RowBlocks:
     """One tall matrix (rows, c) of any real dtype, whole or as a sequence of blocks of rows.
 
-    Read in blocks of one size in float32 on `device` (None: where the first rows are), however the
-    rows were split, so that the result does not depend on it. A block is a view where possible.
-
-    Parameters
-    ----------
-    A : tensor, array, sparse matrix or data frame (rows, c), or sequence of these with equal c
-    transform : applied to rows whenever they are read: a matrix such as A·diag(weights) need not be
-        held.
-    memory : bytes that reading and computing may take besides A; None is what is free. Where A is
-        memory-mapped, larger than this or on another device, the next block is fetched while one is
-        used.
-
-    Raises
-    ------
-    InputError
-        Not two-dimensional, no rows or channels, unequal channels, complex; or memory below 1 MiB.
+    It is read in blocks of one size in float32 on `device`, however the rows were split, so that
+    results do not depend on it. `transform` is applied to rows whenever they are read. Reading and
+    computing may take `memory` bytes besides A; None is what is free. Where A is memory-mapped,
+    larger than this or on another device, the next block is fetched while one is used.
     """
 
     def __init__(
@@ -239,7 +227,7 @@ def as_row_blocks(
     device: str | torch.device | None = None,
     memory: int | None = None,
 ) -> RowBlocks:
-    """`A` as blocks of rows on `device`, to be read anew; it may be `RowBlocks` already."""
+    """`A` as blocks of rows on `device`, not read yet; it may be `RowBlocks` already."""
     if isinstance(A, RowBlocks):
         return A.reopen(device, memory)
     return RowBlocks(A, device, memory=memory)

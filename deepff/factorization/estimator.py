@@ -17,8 +17,8 @@ from deepff.errors import InputError
 from deepff.factorization.blocks import Matrix, RowBlocks, are_tensors, as_row_blocks
 from deepff.runtime.distributed import from_first_rank, rows_before
 
-# A tensor where A is given as tensors or `RowBlocks`, on the device where it was computed;
-# otherwise a NumPy array.
+# A tensor where A comes as tensors or `RowBlocks`, on the device where it was computed; otherwise a
+# NumPy array.
 Array: TypeAlias = Any
 
 
@@ -26,8 +26,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     """A ≈ H W, computed in float32 whatever torch's defaults are, as a scikit-learn transformer.
 
     A is (rows, c): a tensor, array, sparse matrix or data frame, a list of lists of numbers, a
-    sequence of tensors or arrays that are blocks of its rows, or `RowBlocks`. What is computed
-    comes back as tensors where A is given as tensors or `RowBlocks`, and as arrays otherwise.
+    sequence of tensors or arrays that are blocks of its rows, or `RowBlocks`. Results are tensors
+    where A comes as tensors or `RowBlocks`, and arrays otherwise.
     """
 
     needs_non_negative: bool = False
@@ -43,8 +43,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         Raises
         ------
         InputError
-            A is not a real matrix of finite values (where the method needs that, all ≥ 0); k is
-            more than its rows or channels; or a parameter is out of its range.
+            A is not a real matrix of finite values (some methods need all ≥ 0); k is more than its
+            rows or channels; or a parameter is out of its range.
         """
         self._fitted(X)
         return self
@@ -53,9 +53,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """`fit(X)`, then H (rows, k) for X; errors are those of `fit`."""
         rows, H = self._fitted(X)
         if H is None:
-            with _plainly(rows.device):
+            with _plain_float32(rows.device):
                 H = self._coefficients(rows, self._components(rows.device))
-        return _as_given(X, H)
+        return _as_input(X, H)
 
     def transform(self, X: Matrix | RowBlocks) -> Array:
         """H (rows, k) of X = A (rows, c) for the fitted `components_`.
@@ -63,14 +63,13 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         Raises
         ------
         InputError
-            Before `fit`, or if A is not a real matrix with the fitted number of channels, or holds
-            a value that `fit` would refuse.
+            Before `fit`, for another number of channels, or for values that `fit` refuses.
         """
         self._check_fitted()
         rows = self._rows(X, reset=False)
-        with _plainly(rows.device):
+        with _plain_float32(rows.device):
             H = self._coefficients(rows, self._components(rows.device))
-        return _as_given(X, H)
+        return _as_input(X, H)
 
     def inverse_transform(self, X: Matrix) -> Array:
         """H W (rows, c) for coefficients X = H (rows, k).
@@ -88,14 +87,14 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 f"There are {rows.n_channels} coefficients a row, but {len(W)} components; give "
                 "one for each component."
             )
-        with _plainly(rows.device):
+        with _plain_float32(rows.device):
             A = rows.coefficients(W.shape[1])
             for index, H in rows:
                 A[index] = H @ W
-        return _as_given(X, A)
+        return _as_input(X, A)
 
     def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor | None]:
-        """Set what `fit` finds but for `components_`; returns these, and H if it is known."""
+        """Sets the fitted attributes except `components_`; returns these, and H if it is known."""
         raise NotImplementedError
 
     def _coefficients(self, rows: RowBlocks, W: Tensor) -> Tensor:
@@ -105,9 +104,9 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _fitted(self, X: Matrix | RowBlocks) -> tuple[RowBlocks, Tensor | None]:
         rows = self._rows(X, reset=True)
         check_n_components(self.n_components, rows)
-        with _plainly(rows.device):
+        with _plain_float32(rows.device):
             W, H = self._fit(rows)
-        self.components_ = _as_given(X, W)
+        self.components_ = _as_input(X, W)
         return rows, H
 
     def _rows(self, X: Matrix | RowBlocks, reset: bool) -> RowBlocks:
@@ -168,13 +167,7 @@ def check_n_components(n_components: int, rows: RowBlocks) -> None:
 
 
 def checked_seed(random_state: object) -> int | None:
-    """The seed that a `random_state` is, or draws; None for None.
-
-    Raises
-    ------
-    InputError
-        It is none of a whole number from 0 to 2³² − 1, a `numpy.random.RandomState` and None.
-    """
+    """The seed that a `random_state` is, or draws; None for None. Others raise InputError."""
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31))
     is_seed = isinstance(random_state, Integral) and 0 <= int(random_state) < 2**32
@@ -197,7 +190,7 @@ def seeded_generator(random_state: int | np.random.RandomState | None) -> torch.
 
 
 @contextmanager
-def _plainly(device: torch.device) -> Iterator[None]:
+def _plain_float32(device: torch.device) -> Iterator[None]:
     """No gradients, and no autocast: it would round products to half precision."""
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -206,7 +199,5 @@ def _plainly(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _as_given(X: Matrix | RowBlocks, found: Tensor) -> Array:
-    if isinstance(X, RowBlocks) or are_tensors(X):
-        return found
-    return found.cpu().numpy()
+def _as_input(X: Matrix | RowBlocks, values: Tensor) -> Array:
+    return values if isinstance(X, RowBlocks) or are_tensors(X) else values.cpu().numpy()

@@ -1,4 +1,4 @@
-"""k-means as a factorization: every row is one centre."""
+"""k-means as a factorization: every row is one center."""
 
 import math
 
@@ -18,7 +18,7 @@ _PART = 4096  # rows
 
 
 class KMeans(Factorization):
-    """A ≈ H W with the cluster centres as W and one-hot membership as H (scikit-learn's KMeans).
+    """A ≈ H W with the cluster centers as W and one-hot membership as H (scikit-learn's KMeans).
 
     Unlike the other factorizations, `fit` holds all of A in host memory as float32, and runs in
     one process only.
@@ -28,15 +28,15 @@ class KMeans(Factorization):
     n_components : int
         k, at most rows and channels.
     random_state : int, numpy.random.RandomState or None
-        Seed of the starting centres; None draws another one each time.
+        Seed of the starting centers; None draws another one each time.
     device : where H and W are put; None is where A is. Clustering itself is on the CPU.
     memory : int or None
-        Bytes that may be taken beside A; None is what the machine has free.
+        Bytes that may be taken besides A; None is what the machine has free.
 
     Attributes
     ----------
     components_ : (k, c)
-        Centres, the largest cluster first.
+        Centers, the largest cluster first.
     reconstruction_err_, relative_err_ : float
         ‖A − HW‖ and ‖A − HW‖ / ‖A‖ (0 if A is zero).
     n_iter_, n_reads_ : int
@@ -84,7 +84,7 @@ class KMeans(Factorization):
         mean = matrix.mean(0, dtype=np.float64).astype(np.float32)
         matrix -= mean
         with warnings.catch_warnings():
-            # Fewer distinct rows than clusters leaves equal centres, which is what H shows.
+            # Fewer distinct rows than clusters leaves equal centers, which is what H shows.
             warnings.simplefilter("ignore", ConvergenceWarning)
             start = _start(matrix, self.n_components, seed)
             estimator = SklearnKMeans(self.n_components, init=start, n_init=1)
@@ -106,7 +106,7 @@ class KMeans(Factorization):
         return W, H
 
     def _coefficients(self, rows: RowBlocks, W: Tensor) -> Tensor:
-        """One-hot membership H (rows, k): the nearest centre of each row, the first of equals."""
+        """One-hot membership H (rows, k): the nearest center of each row, the first of equals."""
         H = rows.coefficients(len(W))
         for index, block in rows:
             high = float(block.abs().amax())
@@ -138,9 +138,9 @@ def _in_memory(rows: RowBlocks) -> tuple[np.ndarray, int]:
 
 
 def _start(matrix: np.ndarray, k: int, seed: int | None) -> np.ndarray:
-    """The centres (k, c) of the best of several runs in the leading subspace of the rows.
+    """The centers (k, c) of the best of several runs in the leading subspace of the rows.
 
-    Centres of clusters lie near it (Ding & He 2004), and runs in it cost next to nothing.
+    Centers of clusters lie near it (Ding & He 2004), and runs in it cost next to nothing.
     """
     from sklearn.cluster import KMeans as SklearnKMeans
     from sklearn.utils.extmath import randomized_svd

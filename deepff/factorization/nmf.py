@@ -78,8 +78,10 @@ def alternate(
     """
     while len(fit.errors) < max_iter:
         P, Q, loss = read_and_update(fit, update_H)
-        if fit.loses_digits(loss) and fit.rows.n_reads < max_reads:
-            P, Q, loss = read_and_update(fit, update_H)
+        if not fit.by_residual and loss < CANCELLATION * fit.total:
+            fit.by_residual = True  # rounding hides a loss from sums
+            if fit.rows.n_reads < max_reads:
+                P, Q, loss = read_and_update(fit, update_H)
         fit.note(loss)
         old = fit.W.cpu().double()
         new = update_W(old, P, Q)
@@ -332,7 +334,7 @@ class Fit:
     H: Tensor  # (rows, k), to be multiplied by diag(scale)
     scale: Tensor  # (k,)
     errors: list[float] = field(default_factory=list)  # ‖A − HW‖ / ‖A‖ after each iteration
-    # Whether ‖A − HW‖ is taken from A − HW, block by block in the cache: where A is fitted so well,
+    # Whether ‖A − HW‖ is taken from A − HW, block by block in the cache: where A is fitted well,
     # float32 would leave little of the difference of the sums.
     by_residual: bool = False
 
@@ -355,14 +357,8 @@ class Fit:
         """Append to the errors; 0 if A is zero."""
         self.errors.append(math.sqrt(loss / self.total) if self.total > 0 else 0.0)
 
-    def loses_digits(self, loss: float) -> bool:
-        """Whether rounding hides a loss from sums; from then on, losses are taken from A − HW."""
-        is_lost = not self.by_residual and loss < CANCELLATION * self.total
-        self.by_residual |= is_lost
-        return is_lost
-
     def block_loss(self, block: Tensor, H: Tensor, G: Tensor) -> Tensor:
-        """What a block adds to the loss, for H (k, b) and G = W · blockᵀ: -2⟨H, G⟩ or ‖A − HW‖²."""
+        """What a block adds to the loss, for H (k, b) and G = W · blockᵀ: −2⟨H, G⟩ or ‖A − HW‖²."""
         if not self.by_residual:
             return -2 * (H * G).sum(1).to(sums(device=H.device)).sum()
         norms = torch.linalg.vector_norm(block - H.T @ self.W, dim=1)

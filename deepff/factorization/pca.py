@@ -1,4 +1,4 @@
-"""Principal components without centring: the signed alternative to NMF (the paper's Eq. 2)."""
+"""Principal components without centering: the signed alternative to NMF (the paper's Eq. 2)."""
 
 import math
 
@@ -11,7 +11,7 @@ from deepff.runtime.distributed import all_reduce_sum, from_first_rank
 
 
 class PCA(Factorization):
-    """Without centring A, A ≈ H W with V_k = top eigenvectors of AᵀA, H = A V_k, W = V_kᵀ.
+    """Without centering A, A ≈ H W with V_k = top eigenvectors of AᵀA, H = A V_k, W = V_kᵀ.
 
     Unlike scikit-learn's PCA it leaves the mean in A, as the paper does (its Eq. 2). H and W are
     signed. Of ±v, the sign is taken that makes the entry of largest magnitude (the first of these)
@@ -21,9 +21,8 @@ class PCA(Factorization):
     ----------
     n_components : int
         k, at most rows and channels.
-    device : where to compute; None is where A is. Rows elsewhere are sent block by block.
-    memory : int or None
-        Bytes that may be taken beside A, as of `NMF`.
+    device, memory :
+        As of `NMF`.
 
     Attributes
     ----------
@@ -38,8 +37,8 @@ class PCA(Factorization):
 
     Notes
     -----
-    Where `torch.distributed` is initialised, every rank calls `fit` with its own rows, of any
-    number, and all get the W of all rows together.
+    Where `torch.distributed` is initialized, every rank calls `fit` with its rows, of any number,
+    and all get the W of all rows together.
 
     Examples
     --------

@@ -36,8 +36,7 @@ class SemiNMF(Factorization):
     n_components : int
         k, at most rows and channels.
     random_state : int, numpy.random.RandomState or None
-        Seed of every draw; None draws another one each time. Draws are made on the CPU,
-        so that they are the same for every device.
+        Seed of every draw, as of `NMF`.
     max_iter : int or None
         The most iterations over all rows; None is 500, but where the fit starts on a sample as
         many as leave 8 reads of A in all.
@@ -47,25 +46,15 @@ class SemiNMF(Factorization):
         fit that `max_iter`, or the 500 iterations, stop short of it warns.
     n_init : int
         Random starts that are tried on the sample.
-    device : where to compute; None is where A is. Rows elsewhere are sent block by block.
-    memory : int or None
-        Bytes that the fit may take beside A, as of `NMF`.
+    device, memory :
+        As of `NMF`.
 
     Attributes
     ----------
     components_ : (k, c)
         W: rows of length 1, the factor that carries most of A first; zero for a factor not needed.
-    reconstruction_err_, relative_err_ : float
-        ‖A − HW‖ and ‖A − HW‖ / ‖A‖ (0 if A is zero).
-    errors_ : list of float
-        The relative error after each iteration over all rows and after the last solution
-        for H; never rises.
-    n_iter_ : int
-        Iterations over all rows.
-    n_reads_ : int
-        Full reads of A, checks and the last solution for H included.
-    n_features_in_ : int
-        c.
+    reconstruction_err_, relative_err_, errors_, n_iter_, n_reads_, n_features_in_
+        As of `NMF`.
 
     Notes
     -----

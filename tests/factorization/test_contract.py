@@ -148,5 +148,5 @@ def test_a_semi_nmf_that_its_limit_stops_warns() -> None:
         SemiNMF(5, max_iter=2, tol=1e-9, random_state=0).fit(A)
 
 
-def test_pca_says_at_once_that_it_does_not_centre() -> None:
-    assert "Without centring" in (PCA.__doc__ or "").splitlines()[0]
+def test_pca_says_at_once_that_it_does_not_center() -> None:
+    assert "Without centering" in (PCA.__doc__ or "").splitlines()[0]
