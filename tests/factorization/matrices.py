@@ -1,11 +1,36 @@
-"""Matrices of many kinds, each with a number of factors: what a solver may be given."""
+"""Matrices of many kinds, each with a number of factors, and what tests do with all of them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.random import Generator
+from torch import Tensor
+
+from deepff.factorization import METHODS, PCA
 
 Made = tuple[np.ndarray, int]
+
+
+def estimator(method: str, k: int) -> Any:
+    """An unfitted one of `METHODS`, with a seed where it takes one."""
+    return PCA(k) if method == "pca" else METHODS[method](k, random_state=0)
+
+
+def relative_error(A: np.ndarray, H: np.ndarray, W: np.ndarray) -> float:
+    """‖A − HW‖ / ‖A‖ in float64, whatever the magnitude of A."""
+    scale = np.abs(A).max()
+    residual = A / scale - (H / scale).astype(np.float64) @ W.astype(np.float64)
+    return float(np.linalg.norm(residual) / np.linalg.norm(A / scale))
+
+
+def noisy_product(rows: int = 40_000, channels: int = 64, k: int = 4) -> Tensor:
+    """Factors of few strong entries, and noise; non-negative."""
+    generator = torch.Generator().manual_seed(0)
+    H = torch.rand(rows, k, generator=generator) ** 4
+    W = torch.rand(k, channels, generator=generator) ** 4
+    return (H @ W + 0.05 * torch.randn(rows, channels, generator=generator)).clamp_min(0)
 
 
 def _low_rank(

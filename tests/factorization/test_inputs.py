@@ -10,6 +10,7 @@ import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrices import estimator
 from torch import Tensor
 
 from deepff.errors import InputError
@@ -20,10 +21,6 @@ from deepff.factorization.blocks import RowBlocks
 A = np.random.default_rng(0).poisson(1.0, (90, 7)) * (np.arange(90) % 9 > 0)[:, None]
 DTYPES = ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", ">f4", ">f8"]
 BINARY = (A > 1).astype(float)
-
-
-def model(method: str, k: int = 3):
-    return PCA(k) if method == "pca" else METHODS[method](k, random_state=0)
 
 
 ARRAYS: dict[str, Callable[[], object]] = {
@@ -64,9 +61,9 @@ def _records() -> np.ndarray:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_arrays_give_arrays(method: str, kind: str) -> None:
-    expected = model(method)
+    expected = estimator(method, 3)
     H = expected.fit_transform(torch.from_numpy(A).float())
-    found = model(method)
+    found = estimator(method, 3)
     assert isinstance(found.fit_transform(ARRAYS[kind]()), np.ndarray)
     np.testing.assert_array_equal(found.fit_transform(ARRAYS[kind]()), H.numpy())
     np.testing.assert_array_equal(found.transform(ARRAYS[kind]()), expected.transform(A))
@@ -77,8 +74,8 @@ def test_arrays_give_arrays(method: str, kind: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", TENSORS)
 def test_tensors_give_tensors(method: str, kind: str) -> None:
-    H = model(method).fit_transform(torch.from_numpy(A).float())
-    found = model(method)
+    H = estimator(method, 3).fit_transform(torch.from_numpy(A).float())
+    found = estimator(method, 3)
     assert torch.equal(found.fit_transform(TENSORS[kind]()), H)
     assert isinstance(found.components_, Tensor)
     assert not found.components_.requires_grad
@@ -86,7 +83,7 @@ def test_tensors_give_tensors(method: str, kind: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_was_fitted_to_one_kind_transforms_the_other(method: str) -> None:
-    fitted = model(method).fit(A)
+    fitted = estimator(method, 3).fit(A)
     H = fitted.transform(torch.from_numpy(A))
     assert isinstance(H, Tensor)
     np.testing.assert_array_equal(fitted.transform(A), H.numpy())
@@ -94,8 +91,8 @@ def test_what_was_fitted_to_one_kind_transforms_the_other(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_truth_values_are_numbers(method: str) -> None:
-    expected = model(method).fit_transform(BINARY)
-    np.testing.assert_array_equal(model(method).fit_transform(BINARY > 0), expected)
+    expected = estimator(method, 3).fit_transform(BINARY)
+    np.testing.assert_array_equal(estimator(method, 3).fit_transform(BINARY > 0), expected)
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.random.RandomState])
@@ -123,7 +120,7 @@ def test_what_is_no_seed_is_refused(method: str, seed: object) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_no_matrix_is_refused_in_one_sentence(method: str, wrong: object) -> None:
     with pytest.raises(InputError) as caught:
-        model(method).fit(wrong)
+        estimator(method, 3).fit(wrong)
     assert str(caught.value).endswith(".") and ". " not in str(caught.value)
 
 
@@ -132,7 +129,8 @@ def test_what_is_no_matrix_is_refused_in_one_sentence(method: str, wrong: object
 def test_magnitude_is_only_magnitude(method: str, power: int) -> None:
     """Powers of two change no bit of a float32 matrix while it has that power."""
     X = torch.from_numpy(np.ldexp(BINARY, power)).float()
-    fitted, reference = model(method).fit(X), model(method).fit(torch.from_numpy(BINARY).float())
+    fitted = estimator(method, 3).fit(X)
+    reference = estimator(method, 3).fit(torch.from_numpy(BINARY).float())
     scale = power if method == "kmeans" else 0
     W = torch.ldexp(fitted.components_.double(), torch.tensor(-scale)).float()
     close = {"rtol": 0.0, "atol": 2e-3 if "nmf" in method else 1e-5}  # NMF: by when it stops
@@ -170,7 +168,7 @@ def test_anything_small_is_factorised(
     rng = np.random.default_rng(seed)
     X = rng.random(shape) * (rng.random(shape) < density) * 10.0**exponent
     k = int(rng.integers(1, min(shape) + 1))
-    fitted = model(method, k)
+    fitted = estimator(method, k)
     H = fitted.fit_transform(X)
     assert np.isfinite(H).all() and np.isfinite(fitted.components_).all()
     scale = X.max() or 1.0

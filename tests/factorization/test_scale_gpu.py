@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from matrices import noisy_product
 
 from deepff.factorization import NMF, PCA
 
@@ -15,18 +15,11 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 
-def matrix(rows: int = 20_000, channels: int = 64, k: int = 4) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    H = torch.rand(rows, k, generator=generator) ** 4
-    W = torch.rand(k, channels, generator=generator) ** 4
-    return (H @ W + 0.05 * torch.randn(rows, channels, generator=generator)).clamp_min(0)
-
-
 @needs_gpu
 @pytest.mark.parametrize("resident", [True, False])
 @pytest.mark.parametrize("solver", ["hals", "mu"])
 def test_nmf_on_a_gpu_agrees_with_the_cpu(solver: str, resident: bool) -> None:
-    A = matrix()
+    A = noisy_product(rows=20_000)
     cpu = NMF(4, solver=solver, random_state=0)
     expected = cpu.fit_transform(A)
     gpu = NMF(4, solver=solver, random_state=0, device="cuda")
@@ -40,14 +33,14 @@ def test_nmf_on_a_gpu_agrees_with_the_cpu(solver: str, resident: bool) -> None:
 
 @needs_gpu
 def test_pca_on_a_gpu_agrees_with_the_cpu() -> None:
-    A = matrix()
+    A = noisy_product(rows=20_000)
     H = PCA(3).fit_transform(A)
     torch.testing.assert_close(PCA(3).fit_transform(A.cuda()).cpu(), H, rtol=0, atol=1e-3)
 
 
 @needs_gpu
 def test_half_precision_is_read_as_it_is_on_a_gpu() -> None:
-    A = matrix().half().cuda()
+    A = noisy_product(rows=20_000).half().cuda()
     half, single = NMF(4, random_state=0).fit(A), NMF(4, random_state=0).fit(A.float())
     assert torch.equal(half.components_, single.components_)
 

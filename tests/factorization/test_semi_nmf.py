@@ -8,17 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import MATRICES
+from matrices import MATRICES, relative_error
 
 from deepff.errors import InputError
 from deepff.factorization import NMF, SemiNMF
 
 ROUNDING = 5e-6  # what float32 leaves uncertain of a relative error where factors nearly cancel
-
-
-def relative_error(A: np.ndarray, H: np.ndarray, W: np.ndarray) -> float:
-    residual = A - H.astype(np.float64) @ W.astype(np.float64)
-    return float(np.linalg.norm(residual) / np.linalg.norm(A))
 
 
 def signed_matrix(name: str, seed: int = 0) -> tuple[np.ndarray, int]:
