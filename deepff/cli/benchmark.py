@@ -58,7 +58,7 @@ PART_CLASSES = "aeroplane,bird,car,motorbike,cat"
 
 
 @dataclass
-class NetworkPanel:
+class SetupPanel:
     """How a network is prepared, and where it runs."""
 
     size: Size = SIZE
@@ -96,7 +96,7 @@ def table1(
     ] = None,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    panel: NetworkPanel,
+    setup: SetupPanel,
     crf: Crf = True,
     contrast: Contrast = True,
     seeds: Seeds = 1,
@@ -104,7 +104,7 @@ def table1(
 ) -> None:
     """Co-segmentation on iCoseg: IoU of objects with k = 1, and of parts with k = 2, 3, 4."""
     _check_files(out, "table1" + _PUBLISHED)
-    network = _network(model, layer, panel, contrast)
+    network = _network(model, layer, setup, contrast)
 
     from deepff.evaluation.objects import table1
 
@@ -125,7 +125,7 @@ def table2(
     ] = VocFilter.DIFFICULT_OR_TRUNCATED,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    panel: NetworkPanel,
+    setup: SetupPanel,
     crf: Crf = True,
     contrast: Contrast = True,
     seeds: Seeds = 1,
@@ -133,7 +133,7 @@ def table2(
 ) -> None:
     """Co-localization on Pascal VOC 2007: CorLoc of each class with k = 1."""
     _check_files(out, "table2" + _PUBLISHED)
-    network = _network(model, layer, panel, contrast)
+    network = _network(model, layer, setup, contrast)
 
     from deepff.evaluation.datasets import VOC_CLASSES
     from deepff.evaluation.objects import table2
@@ -160,7 +160,7 @@ def table3(
     ] = None,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    panel: NetworkPanel,
+    setup: SetupPanel,
     crf: Crf = True,
     out: Out = Path("benchmark/table3"),
 ) -> None:
@@ -168,7 +168,7 @@ def table3(
     _check_files(out, "table3" + _PUBLISHED)
     if write_overlays is not None:
         _check_files(write_overlays, _OVERLAYS)
-    network = _network(model, layer, panel)
+    network = _network(model, layer, setup)
 
     from deepff.evaluation.named_parts import table3
 
@@ -187,7 +187,7 @@ def table4(
     classes: PartClasses = PART_CLASSES,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
-    panel: NetworkPanel,
+    setup: SetupPanel,
     crf: Crf = True,
     seeds: Seeds = 1,
     out: Out = Path("benchmark/table4"),
@@ -195,7 +195,7 @@ def table4(
     """Parts labelled automatically, on PASCAL-Part or on a COCO file of parts."""
     counts = factor_counts(k)
     _check_files(out, "table4" + _PUBLISHED)
-    network = _network(model, layer, panel)
+    network = _network(model, layer, setup)
 
     from deepff.evaluation.discovered_parts import table4
 
@@ -214,12 +214,12 @@ def figure5a(
     ] = None,
     curves: CurvePanel,
     model: Model = LITE_MODELS[0],
-    panel: NetworkPanel,
+    setup: SetupPanel,
     out: Out = Path("benchmark/figure5a"),
 ) -> None:
     """Factor quality over k for several layers: a plot and its table."""
-    names = layer or _layer_names(lambda: _network(model, None, panel))
-    networks = {name: partial(_network, model, name, panel) for name in names}
+    names = layer or _layer_names(lambda: _network(model, None, setup))
+    networks = {name: partial(_network, model, name, setup) for name in names}
     _figure5("figure5a", networks, data, curves, out)
 
 
@@ -239,8 +239,8 @@ def figure5b(
     device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Factor quality over k for several networks at their default layers: a plot and its table."""
-    panel = NetworkPanel(size, cache=cache, device=device)
-    networks = {name: partial(_network, name, None, panel) for name in model or LITE_MODELS}
+    setup = SetupPanel(size, cache=cache, device=device)
+    networks = {name: partial(_network, name, None, setup) for name in model or LITE_MODELS}
     _figure5("figure5b", networks, data, curves, out)
 
 
@@ -268,9 +268,7 @@ def _figure5(
     _publish({name: table}, out, plot)
 
 
-def _network(
-    model: str, layer: str | None, panel: NetworkPanel, contrast: bool = False
-) -> "Network":
+def _network(model: str, layer: str | None, setup: SetupPanel, contrast: bool = False) -> "Network":
     from deepff.discovery.contrast import contrast_layers
     from deepff.evaluation.predictions import Network
     from deepff.layers.layer_map import map_layers
@@ -278,14 +276,14 @@ def _network(
     from deepff.networks.loading import load_backbone
 
     backbone = load_backbone(
-        model, weights=panel.weights, num_classes=panel.num_classes, device=panel.device
+        model, weights=setup.weights, num_classes=setup.num_classes, device=setup.device
     )
-    layer_map = map_layers(backbone, panel.size)
+    layer_map = map_layers(backbone, setup.size)
     return Network(
         backbone,
         layer_map.resolve(layer),
-        panel.size,
-        panel.cache,
+        setup.size,
+        setup.cache,
         object_layers=contrast_layers(layer_map) if contrast else (),
         cell_layers=pixel_layers(layer_map) if contrast else (),
     )

@@ -17,6 +17,7 @@ from deepff.cli.parameters import (
     ResultFolder,
     Size,
     Weights,
+    option,
 )
 from deepff.networks.available import available_models
 from deepff.options import SIZE, Device
@@ -108,10 +109,10 @@ def explain(
     labels: LabelsFile = None,
     words: Annotated[
         str | None,
-        typer.Option(
-            help="Words in place of the network's classes, where it is open_clip's: with commas "
+        option(
+            NETWORK,
+            "Words in place of the network's classes, where it is open_clip's: with commas "
             "between, as cat,dog, or a file with one a line.",
-            rich_help_panel=NETWORK,
         ),
     ] = None,
     overlays: Overlays = False,

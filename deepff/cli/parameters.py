@@ -22,6 +22,11 @@ FACTORIZATION, OUTPUT, RUNNING = "Factorization", "Output", "Running"
 REGIONS = "Regions"
 
 
+def option(panel: str, help: str, *names: str, **settings: Any) -> Any:
+    """An option in a panel of `--help`, named as its parameter unless names are passed."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **settings)
+
+
 def with_panels(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one option per field in place of each parameter that is a dataclass."""
     signature = inspect.signature(command)
@@ -57,84 +62,68 @@ def with_panels(command: Callable[..., None]) -> Callable[..., None]:
 
 Size = Annotated[
     int,
-    typer.Option(
-        min=1, help="Longer side of the resized images, in pixels.", rich_help_panel=IMAGES
-    ),
+    option(IMAGES, "Longer side of the resized images, in pixels.", min=1),
 ]
 Photos = Annotated[
     Path | None,
-    typer.Option(
-        help="Where the result's photographs are now, if they were moved: a folder or a glob.",
-        rich_help_panel=IMAGES,
+    option(
+        IMAGES, "Where the result's photographs are now, if they were moved: a folder or a glob."
     ),
 ]
 
 Model = Annotated[
     str,
-    typer.Option(
-        help="Network, as `deepff models` lists it, or timm/NAME.", rich_help_panel=NETWORK
-    ),
+    option(NETWORK, "Network, as `deepff models` lists it, or timm/NAME."),
 ]
 Weights = Annotated[
     Path | None,
-    typer.Option(
-        help="State dict (.pth, .safetensors) to use for the network.", rich_help_panel=NETWORK
-    ),
+    option(NETWORK, "State dict (.pth, .safetensors) to use for the network."),
 ]
 NumClasses = Annotated[
     int | None,
-    typer.Option(min=1, help="Outputs of the classifier in --weights.", rich_help_panel=NETWORK),
+    option(NETWORK, "Outputs of the classifier in --weights.", min=1),
 ]
 LabelsFile = Annotated[
     Path | None,
-    typer.Option(
-        help="The names of the network's classes, one a line; ImageNet's are known.",
-        rich_help_panel=NETWORK,
-    ),
+    option(NETWORK, "The names of the network's classes, one a line; ImageNet's are known."),
 ]
 
-DeviceChoice = Annotated[Device, typer.Option(help="Where to compute.", rich_help_panel=RUNNING)]
+DeviceChoice = Annotated[Device, option(RUNNING, "Where to compute.")]
 EngineChoice = Annotated[
     Engine,
-    typer.Option(
-        help="What runs the network; auto: OpenVINO on a CPU where it is installed and pays, else "
+    option(
+        RUNNING,
+        "What runs the network; auto: OpenVINO on a CPU where it is installed and pays, else "
         "torch.",
-        rich_help_panel=RUNNING,
     ),
 ]
 Cache = Annotated[
     Path | None,
-    typer.Option(
-        help="Keep activations here, for other runs and to resume.", rich_help_panel=RUNNING
-    ),
+    option(RUNNING, "Keep activations here, for other runs and to resume."),
 ]
-BatchSize = Annotated[
-    int, typer.Option(min=1, help="Images per forward pass.", rich_help_panel=RUNNING)
-]
+BatchSize = Annotated[int, option(RUNNING, "Images per forward pass.", min=1)]
 
 ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
 FactorCount = Annotated[
     int | None,
-    typer.Option(
-        "-k", help="Which factorization; by default the largest.", rich_help_panel=REGIONS
-    ),
+    option(REGIONS, "Which factorization; by default the largest.", "-k"),
 ]
-NewFolder = Annotated[Path, typer.Option(help="Folder for the result.", rich_help_panel=OUTPUT)]
+NewFolder = Annotated[Path, option(OUTPUT, "Folder for the result.")]
 Overlays = Annotated[
     bool,
-    typer.Option(
+    option(
+        OUTPUT,
+        "Write the heat maps over the photographs as pictures too, a strip an image and k.",
         "--overlays",
-        help="Write the heat maps over the photographs as pictures too, a strip an image and k.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 MinArea = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help=f"Leave out components of fewer pixels; by default of less than {LEAST_SHARE:.2%} of "
+    option(
+        OUTPUT,
+        f"Leave out components of fewer pixels; by default of less than {LEAST_SHARE:.2%} of "
         "the image.",
-        rich_help_panel=OUTPUT,
+        min=1,
     ),
 ]
 
@@ -146,46 +135,41 @@ class RegionPanel:
     k: FactorCount = None
     object: Annotated[
         bool,
-        typer.Option(
-            "--object",
-            help="The object, not the factors: found by the recipe contrast, or with --recipe "
+        option(
+            REGIONS,
+            "The object, not the factors: found by the recipe contrast, or with --recipe "
             "paper the factor of k = 1.",
-            rich_help_panel=REGIONS,
+            "--object",
         ),
     ] = False
     recipe: Annotated[
         Recipe | None,
-        typer.Option(
-            help="What threshold and refinement are by default: percentile and none (paper), or "
+        option(
+            REGIONS,
+            "What threshold and refinement are by default: percentile and none (paper), or "
             "the set's pixel classifier, for boxes otsu-image and dense-crf (contrast). Without "
             "it, as the result was made.",
-            rich_help_panel=REGIONS,
         ),
     ] = None
     threshold: Annotated[
         Threshold | None,
-        typer.Option(help="How a heat map becomes a mask.", rich_help_panel=REGIONS),
+        option(REGIONS, "How a heat map becomes a mask."),
     ] = None
     value: Annotated[
         float | None,
-        typer.Option(
-            help="The percentile (by default 75) or fraction of the maximum (0.5).",
-            rich_help_panel=REGIONS,
-        ),
+        option(REGIONS, "The percentile (by default 75) or fraction of the maximum (0.5)."),
     ] = None
     refine: Annotated[
         Refinement | None,
-        typer.Option(help="Refine along the image's edges.", rich_help_panel=REGIONS),
+        option(REGIONS, "Refine along the image's edges."),
     ] = None
     crf: Annotated[
         bool,
-        typer.Option(
-            "--crf", help="The paper's DFF-CRF: --refine guided-crf.", rich_help_panel=REGIONS
-        ),
+        option(REGIONS, "The paper's DFF-CRF: --refine guided-crf.", "--crf"),
     ] = False
     parts: Annotated[
         Path | None,
-        typer.Option(help="File of names, with lines such as 0: head.", rich_help_panel=REGIONS),
+        option(REGIONS, "File of names, with lines such as 0: head."),
     ] = None
 
 
@@ -195,20 +179,20 @@ class ResultPanel:
 
     overwrite: Annotated[
         bool,
-        typer.Option(
-            "--overwrite",
-            help="Replace files that deepff did not write, or that were changed since; never "
+        option(
+            OUTPUT,
+            "Replace files that deepff did not write, or that were changed since; never "
             "photographs.",
-            rich_help_panel=OUTPUT,
+            "--overwrite",
         ),
     ] = False
     photos: Photos = None
     memory: Annotated[
         str | None,
-        typer.Option(
-            help="What images in work may take together, such as 2GiB; by default 1.5GiB, and "
+        option(
+            RUNNING,
+            "What images in work may take together, such as 2GiB; by default 1.5GiB, and "
             "half of what is free at most.",
-            rich_help_panel=RUNNING,
         ),
     ] = None
     weights: Weights = None

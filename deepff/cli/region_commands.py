@@ -16,6 +16,7 @@ from deepff.cli.parameters import (
     ResultFolder,
     ResultPanel,
     byte_count,
+    option,
 )
 from deepff.errors import InputError
 from deepff.options import (
@@ -61,11 +62,7 @@ def localize(
     *,
     all_components: Annotated[
         bool,
-        typer.Option(
-            "--all-components",
-            help="A box around every component, not the largest.",
-            rich_help_panel=OUTPUT,
-        ),
+        option(OUTPUT, "A box around every component, not the largest.", "--all-components"),
     ] = False,
     min_area: MinArea = None,
     opening: ResultPanel,
@@ -161,70 +158,51 @@ def export(
     folder: ResultFolder,
     format: Annotated[
         list[ExportFormat],
-        typer.Option(
-            help="What the annotations are written for; of several, each has a folder of its own.",
+        option(
+            OUTPUT,
+            "What the annotations are written for; of several, each has a folder of its own.",
             show_default=False,
-            rich_help_panel=OUTPUT,
         ),
     ],
     regions: RegionPanel,
     *,
     instances: Annotated[
         Instances,
-        typer.Option(
-            help="One annotation a connected component, or a part and image.",
-            rich_help_panel=OUTPUT,
-        ),
+        option(OUTPUT, "One annotation a connected component, or a part and image."),
     ] = Instances.COMPONENTS,
     min_area: MinArea = None,
     simplify: Annotated[
         float,
-        typer.Option(
-            min=0,
-            help="How far polygons may cut corners, in pixels; 0 keeps every pixel.",
-            rich_help_panel=OUTPUT,
-        ),
+        option(OUTPUT, "How far polygons may cut corners, in pixels; 0 keeps every pixel.", min=0),
     ] = SIMPLIFY,
     images: Annotated[
         Photographs | None,
-        typer.Option(
-            help="Copies of the photographs or links to them, where the format wants them; by "
+        option(
+            OUTPUT,
+            "Copies of the photographs or links to them, where the format wants them; by "
             "default links for YOLO.",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     split: Annotated[
         str,
-        typer.Option(
-            help="Shares of training, validation and test, for YOLO and VOC.",
-            rich_help_panel=OUTPUT,
-        ),
+        option(OUTPUT, "Shares of training, validation and test, for YOLO and VOC."),
     ] = "80/20",
-    seed: Annotated[
-        int, typer.Option(help="By which images are drawn for --split.", rich_help_panel=OUTPUT)
-    ] = 0,
+    seed: Annotated[int, option(OUTPUT, "By which images are drawn for --split.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder to write to; by default RESULT/export/FORMAT, anew.",
-            rich_help_panel=OUTPUT,
-        ),
+        option(OUTPUT, "Folder to write to; by default RESULT/export/FORMAT, anew."),
     ] = None,
     opening: ResultPanel,
     labels: Annotated[
         bool,
-        typer.Option(
-            "--labels",
-            help="What was decided with `deepff label`, in place of options.",
-            rich_help_panel=OUTPUT,
-        ),
+        option(OUTPUT, "What was decided with `deepff label`, in place of options.", "--labels"),
     ] = False,
     which: Annotated[
         Which | None,
-        typer.Option(
-            help="With --labels, the images to write; by default the accepted ones, or all but "
+        option(
+            OUTPUT,
+            "With --labels, the images to write; by default the accepted ones, or all but "
             "skipped ones where none is.",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:

@@ -27,6 +27,7 @@ from deepff.cli.parameters import (
     Weights,
     byte_count,
     factor_counts,
+    option,
     three_numbers,
 )
 from deepff.errors import InputError
@@ -55,32 +56,21 @@ class ImagePanel:
     images: Annotated[list[Path] | None, typer.Argument(help="Folders, files or globs.")] = None
     sample: Annotated[
         bool,
-        typer.Option(
-            "--sample", help="Use sample photographs, in several framings.", rich_help_panel=IMAGES
-        ),
+        option(IMAGES, "Use sample photographs, in several framings.", "--sample"),
     ] = False
     size: Size = SIZE
     mean: Annotated[
         str | None,
-        typer.Option(help="Channel means, as R,G,B in [0, 1].", rich_help_panel=IMAGES),
+        option(IMAGES, "Channel means, as R,G,B in [0, 1]."),
     ] = None
-    std: Annotated[
-        str | None, typer.Option(help="Channel deviations, as R,G,B.", rich_help_panel=IMAGES)
-    ] = None
+    std: Annotated[str | None, option(IMAGES, "Channel deviations, as R,G,B.")] = None
     interpolation: Annotated[
         Interpolation | None,
-        typer.Option(
-            help="How images are resized; by default as the network was trained.",
-            rich_help_panel=IMAGES,
-        ),
+        option(IMAGES, "How images are resized; by default as the network was trained."),
     ] = None
     stretch: Annotated[
         bool,
-        typer.Option(
-            "--stretch",
-            help="Make the largest value of images of 10 to 16 bits white.",
-            rich_help_panel=IMAGES,
-        ),
+        option(IMAGES, "Make the largest value of images of 10 to 16 bits white.", "--stretch"),
     ] = False
 
 
@@ -91,10 +81,7 @@ class NetworkPanel:
     model: Model = MODEL
     layer: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Layer, as `deepff layers` lists it; several give one map of the object.",
-            rich_help_panel=NETWORK,
-        ),
+        option(NETWORK, "Layer, as `deepff layers` lists it; several give one map of the object."),
     ] = None
     weights: Weights = None
     num_classes: NumClasses = None
@@ -107,52 +94,43 @@ class FactorPanel:
 
     k: Annotated[
         str | None,
-        typer.Option(
+        option(
+            FACTORIZATION,
+            "Number of factors: 4, 1-4, 2,3,6 or auto; by default 4, or 1 for the object.",
             "-k",
             "--n-components",
-            help="Number of factors: 4, 1-4, 2,3,6 or auto; by default 4, or 1 for the object.",
-            rich_help_panel=FACTORIZATION,
         ),
     ] = None
     recipe: Annotated[
         Recipe | None,
-        typer.Option(
-            help="contrast: one map of the object, from weighted, fused layers; by default paper.",
-            rich_help_panel=FACTORIZATION,
+        option(
+            FACTORIZATION,
+            "contrast: one map of the object, from weighted, fused layers; by default paper.",
         ),
     ] = None
     inside_object: Annotated[
         bool,
-        typer.Option(
-            "--inside-object",
-            help="The factors are parts of the object, found first.",
-            rich_help_panel=FACTORIZATION,
+        option(
+            FACTORIZATION, "The factors are parts of the object, found first.", "--inside-object"
         ),
     ] = False
     method: Annotated[
         Method | None,
-        typer.Option(
-            help="By default auto: nmf, or semi-nmf where the layer goes negative.",
-            rich_help_panel=FACTORIZATION,
-        ),
+        option(FACTORIZATION, "By default auto: nmf, or semi-nmf where the layer goes negative."),
     ] = None
     solver: Annotated[
         Solver | None,
-        typer.Option(
-            help="NMF: HALS (the default), or the paper's multiplicative updates.",
-            rich_help_panel=FACTORIZATION,
-        ),
+        option(FACTORIZATION, "NMF: HALS (the default), or the paper's multiplicative updates."),
     ] = None
     channel_weights: Annotated[
         ChannelWeights | None,
-        typer.Option(
-            help="border: channels weigh more the less they fire on the images' border.",
-            rich_help_panel=FACTORIZATION,
+        option(
+            FACTORIZATION, "border: channels weigh more the less they fire on the images' border."
         ),
     ] = None
     seed: Annotated[
         int,
-        typer.Option(min=0, help="Seed of the factorization.", rich_help_panel=FACTORIZATION),
+        option(FACTORIZATION, "Seed of the factorization.", min=0),
     ] = 0
 
 
@@ -163,10 +141,10 @@ class RunPanel:
     cache: Cache = None
     memory: Annotated[
         str | None,
-        typer.Option(
-            help="What activations and coefficients may take in memory, such as 2GiB or 500MB; "
+        option(
+            RUNNING,
+            "What activations and coefficients may take in memory, such as 2GiB or 500MB; "
             "the rest is on disk. By default what is free.",
-            rich_help_panel=RUNNING,
         ),
     ] = None
     batch_size: BatchSize = BATCH_SIZE
@@ -174,7 +152,7 @@ class RunPanel:
     engine: EngineChoice = Engine.AUTO
     amp: Annotated[
         bool,
-        typer.Option("--amp", help="Mixed precision on a CUDA device.", rich_help_panel=RUNNING),
+        option(RUNNING, "Mixed precision on a CUDA device.", "--amp"),
     ] = False
 
 
