@@ -131,8 +131,7 @@ def label(
         ),
     ],
     k: Annotated[
-        str | None,
-        typer.Option("-k", help="Numbers of factors of a new result; by default 1-6."),
+        str | None, typer.Option("-k", help="Numbers of factors of a new result; by default 1-6.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for a new result; by default result.")
@@ -141,8 +140,7 @@ def label(
         str, typer.Option(help="Address to listen on; by default for this machine alone.")
     ] = "127.0.0.1",
     port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="By default the first free one from 7860."),
+        int | None, typer.Option(min=1, max=65535, help="By default the first free one from 7860.")
     ] = None,
     allow_host: Annotated[
         list[str] | None,

@@ -151,26 +151,18 @@ class RegionPanel:
             "it, as the result was made.",
         ),
     ] = None
-    threshold: Annotated[
-        Threshold | None,
-        option(REGIONS, "How a heat map becomes a mask."),
-    ] = None
+    threshold: Annotated[Threshold | None, option(REGIONS, "How a heat map becomes a mask.")] = None
     value: Annotated[
         float | None,
         option(REGIONS, "The percentile (by default 75) or fraction of the maximum (0.5)."),
     ] = None
-    refine: Annotated[
-        Refinement | None,
-        option(REGIONS, "Refine along the image's edges."),
-    ] = None
-    crf: Annotated[
-        bool,
-        option(REGIONS, "The paper's DFF-CRF: --refine guided-crf.", "--crf"),
-    ] = False
-    parts: Annotated[
-        Path | None,
-        option(REGIONS, "File of names, with lines such as 0: head."),
-    ] = None
+    refine: Annotated[Refinement | None, option(REGIONS, "Refine along the image's edges.")] = None
+    crf: Annotated[bool, option(REGIONS, "The paper's DFF-CRF: --refine guided-crf.", "--crf")] = (
+        False
+    )
+    parts: Annotated[Path | None, option(REGIONS, "File of names, with lines such as 0: head.")] = (
+        None
+    )
 
 
 @dataclass

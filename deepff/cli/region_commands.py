@@ -61,8 +61,7 @@ def localize(
     regions: RegionPanel,
     *,
     all_components: Annotated[
-        bool,
-        option(OUTPUT, "A box around every component, not the largest.", "--all-components"),
+        bool, option(OUTPUT, "A box around every component, not the largest.", "--all-components")
     ] = False,
     min_area: MinArea = None,
     opening: ResultPanel,
@@ -167,8 +166,7 @@ def export(
     regions: RegionPanel,
     *,
     instances: Annotated[
-        Instances,
-        option(OUTPUT, "One annotation a connected component, or a part and image."),
+        Instances, option(OUTPUT, "One annotation a connected component, or a part and image.")
     ] = Instances.COMPONENTS,
     min_area: MinArea = None,
     simplify: Annotated[
@@ -184,13 +182,11 @@ def export(
         ),
     ] = None,
     split: Annotated[
-        str,
-        option(OUTPUT, "Shares of training, validation and test, for YOLO and VOC."),
+        str, option(OUTPUT, "Shares of training, validation and test, for YOLO and VOC.")
     ] = "80/20",
     seed: Annotated[int, option(OUTPUT, "By which images are drawn for --split.")] = 0,
     out: Annotated[
-        Path | None,
-        option(OUTPUT, "Folder to write to; by default RESULT/export/FORMAT, anew."),
+        Path | None, option(OUTPUT, "Folder to write to; by default RESULT/export/FORMAT, anew.")
     ] = None,
     opening: ResultPanel,
     labels: Annotated[

@@ -55,14 +55,10 @@ class ImagePanel:
 
     images: Annotated[list[Path] | None, typer.Argument(help="Folders, files or globs.")] = None
     sample: Annotated[
-        bool,
-        option(IMAGES, "Use sample photographs, in several framings.", "--sample"),
+        bool, option(IMAGES, "Use sample photographs, in several framings.", "--sample")
     ] = False
     size: Size = SIZE
-    mean: Annotated[
-        str | None,
-        option(IMAGES, "Channel means, as R,G,B in [0, 1]."),
-    ] = None
+    mean: Annotated[str | None, option(IMAGES, "Channel means, as R,G,B in [0, 1].")] = None
     std: Annotated[str | None, option(IMAGES, "Channel deviations, as R,G,B.")] = None
     interpolation: Annotated[
         Interpolation | None,
@@ -128,10 +124,7 @@ class FactorPanel:
             FACTORIZATION, "border: channels weigh more the less they fire on the images' border."
         ),
     ] = None
-    seed: Annotated[
-        int,
-        option(FACTORIZATION, "Seed of the factorization.", min=0),
-    ] = 0
+    seed: Annotated[int, option(FACTORIZATION, "Seed of the factorization.", min=0)] = 0
 
 
 @dataclass
@@ -150,10 +143,7 @@ class RunPanel:
     batch_size: BatchSize = BATCH_SIZE
     device: DeviceChoice = Device.AUTO
     engine: EngineChoice = Engine.AUTO
-    amp: Annotated[
-        bool,
-        option(RUNNING, "Mixed precision on a CUDA device.", "--amp"),
-    ] = False
+    amp: Annotated[bool, option(RUNNING, "Mixed precision on a CUDA device.", "--amp")] = False
 
 
 def discover(
