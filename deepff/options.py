@@ -215,27 +215,20 @@ def threshold_value(threshold: str, value: float | None = None) -> float | None:
 
 @dataclass(frozen=True)
 class RegionOptions:
-    """How heat maps become regions.
+    """How heat maps become regions; InputError where options do not fit each other.
 
     Attributes
     ----------
     threshold : Threshold
-        See :func:`deepff.regions.thresholds.thresholds`.
-    value : float or None
-        The threshold's value, by default :func:`threshold_value`.
+    value : float, optional
+        The percentile, by default 75, or the fraction of the maximum, by default 0.5.
     refine : Refinement
-        Refine along the edges of the image, see :func:`deepff.regions.guided_crf.guided_crf`
-        (DFF-CRF) and :func:`deepff.regions.dense_crf.dense_crf`, which fills holes afterwards; or
-        use the pixel classifier's probabilities instead of the heat maps, followed by the dense CRF
-        (:mod:`deepff.regions.pixel_classifier`). The threshold is then 1/2.
+        Follow the edges of the image: the guided CRF (DFF-CRF), or the dense CRF, which fills holes
+        afterwards; or replace the heat maps with the pixel classifier's probabilities, refined by
+        the dense CRF. The threshold is then 1/2.
     parts : mapping of int to str, optional
         Names of factors. Factors of one name make one region, those without a name none. Without
         it every factor is a region.
-
-    Raises
-    ------
-    InputError
-        There is no such threshold or refinement, or the value does not fit the threshold.
     """
 
     threshold: str = Threshold.PERCENTILE
@@ -270,14 +263,13 @@ class RegionOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """How instances become annotations.
+    """How instances become annotations; InputError where an option is out of its range.
 
     Attributes
     ----------
     instances : Instances
     min_area : int, optional
-        Annotations of fewer pixels are left out; by default of fewer than
-        :func:`deepff.regions.components.least_area`.
+        Annotations of fewer pixels are left out; by default of less than 0.02 % of the image.
     simplify : float
         How far, in pixels, polygons may cut corners; less where more than 1 % of a mask would
         change. 0 keeps all corners, and so every pixel.
@@ -285,20 +277,13 @@ class ExportOptions:
         For formats whose readers look for the photographs in a certain folder. By default links for
         YOLO, and nothing for others.
     split : (train, val, test)
-        In what proportion images are drawn for training, validation and test.
-    seed : int
-        Of the draw.
+        In what proportion images are drawn for training, validation and test, by ``seed``.
     overwrite : bool
         Replace files that deepff did not write, or that were changed since; never photographs.
     anew : bool
         Remove what an earlier export left in the folder and this one does not write.
     memory : int, optional
-        See :func:`deepff.regions.regions.find_regions`.
-
-    Raises
-    ------
-    InputError
-        One of them is out of its range.
+        The bytes that images in work may take together.
     """
 
     instances: str = Instances.COMPONENTS

@@ -20,11 +20,18 @@ from deepff.evaluation.datasets.pascal_voc import read_boxes
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, find_instances
 from deepff.images.image_files import output_names
-from deepff.options import ExportOptions
+from deepff.options import ExportOptions, RegionOptions
 
+HALF = RegionOptions("max-fraction", 0.5)
 NAMES = ["Köpfe & <Beine>", "足", "x"]
 Annotation = tuple[str, np.ndarray]  # a name and a mask, or a name and a box
 ReadBack = dict[str, tuple[tuple[int, int], list[Annotation]]]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The contents of the files in a folder that are not hidden, by name."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def difficult_labels() -> dict[str, np.ndarray]:

@@ -35,31 +35,9 @@ def segment(
 ) -> Path:
     """Write every image's masks and label map as PNG, and show them in the report.
 
-    Parameters
-    ----------
-    result : Result
-    folder : path
-        The folder of the saved result.
-    k : int, optional
-        Which factorization; by default the largest.
-    options : RegionOptions, optional
-    settings : ExportOptions, optional
-        Its ``overwrite`` and ``memory``.
-    progress : bool
-        Show progress on standard error.
-
-    Returns
-    -------
-    Path
-        ``<folder>/masks/k<k>``: a folder of masks for each region, and ``labels/`` with label maps
-        and ``labels.txt``. What an earlier call left there stays until all is written, and is then
-        replaced.
-
-    Raises
-    ------
-    InputError
-        See :func:`deepff.regions.regions.find_regions` and
-        :func:`deepff.runtime.outputs.check_outputs`.
+    Returns ``<folder>/masks/k<k>``, which has a folder of masks per region, and ``labels/`` with
+    label maps and ``labels.txt``. What an earlier call left there is replaced when all is written.
+    ``overwrite`` and ``memory`` are those of the settings.
     """
     settings = settings or ExportOptions()
     factorization = result.factorization(k)

@@ -34,24 +34,9 @@ def save(run: Result, folder: str | Path, progress: bool = False, overlays: bool
     """Write the run's files, its pictures and its report.
 
     An earlier result in the folder stays until all is written, and is then replaced, with what was
-    made of it (:func:`earlier_outputs`). Files that deepff did not write, or that were changed
-    since, stay.
-
-    Parameters
-    ----------
-    run : Result
-    folder : path
-    progress : bool
-        Show progress on standard error.
-    overlays : bool
-        Write the heat maps over the photographs as pictures too, one strip per image and k. They
-        take most of a result's space on disk, and the report does not need them.
-
-    Raises
-    ------
-    InputError
-        If the folder holds something else, or cannot be written, or a file of the result in it was
-        changed.
+    made of it (`earlier_outputs`). Files that deepff did not write, or that were changed since,
+    stay. With `overlays`, pictures of the heat maps over the photographs are written too, one per
+    image and k: they take most of a result's space on disk, and the report does not need them.
     """
     folder = check_output_folder(folder)
     rules = Rules(anew=True, inputs=run.paths, adopted=OUTPUTS)

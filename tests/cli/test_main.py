@@ -132,20 +132,19 @@ def test_models_lists_what_must_be_downloaded():
 def test_layers_lists_grids_and_signs_without_downloading():
     code, stdout, _ = run("layers", "vgg16_bn", "--size", "64")
     assert code == 0
-    rows = {line.split()[0]: line.split() for line in stdout.splitlines()}
-    first = ["channels", "first"]
-    assert rows["conv5_3"] == [
-        "conv5_3",
-        "(features.42)",
-        "512",
-        "16",
-        "4",
-        "×",
-        "4",
-        *first,
-        "never",
-    ]
-    assert rows["features.41"][-3:-1] == ["down", "to"]
+    rows = {line.split()[0]: " ".join(line.split()) for line in stdout.splitlines()}
+    assert rows["conv5_3"] == "conv5_3 (features.42) 512 16 4 × 4 channels first never"
+    assert " down to " in rows["features.41"]
+
+
+def test_a_layers_cells_have_their_measured_and_their_drawn_center():
+    code, stdout, _ = run("layers", "efficientnet_lite0", "--layer", "bn2")
+    assert code == 0
+    header, row = stdout.splitlines()
+    assert header.split()[-3:] == ["is", "drawn", "at"]
+    assert row.split()[:3] == ["bn2", "1280", "32"]
+    # Stride 32, so the first cell covers the pixels 0 to 32.
+    assert row.endswith("16.0, 16.0") and row.count("±") == 2
 
 
 BAD_INPUTS = {
@@ -212,13 +211,13 @@ def test_bad_input_gets_one_sentence_and_status_2(
         state["features.0.weight"][0, 0, 0, 0] = float("nan")
         torch.save(state, tmp_path / "nan.pth")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    places = {
+    paths = {
         "tmp": tmp_path,
         "photos": photos,
         "empty": tmp_path / "empty",
         "broken": tmp_path / "broken",
     }
-    filled = [argument.format(**places) for argument in arguments]
+    filled = [argument.format(**paths) for argument in arguments]
     if "-k" not in filled:
         filled += ["-k", "2"]
     if "--out" not in filled:
@@ -227,7 +226,7 @@ def test_bad_input_gets_one_sentence_and_status_2(
     message = stderr.strip().splitlines()[-1]
     assert code == 2, stderr
     assert message.startswith("deepff: error: ")
-    assert sentence.format(**places) in message
+    assert sentence.format(**paths) in message
     assert "Traceback" not in stderr
     assert not (tmp_path / "result" / "manifest.json").exists()
 
@@ -255,8 +254,10 @@ def test_commands_that_only_say_or_open_something_load_no_torch(tmp_path):
         "assert opened == [sys.argv[2]], opened\n"
     )
     report = tmp_path / "result" / "report.html"
-    places = [str(tmp_path / "result"), report.resolve().as_uri()]
-    subprocess.run([sys.executable, "-c", program, *places], check=True)
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "result"), report.resolve().as_uri()],
+        check=True,
+    )
 
 
 def test_showing_a_run_that_was_not_finished(tmp_path):

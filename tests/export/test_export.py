@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from export_readers import HALF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -33,7 +34,6 @@ from deepff.report.report import write_report_page
 from deepff.runtime.outputs import RECORD
 
 WITHOUT = ExportOptions(images="none")
-HALF = RegionOptions("max-fraction", 0.5)
 
 LABELS = np.array(
     [

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from export_readers import HALF, files
 from PIL import Image
 from planted import planted, result_of
 from typer.testing import CliRunner
@@ -27,13 +28,6 @@ from deepff.report.save import earlier_outputs
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.sampling import BAND_BYTES, bands
 from deepff.runtime.parallel import in_parallel
-
-HALF = RegionOptions("max-fraction", 0.5)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 @pytest.fixture

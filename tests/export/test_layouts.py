@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from export_readers import annotate, difficult_labels, filled, many_labels, write
+from export_readers import HALF, annotate, difficult_labels, files, filled, many_labels, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -25,8 +25,6 @@ from deepff.images.image_set import ImageItem
 from deepff.options import ExportFormat, ExportOptions, RegionOptions, parsed_split
 from deepff.result import Result
 
-HALF = RegionOptions("max-fraction", 0.5)
-
 
 def photographed(folder: Path, names: list[str], write: bool = True) -> Result:
     maps = torch.zeros(len(names), 1, 6, 8)
@@ -37,13 +35,8 @@ def photographed(folder: Path, names: list[str], write: bool = True) -> Result:
     return result_of(maps, names, folder)
 
 
-def places(folder: Path) -> set[str]:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return {path.relative_to(folder).as_posix() for path in files}
-
-
 @pytest.mark.parametrize(
-    ("place", "labels"),
+    ("photo", "labels"),
     [
         ("images/a.jpg", "labels/a.txt"),
         ("images/train/b c/a.x.jpg", "labels/train/b c/a.x.txt"),
@@ -51,8 +44,8 @@ def places(folder: Path) -> set[str]:
         ("images/train/images/a.jpg", "images/train/labels/a.txt"),
     ],
 )
-def test_labels_lie_where_ultralytics_looks_for_them(place: str, labels: str) -> None:
-    assert labels_of(place) == labels
+def test_labels_are_where_ultralytics_looks_for_them(photo: str, labels: str) -> None:
+    assert labels_of(photo) == labels
 
 
 @pytest.mark.parametrize("images", ["copy", "link", None])
@@ -70,13 +63,13 @@ def test_yolo_has_each_photograph_in_its_subset_and_no_path(
         **{subset: f"images/{subset}" for subset in ("train", "val", "test")},
         "names": {0: "object"},
     }
-    found = places(out) - {"data.yaml"}
-    photos = {place for place in found if place.startswith("images/")}
-    assert len(photos) == 6 and found - photos == {labels_of(place) for place in photos}
-    assert len({place for place in photos if place.startswith("images/train/")}) == 4
-    for place in photos:
-        assert (out / place).is_symlink() == (images != "copy")
-        assert Image.open(out / place).size == (8, 6)
+    written = set(files(out)) - {"data.yaml"}
+    photos = {name for name in written if name.startswith("images/")}
+    assert len(photos) == 6 and written - photos == {labels_of(name) for name in photos}
+    assert len({name for name in photos if name.startswith("images/train/")}) == 4
+    for name in photos:
+        assert (out / name).is_symlink() == (images != "copy")
+        assert Image.open(out / name).size == (8, 6)
 
 
 @pytest.mark.parametrize("images", ["copy", "link"])
@@ -106,12 +99,12 @@ def test_yolo_has_photographs_that_ultralytics_takes(tmp_path: Path, images: str
     export(result, "yolo", tmp_path / "out", options=HALF, settings=settings)
     for name, (format, suffix) in formats.items():
         stem = name.partition(".")[0]
-        (place,) = (tmp_path / "out" / "images" / "train").glob(f"{stem}.*")
-        assert place.name == stem + suffix
+        (path,) = (tmp_path / "out" / "images" / "train").glob(f"{stem}.*")
+        assert path.name == stem + suffix
         assert (tmp_path / "out" / "labels" / "train" / f"{stem}.txt").is_file()
         taken = format not in ("GIF", "PPM", "JPEG2000")
-        assert place.is_symlink() == (taken and images == "link")
-        with Image.open(place) as shown, Image.open(photos / name) as photo:
+        assert path.is_symlink() == (taken and images == "link")
+        with Image.open(path) as shown, Image.open(photos / name) as photo:
             assert shown.format == (format if taken else "PNG")
             assert shown.convert("RGB").tobytes() == photo.convert("RGB").tobytes()
 
@@ -119,7 +112,7 @@ def test_yolo_has_photographs_that_ultralytics_takes(tmp_path: Path, images: str
 def test_yolo_without_photographs_fits_those_that_are_there(tmp_path: Path) -> None:
     result = photographed(tmp_path, [f"{i}/images/x.jpg" for i in range(5)])
     export(result, "yolo", tmp_path, options=HALF, settings=ExportOptions(images="none"))
-    assert {f"{i}/labels/x.txt" for i in range(5)} <= places(tmp_path)
+    assert {f"{i}/labels/x.txt" for i in range(5)} <= set(files(tmp_path))
     listed = {
         line.removeprefix("./")
         for subset in ("train", "val")
@@ -160,26 +153,26 @@ def test_voc_lists_its_subsets_and_maps_its_labels(tmp_path: Path) -> None:
         "background:0,0,0::",
         "a_b:128,0,0::",
     ]
-    assert {f"JPEGImages/{i}.jpg" for i in range(10)} <= places(tmp_path / "out")
+    assert {f"JPEGImages/{i}.jpg" for i in range(10)} <= set(files(tmp_path / "out"))
 
 
 def test_labelme_has_the_name_that_it_looks_for(tmp_path: Path) -> None:
     names = ["a.jpg", "b.jpg", "b.png", "B.tif", f"{'x' * 220}.jpg"]
     result = photographed(tmp_path / "photos", names)
     export(result, "labelme", tmp_path / "none", options=HALF)
-    found = places(tmp_path / "none") - {"labels.txt"}
-    assert found == {"a.json", "b.json", "b.png.json", "B.tif.json", f"{'x' * 220}.json"}
+    written = set(files(tmp_path / "none")) - {"labels.txt"}
+    assert written == {"a.json", "b.json", "b.png.json", "B.tif.json", f"{'x' * 220}.json"}
     named = {
-        json.loads((tmp_path / "none" / name).read_text("utf-8"))["imagePath"] for name in found
+        json.loads((tmp_path / "none" / name).read_text("utf-8"))["imagePath"] for name in written
     }
     assert named == set(names)
     export(result, "labelme", tmp_path / "out", options=HALF, settings=ExportOptions(images="link"))
-    found = places(tmp_path / "out")
-    for place in found:
-        if place.endswith(".json"):
-            content = json.loads((tmp_path / "out" / place).read_text("utf-8"))
-            assert Path(content["imagePath"]).with_suffix(".json").name == place
-            assert content["imagePath"] in found
+    written = files(tmp_path / "out")
+    for name in written:
+        if name.endswith(".json"):
+            photo = json.loads(written[name])["imagePath"]
+            assert Path(photo).with_suffix(".json").name == name
+            assert photo in written
 
 
 def test_label_studio_addresses_begin_with_the_sets_folder(tmp_path: Path) -> None:
@@ -195,7 +188,7 @@ def test_label_studio_addresses_begin_with_the_sets_folder(tmp_path: Path) -> No
 def test_cvat_has_its_photographs_on_request(tmp_path: Path) -> None:
     result = photographed(tmp_path / "photos", ["a/b.jpg"])
     export(result, "cvat", tmp_path / "out", options=HALF, settings=ExportOptions(images="link"))
-    assert places(tmp_path / "out") == {"annotations.xml", "labels.json", "images/a/b.jpg"}
+    assert set(files(tmp_path / "out")) == {"annotations.xml", "labels.json", "images/a/b.jpg"}
 
 
 SPLITS = ["80/10/10", "1/1/1", "80/20", "1/0"]
