@@ -192,7 +192,7 @@ def table4(
     seeds: Seeds = 1,
     out: Out = Path("benchmark/table4"),
 ) -> None:
-    """Parts labelled automatically, on PASCAL-Part or on a COCO file of parts."""
+    """Parts labeled automatically, on PASCAL-Part or on a COCO file of parts."""
     counts = factor_counts(k)
     _check_files(out, "table4" + _PUBLISHED)
     network = _network(model, layer, setup)

@@ -48,13 +48,13 @@ class _Group(TyperGroup):
 
 
 def _going_on(ctx: Any) -> str:
-    """What the same command would do if it were given again."""
+    """What the same command would do if it ran again."""
     command = ctx.command.commands.get(ctx.invoked_subcommand)
     commands = [command, *getattr(command, "commands", {}).values()]
     options = [option for each in commands for option in getattr(each, "params", ())]
     if any("--cache" in option.opts for option in options):
         return "with --cache the same command goes on where it stopped"
-    return "what was there before has stayed, and the same command begins anew"
+    return "what was there before has stayed, and the same command starts over"
 
 
 def _is_shared() -> bool:
@@ -89,7 +89,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Deep Feature Factorization: what a deep CNN sees as alike in a set of images."""
+    """Deep Feature Factorization: what a deep CNN treats as the same thing in a set of images."""
 
 
 EXAMPLES = """Examples:
@@ -125,7 +125,7 @@ def label(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="Folder of a result; or folders, files or globs of images, which are factorised "
+            help="Folder of a result; or folders, files or globs of images, which are factorized "
             "first.",
             show_default=False,
         ),

@@ -23,15 +23,15 @@ def warn(message: str) -> None:
 
 @contextmanager
 def user_warnings_as_lines() -> Iterator[None]:
-    """Say each warning that is for users once, in one line, without its place in the code."""
+    """Say each warning for users once, in one line, without the line of code it comes from."""
     with warnings.catch_warnings():
         others = warnings.showwarning
 
-        def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, UserWarning):
                 warn(f"warning: {message}")
             else:
-                others(message, category, *place, **more)
+                others(message, category, *where, **more)
 
         warnings.showwarning = show
         warnings.simplefilter("default", UserWarning)
@@ -47,7 +47,7 @@ def report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
 
 
 def report_replaced(out: Path) -> None:
-    """Say what goes with an earlier result that the folder of a new one holds."""
+    """Say what is replaced with an earlier result in the folder."""
     from deepff.report.save import earlier_outputs
 
     outputs = earlier_outputs(out)
@@ -63,19 +63,21 @@ def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Non
 
 
 def explained(
-    found: "Factorization", importance: "Importance"
+    factorization: "Factorization", importance: "Importance"
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows of what the factors of one k mean."""
-    assert found.classes is not None, "importance finds them"
+    classes = factorization.classes
+    assert classes is not None, "importance needs them"
     header = ["factor", "name", "taken for", "share"]
-    likeness = found.classes.likeness
+    likeness = classes.likeness
     if likeness is not None:
-        header += [f"like {word}" for word in found.classes.labels]
+        header += [f"like {word}" for word in classes.labels]
     for label in importance.labels:
         header += [f"{label}: falls by", "Sobol", "p"]
     rows = []
-    shares, best, falls = found.energy_shares, found.classes.best(2), importance.mean_falls
-    for j, name in enumerate(found.classes.names):
+    shares, best = factorization.energy_shares, classes.best(2)
+    falls = importance.mean_falls
+    for j, name in enumerate(classes.names):
         row = [str(j), name or "-"]
         row.append(", ".join(f"{label} {probability:.2f}" for label, probability in best[j]))
         row.append(f"{shares[j]:.1%}")
@@ -96,8 +98,9 @@ def summarize(result: "Result", out: Path) -> None:
 
     n = len(result.images)
     typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.model} {result.layer}")
-    for k, found in result.factorizations.items():
-        empty = [str(j) for j, share in enumerate(found.energy_shares.tolist()) if share == 0]
+    for k, factorization in result.factorizations.items():
+        shares = factorization.energy_shares.tolist()
+        empty = [str(j) for j, share in enumerate(shares) if share == 0]
         if len(empty) == k:
             warn(f"at k = {k} all factors are empty: the layer gives nothing but zeros here")
         elif empty:
@@ -110,11 +113,10 @@ def summarize(result: "Result", out: Path) -> None:
     if result.relative_errors:
         typer.echo(METHODS_IN_WORDS.get(result.method, result.method))
         typer.echo(f"relative error {result.relative_errors}")
-    for k, found in result.factorizations.items():
-        if found.classes is not None and any(found.classes.names):
-            called = ", ".join(
-                f"{j} {name}" for j, name in enumerate(found.classes.names) if name is not None
-            )
+    for k, factorization in result.factorizations.items():
+        names = () if factorization.classes is None else factorization.classes.names
+        if any(names):
+            called = ", ".join(f"{j} {name}" for j, name in enumerate(names) if name is not None)
             typer.echo(f"factors at k={k}: {called}")
     if result.separation is not None:
         typer.echo(f"inside of the images against their border {result.separation:.2f}")

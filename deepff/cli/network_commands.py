@@ -118,8 +118,7 @@ def explain(
     overlays: Overlays = False,
     device: DeviceChoice = Device.AUTO,
 ) -> None:
-    """Say what the network takes a result's factors for, and what they matter for; write its report
-    anew."""
+    """Name a result's factors, measure their importance to the network, and rewrite its report."""
     from deepff.meaning.class_names import factor_classes
     from deepff.meaning.open_network import opened_layers
     from deepff.networks.class_labels import read_labels, read_words

@@ -202,7 +202,7 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write masks and boxes for a labelling tool or a training program."""
+    """Write masks and boxes for a labeling tool or a training program."""
     if labels:
         write = _labels_writer(folder, regions, opening.photos, which)
     else:

@@ -155,7 +155,7 @@ def discover(
     overlays: Overlays = False,
     run: RunPanel,
 ) -> None:
-    """Find what a network sees as alike in a set of images; write maps, pictures and a report."""
+    """Find what a network treats as the same thing; write heat maps, pictures and a report."""
     _check(images, network, factors)
     k: list[int] | Literal["auto"] | None = (
         "auto" if factors.k == "auto" else None if factors.k is None else factor_counts(factors.k)
@@ -220,7 +220,7 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
     several = factors.recipe or factors.channel_weights or solver or method
     if factors.inside_object and (several or len(network.layer or ()) > 1):
         raise InputError(
-            "--inside-object has its own way to factorise one layer; leave out --recipe, --method, "
+            "--inside-object has its own way to factorize one layer; leave out --recipe, --method, "
             "--solver, --channel-weights and a second --layer"
         )
     if solver and method not in (None, Method.AUTO, Method.NMF):

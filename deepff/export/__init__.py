@@ -1,1 +1,1 @@
-"""Regions written in the formats of labelling tools and benchmarks."""
+"""Regions written in the formats of labeling tools and benchmarks."""

@@ -1,4 +1,4 @@
-"""Regions written in the formats of labelling tools."""
+"""Regions written in the formats of labeling tools."""
 
 import pickle
 import unicodedata
@@ -57,7 +57,7 @@ def export(
     settings: ExportOptions | None = None,
     progress: bool = False,
 ) -> ExportSummary:
-    """Write the regions of every image in the formats of labelling tools.
+    """Write the regions of every image in the formats of labeling tools.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def export_maps(
     settings: ExportOptions | None = None,
     progress: bool = False,
 ) -> ExportSummary:
-    """Write label maps in the formats of labelling tools; see `export`.
+    """Write label maps in the formats of labeling tools; see `export`.
 
     The maps are read once for all formats, and memory holds one image at a time. The files appear
     in their folders when all are written: an export that is cut short leaves none, and earlier

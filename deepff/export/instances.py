@@ -1,4 +1,4 @@
-"""Instances of every image of a result: the formats of labelling tools are written from them.
+"""Instances of every image of a result: the formats of labeling tools are written from them.
 
 They come from the label map, which holds one region per pixel, so that no two overlap. The masks
 may share pixels, and some formats have one label per pixel.

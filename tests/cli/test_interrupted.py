@@ -62,7 +62,7 @@ def test_a_command_without_one_says_that_it_begins_anew(tmp_path: Path) -> None:
     )
     assert status == 130
     assert said == (
-        "deepff: interrupted; what was there before has stayed, and the same command begins anew"
+        "deepff: interrupted; what was there before has stayed, and the same command starts over"
     )
     after = {file: file.read_bytes() for file in (tmp_path / "result").rglob("*.*")}
     assert after == before
