@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from deepff.evaluation.datasets import load_voc
+from deepff.networks.backbone import Backbone
+from deepff.networks.loading import load_backbone
 
 # The modules that take longest. They start first: at the end they would keep one process at work
 # while the others have nothing left to do.
@@ -26,8 +28,8 @@ LONGEST = (
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # one of several processes
-        places = {module: place for place, module in enumerate(LONGEST)}
-        items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+        order = {module: index for index, module in enumerate(LONGEST)}
+        items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +45,15 @@ def data_root() -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def backbone() -> Backbone:
+    """The embedded network, which no test changes."""
+    return load_backbone()
+
+
 @pytest.fixture
 def cats_filling_the_frame(data_root: Path, tmp_path: Path) -> tuple[list[Path], Path]:
-    """Eight photographs of cats, and a folder of what lies well inside a cat's box in each."""
+    """Eight photographs of cats, and a folder with the inner part of a cat's box in each."""
     (cats,) = load_voc(data_root / "VOCdevkit", year=2007, classes=["cat"])
     folder = tmp_path / "cats"
     folder.mkdir()
@@ -61,20 +69,20 @@ def cats_filling_the_frame(data_root: Path, tmp_path: Path) -> tuple[list[Path],
 
 @pytest.fixture
 def read_only_at() -> Iterator[Callable[[Path, Path], Path]]:
-    """What shows a folder at a second place that is mounted read-only, as root may write any."""
+    """Mounts a folder read-only at a second path: root may write into any other folder."""
     mounted: list[Path] = []
 
-    def mount(folder: Path, place: Path) -> Path:
-        place.mkdir()
-        command = ["mount", "--bind", "-o", "ro", str(folder), str(place)]
+    def mount(folder: Path, path: Path) -> Path:
+        path.mkdir()
+        command = ["mount", "--bind", "-o", "ro", str(folder), str(path)]
         if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
             pytest.skip("mounting is not allowed here")
-        mounted.append(place)
-        return place
+        mounted.append(path)
+        return path
 
     yield mount
-    for place in mounted:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    for path in mounted:
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @pytest.fixture(scope="module")

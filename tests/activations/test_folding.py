@@ -1,12 +1,16 @@
-"""Batch normalisation folded into convolutions: the same outputs, and only where it may be."""
+"""Batch normalization folded into convolutions: equal outputs, and only where it is allowed."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rounding import ROUNDING
+from timm.layers import Conv2dSame
 from torch import Tensor, nn
 
-from deepff.activations.folding import folded
+from deepff.activations.folding import SamePaddedConv2d, folded
 from deepff.layers.layer_map import forward_to_layers, map_layers, noise
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
@@ -71,7 +75,7 @@ def test_families_give_the_same_maps(model, remaining):
     before = norms(backbone)
     ours, error = largest_difference(backbone)
     assert norms(ours) == remaining and norms(backbone) == before
-    assert error < 1e-5
+    assert error < ROUNDING
 
 
 def test_trained_weights_give_the_same_maps():
@@ -79,7 +83,7 @@ def test_trained_weights_give_the_same_maps():
     digest = {name: values.clone() for name, values in backbone.network.state_dict().items()}
     ours, error = largest_difference(backbone, "blocks.3.0.bn1", "blocks.5.0.bn1", "bn2")
     assert norms(backbone) == 49 and norms(ours) == 0
-    assert error < 1e-5
+    assert error < ROUNDING
     after = backbone.network.state_dict()
     assert all(torch.equal(values, after[name]) for name, values in digest.items())
 
@@ -104,7 +108,7 @@ def test_two_by_hand():
 
 
 class Branches(nn.Module):
-    """What may lie between a convolution and a batch normalisation, or beside them."""
+    """What may lie between a convolution and a batch normalization, or beside them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +147,7 @@ def test_only_what_nothing_else_needs_is_folded():
     assert left == {"read_twice_norm", "norms.0", "norms.1", "between_norm", "batch_norm"} | {
         "hooked_norm"
     }
-    assert error < 1e-5
+    assert error < ROUNDING
     assert len(seen) == 3  # the map of layers, and the two passes that were compared
     handle.remove()
     ours, _ = largest_difference(backbone, "hooked_norm")
@@ -155,7 +159,7 @@ def test_what_is_read_between_stays():
     ours, error = largest_difference(backbone, "0", "2")
     assert ours is backbone and error == 0
     ours, error = largest_difference(backbone, "1", "2")
-    assert norms(ours) == 0 and error < 1e-6
+    assert norms(ours) == 0 and error < ROUNDING
     # A container gives its last module's map: that of the convolution, too, is read then.
     nested = opened(nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3)), nn.BatchNorm2d(8), nn.ReLU()))
     assert largest_difference(nested, "0", "2")[0] is nested
@@ -195,5 +199,30 @@ def test_a_weight_that_two_share_is_changed_in_one():
     second.weight = first.weight
     backbone = opened(nn.Sequential(first, nn.BatchNorm2d(3), second))
     ours, error = largest_difference(backbone, "2")
-    assert norms(ours) == 0 and error < 1e-6
+    assert norms(ours) == 0 and error < ROUNDING
     assert ours.network[2].weight is first.weight and ours.network[0].weight is not first.weight
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    height=st.integers(1, 20),
+    width=st.integers(1, 20),
+    kernel=st.sampled_from([(1, 1), (2, 2), (3, 3), (5, 5), (4, 3), (7, 2)]),
+    stride=st.sampled_from([(1, 1), (2, 2), (3, 2), (4, 4)]),
+    dilation=st.sampled_from([1, 2]),
+    depthwise=st.booleans(),
+    bias=st.booleans(),
+)
+def test_same_padding_is_timms(height, width, kernel, stride, dilation, depthwise, bias) -> None:
+    torch.manual_seed(0)
+    groups, outputs = (4, 8) if depthwise else (1, 6)
+    theirs = Conv2dSame(
+        4, outputs, kernel, stride, dilation=dilation, groups=groups, bias=bias
+    ).eval()
+    ours = SamePaddedConv2d.of(theirs)
+    image = torch.randn(2, 4, height, width)
+    with torch.no_grad():
+        expected = theirs(image)
+        assert expected.shape[2:] == (-(-height // stride[0]), -(-width // stride[1]))
+        torch.testing.assert_close(ours(image), expected, rtol=1e-5, atol=1e-5)
+    assert ours.weight is theirs.weight

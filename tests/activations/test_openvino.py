@@ -3,12 +3,12 @@
 import json
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import timm
 import torch
+from rounding import assert_equal_but_for_rounding
 from torch import Tensor, nn
 
 import deepff
@@ -22,17 +22,11 @@ from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
 
 # Not importorskip: imported by itself, it would report over the network.
-pytestmark = pytest.mark.skipif(openvino_version() is None, reason="OpenVINO is not installed")
+pytestmark = [
+    pytest.mark.skipif(openvino_version() is None, reason="OpenVINO is not installed"),
+    pytest.mark.usefixtures("conversions"),
+]
 SIZE = 128
-
-
-@pytest.fixture(scope="module", autouse=True)
-def conversions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where conversions are kept that no cache folder is named for."""
-    home = tmp_path_factory.mktemp("torch")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_HOME", str(home))
-        yield home / "hub/openvino"
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +44,10 @@ def test_the_rows_of_several_layers_are_those_of_torch(files, conversions):
     layers = ("blocks.3.0.bn1", "blocks.6.0", "bn2")
     ours, theirs = (read(engine, files, layers) for engine in ("openvino", "torch"))
     assert len({image.grid for image in ours[0].images}) > 1
-    for found, expected in zip(ours, theirs, strict=True):
-        assert found.source.engine.startswith("openvino 20") and expected.source.engine == "torch"
-        assert [i.name for i in found.images] == [i.name for i in expected.images]
-        assert (found.rows - expected.rows).abs().max() < 1e-4 * expected.rows.abs().max()
+    for rows, expected in zip(ours, theirs, strict=True):
+        assert rows.source.engine.startswith("openvino 20") and expected.source.engine == "torch"
+        assert [i.name for i in rows.images] == [i.name for i in expected.images]
+        assert_equal_but_for_rounding(rows.rows, expected.rows)
     kept = max(conversions.iterdir(), key=lambda folder: folder.stat().st_mtime)
     assert (kept / "model.xml").is_file()
     again = read("openvino", files, layers)
@@ -85,15 +79,15 @@ def test_maps_and_masks_are_those_of_torch(data_root, tmp_path):
 def test_token_layouts_are_those_of_torch(files):
     torch.manual_seed(0)
     network = timm.create_model("vit_tiny_patch16_224", depth=2, dynamic_img_size=True)
-    found = []
+    activations = []
     for engine in ("openvino", "torch"):
         backbone = load_backbone(network, engine=engine, device="cpu")
         resolve = map_layers(backbone, SIZE).resolve
         layers = [resolve("blocks.1.attn.qkv:keys"), resolve("blocks.0")]
-        found.append(extract_layers(files[:3], backbone, layers, Preparation(SIZE))[0])
-    for ours, theirs in zip(*found, strict=True):
-        assert ours.source.engine != "torch" and ours.rows.shape == theirs.rows.shape
-        assert (ours.rows - theirs.rows).abs().max() < 1e-4 * theirs.rows.abs().max()
+        activations.append(extract_layers(files[:3], backbone, layers, Preparation(SIZE))[0])
+    for ours, theirs in zip(*activations, strict=True):
+        assert ours.source.engine != "torch"
+        assert_equal_but_for_rounding(ours.rows, theirs.rows)
 
 
 def test_engines_share_no_rows_and_what_is_held_is_not_run(files, tmp_path):

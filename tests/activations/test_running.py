@@ -23,11 +23,7 @@ OPENVINO = pytest.param(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def conversions(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_HOME", str(tmp_path_factory.mktemp("torch")))
-        yield
+pytestmark = pytest.mark.usefixtures("conversions")
 
 
 class Means(nn.Module):
@@ -74,19 +70,19 @@ def test_rows_are_with_their_images_whatever_the_batches_are(engine, cached, tmp
             colors[file.name] = torch.tensor(color) / 255
     backbone, layer = opened(Means(), engine)
     options = {"batch_size": 3, "cache": tmp_path / "cache" if cached else None}
-    (found,), skipped = extract_layers(
+    (activations,), skipped = extract_layers(
         find_images(photos), backbone, [layer], Preparation(SIZE), **options
     )
-    assert found.source.engine.startswith(engine) and len(skipped) == len(damaged)
-    assert [image.name for image in found.images] == sorted(colors)
-    for image, rows in zip(found.images, found.image_rows, strict=True):
+    assert activations.source.engine.startswith(engine) and len(skipped) == len(damaged)
+    assert [image.name for image in activations.images] == sorted(colors)
+    for image, rows in zip(activations.images, activations.image_rows, strict=True):
         color = colors[image.name]
         expected = torch.cat([color, color[:1].square()]).expand_as(rows)
         torch.testing.assert_close(rows, expected, atol=1e-4, rtol=0)
     (again,), _ = extract_layers(
         find_images(photos), backbone, [layer], Preparation(SIZE), **options
     )
-    assert torch.equal(again.rows, found.rows)
+    assert torch.equal(again.rows, activations.rows)
 
 
 @pytest.mark.parametrize("engine", ["torch", OPENVINO])
@@ -101,10 +97,10 @@ def test_a_network_that_fails_in_a_later_batch_leaves_no_thread(engine, tmp_path
     assert set(threading.enumerate()) == threads and torch.get_num_threads() == n_threads
 
 
-def test_pixels_are_normalised_by_channel():
+def test_pixels_are_normalized_by_channel():
     pixels = torch.randint(0, 256, (2, 3, 8, 8), generator=torch.Generator().manual_seed(0))
     backbone = load_backbone(Means(), mean=(0.4, 0.5, 0.6), std=(0.1, 0.2, 0.3), device="cpu")
     mean, std = (torch.tensor(v).double().view(3, 1, 1) for v in (backbone.mean, backbone.std))
     expected = ((pixels.double() / 255 - mean) / std).float()
-    found = normalized(backbone, pixels.to(torch.uint8))
-    assert found.dtype == torch.float32 and (found - expected).abs().max() < 2e-6
+    pixels_in = normalized(backbone, pixels.to(torch.uint8))
+    assert pixels_in.dtype == torch.float32 and (pixels_in - expected).abs().max() < 2e-6
