@@ -1,8 +1,7 @@
 """What identifies the activations of an image: network, weights, layer and preparation."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +12,7 @@ from deepff.layers.layer_map import LayerMap
 from deepff.layers.layouts import CHANNELS_FIRST, declared
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
-from deepff.options import SIZE, Device, Engine
+from deepff.options import SIZE, Engine
 
 
 @dataclass(frozen=True)
@@ -116,18 +115,8 @@ class FeatureSource:
         """How to prepare other images in the same way, on this device."""
         return Preparation(self.size, self.stretch, self.runs_in_amp(device))
 
-    def backbone(
-        self,
-        *,
-        model: nn.Module | Backbone | None = None,
-        weights: str | Path | None = None,
-        num_classes: int | None = None,
-        labels: Sequence[str] | None = None,
-        words: Sequence[str] | None = None,
-        device: str | torch.device = Device.AUTO,
-        engine: str = Engine.AUTO,
-    ) -> Backbone:
-        """The network of this source, loaded again; for the options see `deepff.load_backbone`.
+    def backbone(self, *, model: nn.Module | Backbone | None = None, **options: Any) -> Backbone:
+        """The network of this source, loaded again with options of `deepff.load_backbone`.
 
         ``model`` is needed for a user's network; one that is already open stays on its device.
         Raises InputError if the network cannot be loaded or is not the same.
@@ -137,14 +126,7 @@ class FeatureSource:
                 model
                 if isinstance(model, Backbone)
                 else load_backbone(
-                    self.model if model is None else model,
-                    weights=weights,
-                    num_classes=num_classes,
-                    labels=labels,
-                    words=words,
-                    channels=len(self.mean),
-                    device=device,
-                    engine=engine,
+                    self.model if model is None else model, channels=len(self.mean), **options
                 )
             )
         except InputError as error:

@@ -312,12 +312,12 @@ def _names(text: str) -> list[str]:
 def _check_files(folder: Path, pattern: str) -> None:
     """Refuse, before hours of work, to replace files of these names that deepff did not write."""
     from deepff.runtime.files import check_writable
-    from deepff.runtime.outputs import REPLACE_OWN, check_outputs
+    from deepff.runtime.outputs import NO_OVERWRITE_OPTION, check_outputs
 
     paths = [*folder.glob("*"), *folder.glob("*/*")]
     names = [path.relative_to(folder).as_posix() for path in paths]
     names = [name for name in names if re.fullmatch(pattern, name)]
-    check_outputs(folder, names, REPLACE_OWN)
+    check_outputs(folder, names, NO_OVERWRITE_OPTION)
     check_writable(folder)
 
 
@@ -325,11 +325,11 @@ def _publish(
     tables: "dict[str, Table]", out: Path, plot: Callable[[Path], Path] | None = None
 ) -> None:
     from deepff.evaluation.tables import write_tables
-    from deepff.runtime.outputs import REPLACE_OWN, output_folder
+    from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
 
     for table in tables.values():
         typer.echo(table.markdown())
-    with output_folder(out, REPLACE_OWN) as folder:
+    with output_folder(out, NO_OVERWRITE_OPTION) as folder:
         paths = write_tables(tables, folder)
         if plot is not None:
             paths.append(plot(folder))

@@ -26,7 +26,7 @@ from deepff.images.painting import factor_colors, overlay
 from deepff.regions.part_names import read_parts
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path
-from deepff.runtime.outputs import REPLACE_OWN, output_folder
+from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
 
 N_FACTORS = 3
 N_PICTURES = 5
@@ -143,7 +143,7 @@ def _evaluate(
     if overlays is not None:
         for variant, H in coefficients.items():
             stem = class_name + MAPPING_SUFFIXES[variant.method]
-            with output_folder(overlays / stem, REPLACE_OWN) as folder:
+            with output_folder(overlays / stem, NO_OVERWRITE_OPTION) as folder:
                 write_overlays(features, H, folder)
     values: dict[str, dict[str, list[float | None]]]
     values = {method: {} for method in _METHODS if crf or method != DFF_CRF}

@@ -48,7 +48,7 @@ def segment(
     files = output_names(result.names)
     region_folders = folder_names(names, taken=[_LABELS])
     planned = [f"{name}/{file}.png" for name in [*region_folders, _LABELS] for file in files]
-    rules = Rules(settings.overwrite, anew=True, inputs=result.paths)
+    rules = Rules(settings.overwrite, remove_stale=True, inputs=result.paths)
     _check_folder(Path(folder), out, [*planned, f"{_LABELS}/labels.txt"], rules)
     gallery = _gallery(result, folder, "masks", k, options)
     with (

@@ -39,7 +39,7 @@ def save(run: Result, folder: str | Path, progress: bool = False, overlays: bool
     image and k: they take most of a result's space on disk, and the report does not need them.
     """
     folder = check_output_folder(folder)
-    rules = Rules(anew=True, inputs=run.paths, adopted=OUTPUTS)
+    rules = Rules(remove_stale=True, inputs=run.paths, adopted=OUTPUTS)
     with output_folder(folder, rules, seal=MANIFEST) as new:
         _write(run, new, progress, overlays)
 

@@ -1,8 +1,8 @@
-"""Several processes, as ``torchrun`` starts them: joining, sums over rows, what each has gathered.
+"""Several processes, as ``torchrun`` starts them: joining them, sums over ranks, gathering.
 
-Every rank holds its own rows and calls the same estimator with the same parameters; the rows
-of A are those of rank 0, then those of rank 1, and so on. In a single process all of these
-give back what they are given.
+Every rank holds a share of the rows and calls the same estimator with the same parameters; the rows
+of A are those of rank 0, then those of rank 1, and so on. In a single process all of these return
+their arguments.
 """
 
 import os
@@ -16,21 +16,17 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-# A rank that dies is noticed by its closed connection; this only bounds how long the others wait
-# for one with more to do.
+# How long ranks wait for one with more to do; one that dies closes its connection.
 _TIMEOUT = timedelta(days=7)
 
 
 def is_distributed() -> bool:
-    """Whether `torch.distributed` is initialised with more than one rank."""
+    """Whether `torch.distributed` is initialized with more than one rank."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def join() -> None:
-    """Join the processes that ``torchrun`` started, if it started this one.
-
-    With CUDA each rank takes the GPU of its local number.
-    """
+    """Join the processes that ``torchrun`` started; each takes the GPU of its local number."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         return
     if torch.cuda.is_available():
@@ -41,17 +37,14 @@ def join() -> None:
 
 
 def leave() -> None:
-    """Leave the other processes in order, when all have come to this; then each is alone.
-
-    Ending without this closes connections under processes that may still be at work.
-    """
+    """Leave the other processes when all are ready to: ending a process closes connections."""
     if is_distributed():
         dist.barrier()
         dist.destroy_process_group()
 
 
 def rank() -> int:
-    """This process's number; 0 where there is only one."""
+    """This process's number; 0 if there is only one."""
     return dist.get_rank() if is_distributed() else 0
 
 
@@ -71,19 +64,16 @@ def all_reduce_max(values: Tensor) -> Tensor:
 
 
 def from_first_rank(values: Tensor) -> Tensor:
-    """Those of rank 0: what is drawn or rounded must not differ between ranks."""
+    """The values of rank 0: random or rounded values must not differ between ranks."""
     return _exchanged(values, lambda moved: dist.broadcast(moved, src=0))
 
 
 def rows_before(n_rows: int) -> tuple[int, int]:
-    """How many rows the lower ranks have, and all ranks together, where this one has `n_rows`."""
-    if not is_distributed():
-        return 0, n_rows
-    rank = dist.get_rank()
-    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    counts[rank] = n_rows
+    """How many rows the lower ranks have, and all ranks together, if this one has `n_rows`."""
+    counts = torch.zeros(n_ranks(), dtype=torch.int64)
+    counts[rank()] = n_rows
     counts = all_reduce_sum(counts)
-    return int(counts[:rank].sum()), int(counts.sum())
+    return int(counts[: rank()].sum()), int(counts.sum())
 
 
 def gather_rows(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Writes that leave either a whole file, or none; and space on the disk for them."""
+"""Writing files whole or not at all, and reserving space for them on the disk."""
 
 import errno
 import os
@@ -18,54 +18,36 @@ if TYPE_CHECKING:
 
 @contextmanager
 def written_in(folder: Path) -> Iterator[None]:
-    """Say of a folder, not of a file in it, that what the block makes there cannot be made.
-
-    Raises
-    ------
-    InputError
-        The folder, or the one that it would be made in, is read-only, full or gone.
-    """
+    """Turn an OSError of the block into an InputError about the folder, not about a file in it."""
     try:
         yield
     except OSError as error:
         reason = str(error.strerror or error).lower()
         raise InputError(
-            f"{_that_is_there(folder)} cannot be written ({reason}); use a folder where you may "
-            "write"
+            f"{_existing(folder)} cannot be written ({reason}); use a folder where you may write"
         ) from error
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse, before any work, a folder that nothing can be written into; it need not be there.
-
-    Raises
-    ------
-    InputError
-        See :func:`written_in`.
-    """
-    with written_in(folder), TemporaryFile(dir=_that_is_there(folder)):
+    """Raise InputError if nothing can be written into a folder, which need not exist."""
+    with written_in(folder), TemporaryFile(dir=_existing(folder)):
         pass
 
 
-def _that_is_there(folder: Path) -> Path:
+def _existing(folder: Path) -> Path:
+    """The folder, or the first one above it that exists."""
     return next((above for above in (folder, *folder.parents) if above.is_dir()), folder)
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, which takes its place if the block succeeds.
-
-    Raises
-    ------
-    InputError
-        Nothing can be written beside it.
-    """
+    """Yield a temporary path next to ``path``, which replaces it if the block succeeds."""
     path = Path(path)
     temporary = path.with_name(f".{uuid4().hex}{path.suffix}")
     with written_in(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch()
-    # A library that makes the file anew may give it to its owner alone.
+    # A library that creates the file again may make it readable for its owner alone.
     mode = temporary.stat().st_mode
     try:
         yield temporary
@@ -78,13 +60,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 def save_tensors(
     tensors: "dict[str, Tensor]", path: str | Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a file of safetensors, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        The disk is full, or the file cannot be written.
-    """
+    """Write a safetensors file, whole or not at all; InputError if that fails."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -100,15 +76,10 @@ def save_tensors(
 
 
 def reserve_space(file: IO[bytes], n_bytes: int) -> None:
-    """Make a file that is open for writing ``n_bytes`` long, with room for them on the disk.
+    """Extend an open file to ``n_bytes``, with room for them on the disk; new bytes are zero.
 
-    A file that is mapped into memory must have it: where the disk is full, writing to a map kills
-    the process. What the file holds stays; what is new reads as zeros.
-
-    Raises
-    ------
-    InputError
-        The disk, or a quota, has not so much room; the file is as long as it was.
+    A file that is mapped into memory needs that room: on a full disk, writing to the map kills the
+    process. Without room, InputError, and the file keeps its length.
     """
     before = os.fstat(file.fileno()).st_size
     if n_bytes <= before:
@@ -131,7 +102,7 @@ def _allocate(descriptor: int, folder: str, before: int, n_bytes: int) -> None:
             os.posix_fallocate(descriptor, before, n_bytes - before)
             return
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # of the file system
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # the file system cannot
                 raise
     if shutil.disk_usage(folder).free < n_bytes - before:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

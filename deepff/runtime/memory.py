@@ -1,4 +1,4 @@
-"""How much main memory there is to use."""
+"""Main memory: how much is free, keeping freed memory, and keeping results in bounded memory."""
 
 import ctypes
 import os
@@ -13,23 +13,23 @@ _LEAST_MEMORY = 2**30
 
 
 def available_memory() -> int:
-    """Bytes of main memory that are free or can be freed at once; at least 1 GiB is assumed."""
+    """Bytes of main memory that are free or can be freed at once; never below 1 GiB."""
     try:
         with open("/proc/meminfo") as file:
             kilobytes = next(line.split()[1] for line in file if line.startswith("MemAvailable"))
-        found = 1024 * int(kilobytes)
+        n_bytes = 1024 * int(kilobytes)
     except (OSError, StopIteration):
         try:
-            found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            n_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         except (AttributeError, ValueError, OSError):  # not on Windows
-            found = 0
-    return max(found, _LEAST_MEMORY)
+            n_bytes = 0
+    return max(n_bytes, _LEAST_MEMORY)
 
 
 # glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 _NEVER = 2**31 - 1
-# What glibc comes to by itself in a process that frees large blocks.
+# What glibc itself sets in a process that frees large blocks.
 _USUAL = {_TRIM_THRESHOLD: 2**26, _MMAP_THRESHOLD: 2**25, _MMAP_MAX: 2**16}
 
 _lock = Lock()
@@ -38,21 +38,31 @@ _n_inside = 0
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Inside, memory that is freed stays with the process; at the end it goes back to the system.
+    """Inside, freed memory stays with the process; at the end it goes back to the system.
 
-    A network on the CPU allocates and frees the map of each layer. glibc gets blocks of such a size
-    from the system and gives them back each time, and to fill them with zeros page by page took a
-    third of EfficientNet-Lite0's forward pass. Elsewhere than on Linux with glibc nothing changes.
+    A network on the CPU allocates and frees the map of each layer. glibc requests blocks of this
+    size from the system and returns them each time, and the system's filling them with zeros took a
+    third of EfficientNet-Lite0's forward pass. Without glibc nothing changes.
     """
+    global _n_inside
     libc = _glibc()
     if libc is None:
         yield
         return
-    _enter(libc)
+    with _lock:
+        _n_inside += 1
+        if _n_inside == 1:
+            libc.mallopt(_MMAP_MAX, 0)
+            libc.mallopt(_TRIM_THRESHOLD, _NEVER)
     try:
         yield
     finally:
-        _leave(libc)
+        with _lock:
+            _n_inside -= 1
+            if _n_inside == 0:
+                for option, value in _USUAL.items():
+                    libc.mallopt(option, value)
+                libc.malloc_trim(0)
 
 
 @cache
@@ -64,27 +74,8 @@ def _glibc() -> ctypes.CDLL | None:
         return None
 
 
-def _enter(libc: ctypes.CDLL) -> None:
-    global _n_inside
-    with _lock:
-        _n_inside += 1
-        if _n_inside == 1:
-            libc.mallopt(_MMAP_MAX, 0)
-            libc.mallopt(_TRIM_THRESHOLD, _NEVER)
-
-
-def _leave(libc: ctypes.CDLL) -> None:
-    global _n_inside
-    with _lock:
-        _n_inside -= 1
-        if _n_inside == 0:
-            for option, value in _USUAL.items():
-                libc.mallopt(option, value)
-            libc.malloc_trim(0)
-
-
 class Sized(Protocol):
-    """What says how much memory it takes."""
+    """An object that knows how much memory it takes."""
 
     @property
     def n_bytes(self) -> int:
@@ -95,37 +86,32 @@ T = TypeVar("T", bound=Sized)
 
 
 class Kept(Generic[T]):
-    """The outcomes that fit into memory, by what they were made of; for several threads.
+    """Results by key, up to ``most`` bytes; threads may share it.
 
-    When it is full, any are given up for a new one, not those that were asked for longest ago:
-    who goes over a set again and again would ask for just these next, and find none.
-
-    Parameters
-    ----------
-    most : int
-        Bytes that are kept at most. What takes more by itself is not kept.
+    When it is full, it drops random ones, not those that were used longest ago: repeated passes
+    over a set would ask for exactly these next.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._found: dict[Hashable, T] = {}
+        self._results: dict[Hashable, T] = {}
         self._n_bytes = 0
-        self._draw = random.Random(0)
+        self._random = random.Random(0)
         self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, or gave before for an equal key."""
+        """What `make` returns, or returned before for an equal key."""
         with self._lock:
-            if key in self._found:
-                return self._found[key]
-        made = make()
-        if made.n_bytes > self._most:
-            return made
+            if key in self._results:
+                return self._results[key]
+        result = make()
+        if result.n_bytes > self._most:
+            return result
         with self._lock:
-            if key not in self._found:
-                while self._n_bytes + made.n_bytes > self._most:
-                    given_up = self._found.pop(self._draw.choice(list(self._found)))
-                    self._n_bytes -= given_up.n_bytes
-                self._found[key] = made
-                self._n_bytes += made.n_bytes
-            return self._found[key]
+            if key not in self._results:
+                while self._n_bytes + result.n_bytes > self._most:
+                    dropped = self._results.pop(self._random.choice(list(self._results)))
+                    self._n_bytes -= dropped.n_bytes
+                self._results[key] = result
+                self._n_bytes += result.n_bytes
+            return self._results[key]

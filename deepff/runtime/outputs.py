@@ -1,7 +1,7 @@
-"""Folders that commands write into, where nothing is lost that deepff did not write itself.
+"""Output folders: deepff replaces only the files that it wrote.
 
-What deepff wrote in a folder is listed in its ``.deepff-files``, each file with its SHA-256: a file
-that is not listed, or was changed since, is somebody's work.
+A folder's ``.deepff-files`` lists what deepff wrote there, each file with its SHA-256: a file that
+is not listed, or has changed since, is a user's work.
 """
 
 import json
@@ -24,57 +24,34 @@ Digests = dict[str, list[str]]  # by a file's POSIX path in the folder
 
 @dataclass(frozen=True)
 class Rules:
-    """What an output folder may do to files that it already holds.
+    """Which files that an output folder already holds may be replaced or removed."""
 
-    Attributes
-    ----------
-    overwrite : bool or None
-        Replace files that deepff did not write; None where nobody can ask for that.
-    anew : bool
-        Remove what deepff wrote there before and does not write again.
-    inputs : collection of Path
-        Photographs, which are never replaced; None for those that are no files.
-    adopted : collection of str
-        Files and folders in it that count as written by deepff where it has no list: those of a
-        result that an earlier version saved.
-    """
-
-    overwrite: bool | None = False
-    anew: bool = False
-    inputs: Collection[Path | None] = ()
+    overwrite: bool | None = False  # replace users' files, too; None if no option offers that
+    remove_stale: bool = False  # remove what deepff wrote there before and does not write again
+    inputs: Collection[Path | None] = ()  # photographs, which are never replaced
+    # Files and folders that count as written by deepff if the folder has no list: those of a result
+    # that an earlier version saved.
     adopted: Collection[str] = ()
 
 
-KEEP_ALL = Rules()
-REPLACE_OWN = Rules(overwrite=None)
+_DEFAULT_RULES = Rules()
+NO_OVERWRITE_OPTION = Rules(overwrite=None)
 
 
 @contextmanager
 def output_folder(
-    path: str | Path, rules: Rules = KEEP_ALL, seal: str | None = None
+    path: str | Path, rules: Rules = _DEFAULT_RULES, seal: str | None = None
 ) -> Iterator[Path]:
-    """Yield a temporary folder, whose files take their places in ``path`` if the block succeeds.
+    """Yield a temporary folder, whose files move to ``path`` if the block succeeds.
 
-    A folder that was not there appears as a whole. In one that was, what it held stays until the
-    block is through; files of other names stay after that, too, but for what `rules` say.
-
-    Parameters
-    ----------
-    path : path
-    rules : Rules
-    seal : str, optional
-        The file that says that the folder is whole: of those that take their places the old one
-        goes first, and the new one comes last.
-
-    Raises
-    ------
-    InputError
-        The path is a file, nothing can be written there, or a file would be lost: see
-        :func:`check_outputs`.
+    A new folder appears as a whole. An existing one keeps its files until the block ends, and after
+    that those of other names, except as `rules` say. ``seal`` is the file that says that the folder
+    is whole: the old one is removed first, and the new one is moved last. InputError: see
+    :func:`check_outputs`.
     """
     path = Path(path)
     _check_folder(path)
-    # Inside a folder that is there, which may be a disk of its own: moves are within one disk.
+    # Inside an existing folder, which may be a disk: moves must not cross disks.
     within = path if path.is_dir() else path.parent
     temporary = within / f".{uuid4().hex}"
     with written_in(within):
@@ -84,7 +61,7 @@ def output_folder(
         yield temporary
         written = {name: [_digest(temporary / name)] for name in _files(temporary)}
         if within == path:
-            _take_places(temporary, path, written, rules, seal)
+            _move_into(path, temporary, written, rules, seal)
         else:
             _write_record(temporary, written)
             temporary.replace(path)
@@ -94,7 +71,7 @@ def output_folder(
 
 @contextmanager
 def own_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for one of deepff's own files, written anew and listed as before."""
+    """Yield a temporary path for one of deepff's files, which is replaced and listed as before."""
     with atomic_path(path) as temporary:
         yield temporary
     record = path.parent / RECORD
@@ -103,13 +80,7 @@ def own_file(path: Path) -> Iterator[Path]:
 
 
 def check_unchanged(path: Path) -> None:
-    """Refuse to write one of deepff's own files anew where it was changed.
-
-    Raises
-    ------
-    InputError
-        It was changed since deepff wrote it.
-    """
+    """Raise InputError if one of deepff's files has changed since deepff wrote it."""
     digests = _read_record(path.parent / RECORD).get(path.name)
     if digests is not None and path.exists() and _digest(path) not in digests:
         raise InputError(
@@ -119,20 +90,10 @@ def check_unchanged(path: Path) -> None:
 
 
 def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> None:
-    """Refuse to write files, before anything is written.
+    """Raise InputError if files, POSIX paths in the folder, may not be written there.
 
-    Parameters
-    ----------
-    folder : path
-    names : iterable of str
-        POSIX paths in the folder.
-    rules : Rules
-
-    Raises
-    ------
-    InputError
-        A file of that name is a photograph of the set; or deepff did not write it, or it was
-        changed since, and `rules` don't say that it may be replaced.
+    A file may not be replaced if it is a photograph of the set; nor, unless `rules` say so, if
+    deepff did not write it or it has changed since.
     """
     folder = Path(folder)
     _check_folder(folder)
@@ -142,21 +103,21 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
     listed = own_files(folder, rules.adopted)
     foreign = []
     for name in names:
-        place = folder / name
-        for above in list(place.relative_to(folder).parents)[:-1]:
+        path = folder / name
+        for above in list(path.relative_to(folder).parents)[:-1]:
             if os.path.lexists(folder / above) and not (folder / above).is_dir():
                 raise InputError(f"{folder / above} is a file, where a folder is to be: move it")
-        if not os.path.lexists(place):
+        if not os.path.lexists(path):
             continue
-        if place.is_dir() and not place.is_symlink():
-            raise InputError(f"{place} is a folder, where a file is to be: move it away")
-        if not inputs.isdisjoint(_identities(place)[:1]):
+        if path.is_dir() and not path.is_symlink():
+            raise InputError(f"{path} is a folder, where a file is to be: move it away")
+        if not inputs.isdisjoint(_identities(path)[:1]):
             raise InputError(
-                f"{place} is a photograph of the set, which is never overwritten; write to another "
+                f"{path} is a photograph of the set, which is never overwritten; write to another "
                 "folder"
             )
-        if name not in listed or _digest(place) not in listed[name]:
-            foreign.append(place)
+        if name not in listed or _digest(path) not in listed[name]:
+            foreign.append(path)
     if foreign and not rules.overwrite:
         more = f" (and so are {len(foreign) - 1} more files)" if len(foreign) > 1 else ""
         ways = "write to another folder or move it away"
@@ -168,37 +129,33 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
 
 
 def listed_files(folder: str | Path) -> list[str]:
-    """The POSIX paths that a folder's own list says deepff wrote; none where there is no list."""
+    """The POSIX paths in a folder's list of what deepff wrote; empty if there is no list."""
     record = Path(folder) / RECORD
     return list(_read_record(record)) if record.is_file() else []
 
 
 def own_files(folder: str | Path, adopted: Collection[str] = ()) -> Digests:
-    """What deepff wrote in a folder and those below it, with the digests that it had then.
+    """The files that deepff wrote in a folder and those below it, with their digests then.
 
-    Parameters
-    ----------
-    folder : path
-    adopted : collection of str
-        See :class:`Rules`.
+    For ``adopted`` see :class:`Rules`.
     """
     folder = Path(folder)
-    found: Digests = {}
+    files: Digests = {}
     for record in folder.rglob(RECORD):
         below = record.parent.relative_to(folder)
         for name, digests in _read_record(record).items():
-            found.setdefault((below / name).as_posix(), []).extend(digests)
+            files.setdefault((below / name).as_posix(), []).extend(digests)
     if adopted and not (folder / RECORD).exists():
         tops = [folder / name for name in adopted]
         names = [path.name for path in tops if path.is_file()]
         names += [f"{path.name}/{name}" for path in tops if path.is_dir() for name in _files(path)]
         for name in names:
-            found.setdefault(name, [_digest(folder / name)])
-    return found
+            files.setdefault(name, [_digest(folder / name)])
+    return files
 
 
 def changed_files(folder: str | Path) -> list[str]:
-    """Files that deepff wrote in a folder and that were changed since, as POSIX paths in it."""
+    """Files in a folder that have changed since deepff wrote them, as POSIX paths in it."""
     folder = Path(folder)
     return [
         name
@@ -212,21 +169,21 @@ def _check_folder(path: Path) -> None:
         raise InputError(f"{path} is a file; name a folder")
 
 
-def _take_places(new: Path, folder: Path, written: Digests, rules: Rules, seal: str | None) -> None:
+def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: str | None) -> None:
     check_outputs(folder, written, rules)
     before = own_files(folder, rules.adopted)
-    stale = [name for name in before if rules.anew and name not in written]
-    # Until all is moved, what was and what will be are both deepff's: it may be killed on the way.
+    stale = [name for name in before if rules.remove_stale and name not in written]
+    # Until all files are moved, old and new ones are both listed: the process may be killed.
     _write_record(folder, _merged(before, written))
     if seal is not None:
         (folder / seal).unlink(missing_ok=True)
     for name in sorted(written, key=lambda name: name == seal):
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        (new / name).replace(place)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (new / name).replace(path)
     for name in stale:
         _remove_own(folder, name, before)
-    if rules.anew:
+    if rules.remove_stale:
         for record in list(folder.rglob(RECORD)):
             record.unlink()
             _remove_empty_folders(record.parent, folder)
@@ -236,10 +193,10 @@ def _take_places(new: Path, folder: Path, written: Digests, rules: Rules, seal: 
 
 
 def _remove_own(folder: Path, name: str, listed: Mapping[str, list[str]]) -> None:
-    place = folder / name
-    if os.path.lexists(place) and not place.is_dir() and _digest(place) in listed[name]:
-        place.unlink()
-        _remove_empty_folders(place.parent, folder)
+    path = folder / name
+    if os.path.lexists(path) and not path.is_dir() and _digest(path) in listed[name]:
+        path.unlink()
+        _remove_empty_folders(path.parent, folder)
 
 
 def _remove_empty_folders(folder: Path, top: Path) -> None:
@@ -254,12 +211,12 @@ def _merged(first: Digests, second: Digests) -> Digests:
 
 def _files(folder: Path) -> list[str]:
     """The POSIX paths of the files and links below a folder."""
-    found = []
+    files = []
     for path, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(path, name))]
         below = Path(path).relative_to(folder)
-        found += [(below / name).as_posix() for name in [*names, *links] if name != RECORD]
-    return sorted(found)
+        files += [(below / name).as_posix() for name in [*names, *links] if name != RECORD]
+    return sorted(files)
 
 
 def _digest(path: Path) -> str:
@@ -270,9 +227,9 @@ def _digest(path: Path) -> str:
 
 
 def _identities(path: Path) -> list[tuple[int, int]]:
-    """Device and number of a file, first as a link if it is one, then of what it leads to."""
+    """Device and inode of a file, first of the link if it is one, then of its target."""
     try:
-        return [(found.st_dev, found.st_ino) for found in (path.lstat(), path.stat())]
+        return [(state.st_dev, state.st_ino) for state in (path.lstat(), path.stat())]
     except OSError:
         return []
 

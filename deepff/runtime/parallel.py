@@ -15,37 +15,29 @@ from deepff.runtime.memory import available_memory
 
 T = TypeVar("T")
 
-# What work in flight takes at most unless told otherwise, beside a single item that takes more.
-_MOST_MEMORY = 3 * 2**29
+_MOST_MEMORY = 3 * 2**29  # bytes of work in flight by default, unless one item takes more
 
 _starting = Lock()
 
 
 def ahead(items: Iterable[T], n: int) -> Iterator[T]:
-    """The items, each of them after ``n`` later ones have been taken."""
-    taken: deque[T] = deque()
+    """The items, each of them after ``n`` later ones have been started."""
+    started: deque[T] = deque()
     for item in items:
-        taken.append(item)
-        if len(taken) > n:
-            yield taken.popleft()
-    yield from taken
+        started.append(item)
+        if len(started) > n:
+            yield started.popleft()
+    yield from started
 
 
 def in_parallel(
     work: Callable[[int], T], costs: Sequence[int], memory: int | None = None
 ) -> Iterator[T]:
-    """The outcomes for 0, 1, … in order, worked out by a thread for each core, a few ahead.
+    """The results of ``work`` for 0, 1, … in order, computed a few ahead by one thread per core.
 
-    PyTorch's number of threads is one in these threads, and elsewhere as it was.
-
-    Parameters
-    ----------
-    work : callable
-    costs : sequence of int
-        The bytes that each item takes.
-    memory : int, optional
-        The bytes that items in flight may take together; a single one may take more. By default
-        half of what is free, and 1.5 GiB at most.
+    ``costs`` are the bytes that each item takes; together those in flight take at most ``memory``
+    (a single one may take more), by default half of what is free and at most 1.5 GiB. PyTorch uses
+    one thread in each of these threads, and elsewhere as many as before.
     """
     budget = min(available_memory() // 2, _MOST_MEMORY) if memory is None else memory
     n_threads = min(os.cpu_count() or 1, max(1, len(costs)))
@@ -80,10 +72,10 @@ def owners(weights: Sequence[int], n: int) -> list[int]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside, PyTorch's number of threads is one in this thread, and elsewhere as it was.
+    """Inside, PyTorch uses one thread in this thread, and elsewhere as many as before.
 
-    For small steps while threads of another library have every core: those of PyTorch would wait
-    for each other by going round in circles, which takes from what they wait for.
+    For small steps while threads of another library use every core: PyTorch's threads would wait
+    for each other in busy loops, which slows what they wait for.
     """
     before = torch.get_num_threads()
     try:
@@ -98,14 +90,14 @@ def one_thread() -> Iterator[None]:
 
 def _alone() -> None:
     torch.set_num_threads(1)
-    torch.get_num_threads()  # what a thread asks for first is what it keeps
+    torch.get_num_threads()  # a thread keeps the number that it first asks for
 
 
 def _single_threads(n_threads: int) -> ThreadPoolExecutor:
-    """A pool whose threads each work on one core, which is twice as fast as all on each item.
+    """A pool whose threads use one core each: twice as fast as all cores on each item.
 
-    PyTorch keeps the number of threads for each thread, but a new thread takes that which was set
-    last anywhere: so all of the pool are started before it is set back.
+    PyTorch keeps the number for each thread, but a new thread starts with the number that was set
+    last anywhere. So all threads of the pool start before it is set back.
     """
     pool = ThreadPoolExecutor(n_threads, initializer=_alone)
     with _starting:

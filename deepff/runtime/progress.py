@@ -33,18 +33,18 @@ class _RateColumn(ProgressColumn):
 def track(
     stage: str, total: int, *, unit: str = "images", enabled: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told how many units were just done.
+    """Yield a function to call with the number of units that were just completed.
 
-    On a terminal a bar is drawn; elsewhere a line is logged every ten seconds and at the end.
+    A terminal shows a bar; elsewhere a line is logged every ten seconds and at the end.
     """
     listener = _listener.get()
     with _shown(stage, total, unit, enabled) as show:
         count = 0
 
-        def advance(done: int) -> None:
+        def advance(n: int) -> None:
             nonlocal count
-            count += done
-            show(done)
+            count += n
+            show(n)
             if listener is not None:
                 listener(stage, count, total)
 
@@ -53,7 +53,7 @@ def track(
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell a function, too, what is tracked inside, in this thread: stage, done, of how many."""
+    """Also call a function for what is tracked inside, in this thread: stage, count, total."""
     token = _listener.set(listener)
     try:
         yield
@@ -65,12 +65,12 @@ def listening(listener: Listener) -> Iterator[None]:
 def _shown(stage: str, total: int, unit: str, enabled: bool) -> Iterator[Callable[[int], None]]:
     console = Console(stderr=True)
     if not enabled or total == 0:
-        yield lambda done: None
+        yield lambda n: None
     elif console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, _RateColumn(), TimeRemainingColumn(), console=console) as bar:
             task = bar.add_task(stage, total=total, unit=unit)
-            yield lambda done: bar.advance(task, done)
+            yield lambda n: bar.advance(task, n)
     else:
         yield from _logged(console, stage, total, unit)
 
@@ -83,9 +83,9 @@ def _logged(console: Console, stage: str, total: int, unit: str) -> Iterator[Cal
         rate = count / max(now - start, 1e-9)
         console.print(f"{stage}: {count}/{total} {unit}, {rate:.1f} {unit}/s", highlight=False)
 
-    def advance(done: int) -> None:
+    def advance(n: int) -> None:
         nonlocal count, last
-        count += done
+        count += n
         now = time.monotonic()
         if now - last >= LOG_EVERY_SECONDS and count < total:
             last = now
@@ -96,19 +96,14 @@ def _logged(console: Console, stage: str, total: int, unit: str) -> Iterator[Cal
 
 
 class Stopwatch:
-    """Seconds by stage, of a run whose stages follow each other.
-
-    Attributes
-    ----------
-    seconds : dict of str to float
-    """
+    """``seconds`` by stage of a run whose stages follow each other."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
-        """What was done since the last lap was this."""
+        """Add the time since the last lap to this stage."""
         now = time.perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now

@@ -29,7 +29,7 @@ def test_what_deepff_wrote_is_replaced_and_what_it_did_not_write_is_kept(tmp_pat
     (out / "mine").write_text("mine")
     put(out, Rules(), a="2", sub__c="2")
     assert contents(out) == {"a": "2", "sub/b": "1", "sub/c": "2", "mine": "mine"}
-    put(out, Rules(anew=True), a="3")
+    put(out, Rules(remove_stale=True), a="3")
     assert contents(out) == {"a": "3", "mine": "mine"}
     assert not (out / "sub").exists()
 
@@ -44,7 +44,7 @@ def test_other_files_are_replaced_on_request_alone(tmp_path: Path, state: str) -
     with pytest.raises(InputError, match=r"sub/a is not deepff's, or was changed.*--overwrite"):
         check_outputs(tmp_path, ["sub/a", "b"], Rules())
     with pytest.raises(InputError, match=r"sub/a is not deepff's"):
-        put(tmp_path, Rules(anew=True), sub__a="new", b="new")
+        put(tmp_path, Rules(remove_stale=True), sub__a="new", b="new")
     assert contents(tmp_path) == before
     put(tmp_path, Rules(overwrite=True), sub__a="new")
     assert contents(tmp_path) == {"sub/a": "new"}
@@ -55,10 +55,10 @@ def test_other_files_are_replaced_on_request_alone(tmp_path: Path, state: str) -
 def test_a_changed_file_of_an_earlier_output_stays_when_all_is_written_anew(tmp_path: Path) -> None:
     put(tmp_path, Rules(), a="1", b="1")
     (tmp_path / "b").write_text("corrected by hand")
-    put(tmp_path, Rules(anew=True), a="2")
+    put(tmp_path, Rules(remove_stale=True), a="2")
     assert contents(tmp_path) == {"a": "2", "b": "corrected by hand"}
     with pytest.raises(InputError, match="b is not deepff's"):
-        put(tmp_path, Rules(anew=True), b="3")
+        put(tmp_path, Rules(remove_stale=True), b="3")
 
 
 @pytest.mark.parametrize("way", ["itself", "a link in its place", "through a linked folder"])
@@ -76,7 +76,7 @@ def test_a_photograph_is_never_replaced(tmp_path: Path, way: str) -> None:
     else:
         out.symlink_to(photos)
     inputs = [photo, None]
-    for rules in (Rules(inputs=inputs), Rules(overwrite=True, anew=True, inputs=inputs)):
+    for rules in (Rules(inputs=inputs), Rules(overwrite=True, remove_stale=True, inputs=inputs)):
         with pytest.raises(InputError, match=r"a\.png is a photograph of the set, which is never"):
             check_outputs(out, ["a.png"], rules)
         with pytest.raises(InputError, match="is a photograph of the set"):
@@ -96,7 +96,7 @@ def test_an_output_that_was_copied_elsewhere_is_still_deepffs(tmp_path: Path) ->
     put(tmp_path / "out", Rules(), a="1", sub__b="1")
     shutil.copytree(tmp_path / "out", tmp_path / "moved" / "out")
     assert list(own_files(tmp_path / "moved")) == ["out/a", "out/sub/b"]
-    put(tmp_path / "moved" / "out", Rules(anew=True), a="2")
+    put(tmp_path / "moved" / "out", Rules(remove_stale=True), a="2")
     assert contents(tmp_path / "moved" / "out") == {"a": "2"}
 
 
