@@ -148,7 +148,7 @@ def _check_settings(settings: Settings, result: Result) -> None:
         raise InputError(f"masks are of the object or of factors, not {settings.masks!r}")
     if not isinstance(settings.cut, int | float) or not 0 < settings.cut < 1:
         raise InputError(f"the cut {settings.cut!r} is not between 0 and 1")
-    if settings.lesson and not is_name(settings.lesson, LESSON):
+    if settings.lesson != "" and not is_name(settings.lesson, LESSON):
         raise InputError(f"no lesson has the name {settings.lesson!r}")
 
 
