@@ -56,26 +56,21 @@ def dense_crf(
     the paper's code and pydensecrf have a permutohedral lattice, whose vertices take longer to sort
     than the mean field takes.
 
-    ``image`` is uint8 (H, W, 3), or float (3, H, W) or (B, 3, H, W) in [0, 1]. ``probabilities``
-    (k, h, w) or (B, k, h, w), of any size, are exp(−U), as
-    :func:`deepff.regions.probabilities.unary_probabilities` gives them. The CRF works on ``size``
-    pixels along the longer side, and its result is upsampled bilinearly.
+    ``image`` is uint8 (H, W, 3), or float (3, H, W) in [0, 1]. ``probabilities`` (k, h, w), of any
+    size, are exp(−U), as :func:`deepff.regions.probabilities.unary_probabilities` gives them.
+    The CRF works on ``size`` pixels along the longer side, and its result is upsampled bilinearly.
     """
     images = as_image_batch(image, probabilities)
-    batch = probabilities if probabilities.ndim == 4 else probabilities[None]
-    refined = refined_by_kernels(crf_kernels(images, size), batch)
-    refined = functional.interpolate(refined, images.shape[-2:], mode="bilinear")
-    return refined if probabilities.ndim == 4 else refined[0]
+    refined = refined_by_kernels(crf_kernels(images, size), probabilities[None])
+    return functional.interpolate(refined, images.shape[-2:], mode="bilinear")[0]
 
 
 def _refined_maps(
     image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, size: int
 ) -> Tensor:
     images = as_image_batch(image, maps)
-    batch = maps if maps.ndim == 4 else maps[None]
-    refined = refined_densely(crf_kernels(images, size), batch, thresholds)
-    refined = functional.interpolate(refined, images.shape[-2:], mode="bilinear")
-    return refined if maps.ndim == 4 else refined[0]
+    refined = refined_densely(crf_kernels(images, size), maps[None], thresholds)
+    return functional.interpolate(refined, images.shape[-2:], mode="bilinear")[0]
 
 
 REFINER = Refiner(DENSE_CRF_SIZE, _refined_maps, fills_holes=True)

@@ -33,20 +33,18 @@ def guided_crf(
 
         Q⁰ = softmax(−U),   Qᵗ⁺¹ = softmax(−U + λ · GF_I(Qᵗ)).
 
-    ``image`` is uint8 (H, W, 3), or float (3, H, W) or (B, 3, H, W) in [0, 1]. ``maps`` (k, h, w)
-    or (B, k, h, w), of any size, cover it and are normalized to [0, 1] over the set; at
-    ``thresholds`` (k,) or (B, k) a factor is as likely as the background. The CRF works on ``size``
-    pixels along the longer side, and its result is upsampled bilinearly.
+    ``image`` is uint8 (H, W, 3), or float (3, H, W) in [0, 1]. ``maps`` (k, h, w), of any size,
+    cover it and are normalized to [0, 1] over the set; at ``thresholds`` (k,) a factor is as likely
+    as the background. The CRF works on ``size`` pixels along the longer side, and its result is
+    upsampled bilinearly.
     """
     images = as_image_batch(image, maps)
     guide = at_working_size(images, size)
-    batch = maps if maps.ndim == 4 else maps[None]
-    small_maps = functional.interpolate(batch.float(), guide.shape[-2:], mode="bilinear")
+    small_maps = functional.interpolate(maps[None].float(), guide.shape[-2:], mode="bilinear")
     unary = unary_probabilities(small_maps, thresholds)
     radius = round(_RADIUS * max(guide.shape[-2:]))
     refined = mean_field(guide, unary, _WEIGHT, radius, _EPS, _ITERATIONS)
-    refined = functional.interpolate(refined, images.shape[-2:], mode="bilinear")
-    return refined if maps.ndim == 4 else refined[0]
+    return functional.interpolate(refined, images.shape[-2:], mode="bilinear")[0]
 
 
 REFINER = Refiner(_SIZE, guided_crf, fills_holes=False)

@@ -22,7 +22,7 @@ class Refiner(NamedTuple):
     """A refinement of one image's maps along its edges.
 
     ``probabilities`` takes an image, its maps (k, h, w) in [0, 1], thresholds (k,) in their units
-    and a size, and returns (k, H, W) at the image's size; or a batch of each.
+    and a size, and returns (k, H, W) at the image's size.
     """
 
     size: int  # the longer side in pixels that it works at
@@ -117,31 +117,25 @@ def at_working_size(images: Tensor, size: int) -> Tensor:
 
 
 def as_image_batch(image: Tensor | np.ndarray, maps: Tensor) -> Tensor:
-    """The images that a refinement takes as (B, 3, H, W) float32 in [0, 1], on the maps' device.
+    """An image, uint8 (H, W, 3) or float (3, H, W), as (1, 3, H, W) float32 in [0, 1].
 
-    Raises InputError where it is no image, or does not fit ``maps``, (k, h, w) or (B, k, h, w).
+    It is on the maps' device. Raises InputError where it is no image, or maps are not (k, h, w).
     """
-    images = _as_batch(image).to(maps.device)
-    n_maps = len(maps) if maps.ndim == 4 else 1
-    if maps.ndim not in (3, 4) or n_maps != len(images) or maps.ndim != len(image.shape):
-        raise InputError(
-            f"an image of shape {tuple(image.shape)} does not fit maps of {tuple(maps.shape)}; "
-            "give (H, W, 3) or (3, H, W) with (k, h, w), or (B, 3, H, W) with (B, k, h, w)"
-        )
-    return images
-
-
-def _as_batch(image: Tensor | np.ndarray) -> Tensor:
     if isinstance(image, np.ndarray):
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise InputError(
                 f"an image array of {image.dtype} {image.shape} can't be refined; it should be "
                 "uint8 (H, W, 3)"
             )
-        return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].float() / 255
-    if image.ndim not in (3, 4) or image.shape[-3] != 3 or not image.is_floating_point():
+        image = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float() / 255
+    if image.ndim != 3 or image.shape[0] != 3 or not image.is_floating_point():
         raise InputError(
             f"an image tensor of {image.dtype} {tuple(image.shape)} can't be refined; it should be "
-            "float (3, H, W) or (B, 3, H, W) in [0, 1]"
+            "float (3, H, W) in [0, 1]"
         )
-    return (image if image.ndim == 4 else image[None]).float()
+    if maps.ndim != 3:
+        raise InputError(
+            f"an image of shape {tuple(image.shape)} does not fit maps of {tuple(maps.shape)}; "
+            "give (H, W, 3) or (3, H, W) with (k, h, w)"
+        )
+    return image[None].float().to(maps.device)

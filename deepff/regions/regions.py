@@ -129,7 +129,7 @@ def region_finder(
     def named_regions(index: int) -> Regions:
         regions = regions_of(index)
         if options.parts is not None:
-            regions = _by_part(regions, options.parts, names)
+            regions = _by_part(regions, options.parts)
         return replace(regions, names=tuple(names))
 
     return named_regions
@@ -350,12 +350,12 @@ def _no_regions(k: int, size: Sequence[int], device: torch.device) -> Regions:
     )
 
 
-def _by_part(regions: Regions, parts: Mapping[int, str], names: list[str]) -> Regions:
+def _by_part(regions: Regions, parts: Mapping[int, str]) -> Regions:
+    labels, names = part_map(regions.labels, parts)
     merged = [
         regions.masks[[factor for factor, name in parts.items() if name == part]].any(0)
         for part in names
     ]
-    labels, _ = part_map(regions.labels, parts)
     return Regions(torch.stack(merged), labels)
 
 
