@@ -1,8 +1,4 @@
-"""A run's data with what a notebook does with it.
-
-The verbs hand over to rooms further right, which know only :class:`deepff.results.run.Run`, and are
-imported when called.
-"""
+"""What a notebook does with a run: a thin verb for each room to the right, imported when called."""
 
 from __future__ import annotations
 
@@ -35,7 +31,34 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Result(Run):
-    """What :func:`deepff.discover` gives; :class:`deepff.results.run.Run` has its attributes.
+    """What :func:`deepff.discover` returns.
+
+    Attributes
+    ----------
+    images, skipped : list
+        The images that were factorized, in order, and the files that were left out, and why.
+    factorizations : dict of int to Factorization
+        By number of factors.
+    components, coefficients, heatmaps, relative_error
+        Of the largest: W (k, c), H (rows, k), H as maps, and ‖A − HW‖ / ‖A‖.
+    sources : tuple of FeatureSource
+        Network, layer and preparation of the images; several where layers were fused.
+    bank : ConceptBank
+        The components of every factorization, with what applying them to other images needs.
+    activations : Activations or None
+        A; None where layers were fused, or where a loaded result has no cache.
+    agreements : dict of int to float or None
+        What k was chosen by, where it was chosen.
+    object : Result or None
+        The object in the same images, where the factors are its parts.
+    parts_of : "object", "frame" or None
+        Where the factors are parts: on the object's cells, or on all where objects fill the frame.
+    separation : float or None
+        How well the activations tell the inside of the images from their border, in [0, 1).
+    importances : dict of int to Importance
+        By k, what :meth:`importance` measured.
+    unnamed : str or None
+        Why the factors have no names.
 
     Examples
     --------
@@ -100,17 +123,9 @@ class Result(Run):
         return figure(self, images, k, factors, opacity, height)
 
     def classes(self, k: int | None = None) -> FactorClasses:
-        """What the network takes the factors for: :mod:`deepff.meaning.class_names`.
+        """The classes that the network sees in the factors of one factorization.
 
-        Parameters
-        ----------
-        k : int, optional
-            Which factorization; by default the largest.
-
-        Raises
-        ------
-        InputError
-            As :func:`deepff.meaning.class_names.factor_classes`.
+        Computed by :func:`deepff.meaning.class_names.factor_classes` if they are not known.
         """
         from deepff.meaning.class_names import factor_classes
 
@@ -125,10 +140,9 @@ class Result(Run):
 
     @property
     def factor_names(self) -> list[str | None]:
-        """What the network takes each factor of the largest factorization for.
+        """The class that stands out in each factor of the largest factorization, or None.
 
-        None where no class stands out, and for all factors where the network cannot say
-        (``unnamed`` is why). :meth:`names_of` has those of any k.
+        ``unnamed`` says why none is known. :meth:`names_of` has those of any k.
         """
         return self.names_of()
 
@@ -144,16 +158,7 @@ class Result(Run):
 
         :func:`deepff.discover` and :func:`deepff.apply` do this last. Where it cannot be done,
         ``unnamed`` says why. The network is opened where it is not open.
-
-        Parameters
-        ----------
-        progress : bool
-            Show progress on standard error.
-
-        Returns
-        -------
-        list of str or None
-            As :attr:`factor_names`.
+        Returns :attr:`factor_names`.
         """
         from deepff.meaning.class_names import name_factors
 
@@ -172,17 +177,9 @@ class Result(Run):
         n_images: int = 32,
         progress: bool = False,
     ) -> Importance:
-        """What the factors matter for to the network; the result keeps it, for its report.
+        """How much the factors matter to the network's classes; the result keeps it for its report.
 
-        Parameters
-        ----------
-        k, classes, n_images, progress
-            See :func:`deepff.meaning.importance.importance`.
-
-        Raises
-        ------
-        InputError
-            As there.
+        Parameters and errors are those of :func:`deepff.meaning.importance.importance`.
         """
         from deepff.meaning.importance import importance
 
@@ -200,23 +197,14 @@ class Result(Run):
     ) -> Similarity:
         """Where else the patch at a place is: :func:`deepff.meaning.similarity.similar`.
 
-        Activations that it needs and the result does not have stay in the result.
-
-        Parameters
-        ----------
-        image, place, by, k, progress
-            See there.
-
-        Raises
-        ------
-        InputError
-            As there.
+        ``place`` is (x, y) in pixels of the image. Activations that are needed and that the result
+        does not have stay in the result.
         """
         from deepff.meaning.similarity import similar
 
-        found = similar(self, image, place, by, k, progress)
-        self.activations = found.run.activations
-        return found
+        similarity = similar(self, image, place, by, k, progress)
+        self.activations = similarity.run.activations
+        return similarity
 
     def regions(
         self, k: int | None = None, **settings: Unpack[RegionSettings]
@@ -305,14 +293,14 @@ class Result(Run):
         k: int | None = None,
         **settings: Unpack[ExportSettings],
     ) -> ExportSummary:
-        """Write the regions for labelling tools or training programs.
+        """Write the regions for labeling tools or training programs.
 
         Parameters
         ----------
         formats : str or sequence of str
             Of :class:`deepff.options.ExportFormat`.
         folder : path
-            Where to write; each of several formats into a folder of its own name in it.
+            Where to write; several formats get a folder each in it, with the format's name.
         k, threshold, value, refine, parts
             As for :meth:`regions`.
         **settings

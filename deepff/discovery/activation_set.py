@@ -110,7 +110,7 @@ class Findings:
     layers: Sequence[Layer]  # that were factorized
     factorizations: dict[int, Factorization]  # by k
     method: str
-    options: dict[str, Any] = field(default_factory=dict)  # of the method, beside the seed
+    options: dict[str, Any] = field(default_factory=dict)  # of the method, without the seed
     agreements: dict[int, float] | None = None  # by which k was chosen
     channel_weights: Tensor | None = None  # (c,), the layers' one after the other
     separation: float | None = None  # how well they tell the inside of the images from the border

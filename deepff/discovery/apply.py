@@ -45,7 +45,7 @@ def apply(
     images : path, glob, sequence of these, or images
         As for :func:`deepff.discover`.
     model : torch.nn.Module or Backbone, optional
-        The network, where it is one's own or its weights were a file.
+        The network, where it is yours or its weights were a file.
     batch_size, cache, device, progress
         As for :func:`deepff.discover`.
 
@@ -53,7 +53,7 @@ def apply(
     -------
     Result
         With the bank's components, H of the new images for them, and the relative error that they
-        leave there. Full strength and thresholds over the set are those of the bank's own set, so
+        leave there. Full strength and thresholds over the set are those of the bank's set, so
         that the same factor is on at the same coefficient; Otsu per image is of the image. Parts
         of the object are what their classifier finds: its probabilities stand for H, and there is
         no relative error.

@@ -98,8 +98,8 @@ def contrast_layers(layer_map: LayerMap) -> list[Layer]:
     """The two layers, finer and coarser, whose weighted maps are worth fusing.
 
     The coarser has the stride of the network's default layer, the finer the next smaller stride
-    (:func:`deepff.layers.pixel_layers.stride_layers`). A head in place of the coarser finds
-    iCoseg's objects less well. Only those of EfficientNet-Lite0 were measured.
+    (:func:`deepff.layers.pixel_layers.stride_layers`). With a head as the coarser layer,
+    masks of iCoseg's objects are worse. Only those of EfficientNet-Lite0 were measured.
 
     ==================  ========================  ========================
     network             finer (stride, channels)  coarser
@@ -134,7 +134,7 @@ class BorderContrast:
 
     @property
     def weights(self) -> Tensor:
-        """g², (c,), with which the channels are multiplied: g and g³ found objects less well."""
+        """g², (c,), with which the channels are multiplied: masks by g and by g³ are worse."""
         return self.contrast**_POWER
 
     @property
@@ -227,8 +227,8 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
     """The best single factor of A·diag(weights), A nowhere negative, without a copy of A.
 
     By Perron and Frobenius, the leading singular vectors of a matrix that is nowhere negative are
-    not negative either, so they are its non-negative factorization with k = 1. They are found by
-    power iteration, one read of A each. W has length 1; all is zero if A·diag(weights) is. Over
+    not negative either, so they are its non-negative factorization with k = 1. Power iteration
+    computes them, with one read of A each. W has length 1; all is zero if A·diag(weights) is. Over
     several ranks A and the maps are those of all.
     """
     rows = RowBlocks(activations.blocks)

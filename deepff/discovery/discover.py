@@ -78,19 +78,19 @@ def discover(
     images : path, glob, sequence of these, or images
         A folder is searched with its subfolders; a list keeps its order. Images are PIL images,
         arrays (H, W, 3) uint8, tensors (3, H, W), or anything with ``__len__`` and
-        ``__getitem__`` that gives these, such as a Dataset (:mod:`deepff.images.items`).
+        ``__getitem__`` that gives these, such as a Dataset (:mod:`deepff.images.image_set`).
     n_components : int, iterable of int, or "auto"
         k, the number of factors; several give one factorization each over the same activations.
         "auto" takes the largest k up to 6 whose factors two halves of the images agree on
         (:func:`deepff.discovery.choose_k.select_k`), which needs two images or more. By default
-        an estimator's own, else 4, and 1 where the recipe or several layers ask for one map of the
+        the estimator's, else 4, and 1 where the recipe or several layers ask for one map of the
         object.
     model : str, torch.nn.Module or Backbone
-        A network's name as ``deepff models`` lists it, one's own in evaluation mode, or what
+        A name from ``deepff models``, a module of yours in evaluation mode, or what
         :func:`deepff.load_backbone` gives.
     layer : str or sequence of str, optional
         Module path of the layer, or the paper's name for VGG ("conv5_4"); by default the
-        network's own default layer. Several layers give one map of the object, fused from theirs
+        network's default layer. Several layers give one map of the object, fused from theirs
         (:func:`deepff.discovery.contrast.fuse`).
     method : "auto", "nmf", "semi-nmf", "pca", "kmeans", or an estimator
         How A is factorised: "auto" takes "nmf", but "semi-nmf" where the layer goes negative. An
@@ -99,7 +99,7 @@ def discover(
         "contrast" stands for ``layer`` = the two of
         :func:`deepff.discovery.contrast.contrast_layers` and ``channel_weights="border"``, one map
         of the object; either can be overridden. It assumes that the background touches the
-        images' border more than the object does. With its own layers it also fits the pixel
+        images' border more than the object does. With these layers it also fits the pixel
         classifier that the object's masks teach (:mod:`deepff.regions.pixel_classifier`).
     channel_weights : "none" or "border", optional
         What the channels of A are multiplied with before it is factorised: "border" by how much
@@ -139,7 +139,7 @@ def discover(
     Notes
     -----
     Where `torch.distributed` is initialised, every rank calls this with the same arguments, runs
-    the network on its share of the images (with a part of the cache of its own), and gets the
+    the network on its share of the images (with a part of the cache for each), and gets the
     result of the whole set, without activations. Ranks exchange sums over rows.
 
     Examples
@@ -240,20 +240,20 @@ def find_object(
     ----------
     result : Result
     model : torch.nn.Module or Backbone, optional
-        The network, where it is one's own or its weights were a file.
+        The network, where it is yours or its weights were a file.
     batch_size, device, progress
         As for :func:`discover`; a cache that the result has is used again.
 
     Returns
     -------
     Result
-        With one factor; the result itself, or its ``object``, where it is there already and lacks
-        no image that can be had.
+        With one factor. The result itself, or its ``object``, if that is there already and lacks
+        no image that can be read.
 
     Raises
     ------
     InputError
-        The network or the images cannot be had any more.
+        The network or the images cannot be read any more.
 
     Examples
     --------
@@ -261,8 +261,8 @@ def find_object(
     >>> from skimage import data
     >>> images = [data.chelsea(), data.chelsea()[:, ::-1].copy()]
     >>> result = deepff.discover(images, n_components=3, size=224)
-    >>> found = deepff.find_object(result)
-    >>> next(found.regions()).names
+    >>> whole = deepff.find_object(result)
+    >>> next(whole.regions()).names
     ('object',)
     """
     if result.recipe == Recipe.CONTRAST and result.parts_of is None:

@@ -75,7 +75,7 @@ def discover_parts(
     Returns
     -------
     Result
-        With ``object``, the object's own result, and ``parts_of``, which way was taken. Its
+        With ``object``, the result for the object, and ``parts_of``. Its
         regions are one part a pixel, refined together.
 
     Raises

@@ -25,44 +25,28 @@ class PixelClassifier:
     """A linear classifier of cells, as :mod:`deepff.regions.pixel_classifier` fits it.
 
     A cell's logits are b + Σ W_l x_l over the layers l, with x_l the layer's rows, scaled to length
-    1 and interpolated bilinearly to the cell; the background's logit is 0.
-
-    Attributes
-    ----------
-    weights : Tensor, (k, c)
-        W: for each class the layers' channels side by side.
-    bias : Tensor, (k,)
-        b.
-    sources : tuple of FeatureSource
-        One for each layer. Cells are those of the layer whose stride is nearest to 8
-        (:func:`deepff.layers.pixel_layers.cell_layer`).
+    1 and interpolated bilinearly to the cell; the background's logit is 0. Cells are those of the
+    layer whose stride is nearest to 8 (:func:`deepff.layers.pixel_layers.cell_layer`).
     """
 
-    weights: Tensor
-    bias: Tensor
-    sources: tuple[FeatureSource, ...]
+    weights: Tensor  # W (k, c): the layers' channels side by side
+    bias: Tensor  # b (k,)
+    sources: tuple[FeatureSource, ...]  # one per layer
 
     def probabilities(self, rows: Sequence[Tensor], images: Sequence[ImageRecord]) -> Tensor:
-        """How likely each cell of one image is each class.
+        """How likely each cell of one image is each class, (k, h, w).
 
-        Parameters
-        ----------
-        rows : sequence of Tensor, each (cells, c)
-            The image's rows of each layer.
-        images : sequence of ImageRecord
-            The image as of each layer.
-
-        Returns
-        -------
-        Tensor, (k, h, w)
-            What they lack of 1 in sum is the background's.
+        ``rows`` has the image's rows (cells, c) of each layer, and ``images`` its record of each.
+        What the classes lack of 1 in sum is the background's.
         """
         cells = images[cell_layer(self.sources)]
         logits = self.bias.to(rows[0])[:, None, None].expand(-1, *cells.grid)
         split = self.weights.to(rows[0]).split([source.channels for source in self.sources], dim=1)
-        for own, image, weights in zip(rows, images, split, strict=True):
+        for layer_rows, image, weights in zip(rows, images, split, strict=True):
             # The classifier is linear: its maps are scaled and interpolated, and not the channels.
-            scores = own @ weights.T / own.norm(dim=1, keepdim=True).clamp_min(_SHORTEST)
+            scores = (
+                layer_rows @ weights.T / layer_rows.norm(dim=1, keepdim=True).clamp_min(_SHORTEST)
+            )
             logits = logits + interpolated(scores, image, cells)
         return functional.pad(logits, (0, 0, 0, 0, 1, 0)).softmax(0)[1:]
 
@@ -71,12 +55,14 @@ class PixelClassifier:
         """The probabilities in every image, on the cells; over several ranks in all of theirs."""
         layers = [layer.image_rows for layer in activations]
         records = image_records(activations)
-        found = in_parallel(
+        maps_of_images = in_parallel(
             lambda index: self.probabilities([rows[index] for rows in layers], records[index]),
             [2 * sum(4 * rows[index].numel() for rows in layers) for index in range(len(records))],
         )
         none = torch.zeros(0, len(self.bias), device=activations[0].blocks[0].device)
-        coefficients = gather_rows(torch.cat([none, *(maps.flatten(1).T for maps in found)]))
+        coefficients = gather_rows(
+            torch.cat([none, *(maps.flatten(1).T for maps in maps_of_images)])
+        )
         images = distributed.gather(activations[cell_layer(self.sources)].images)
         # Probabilities are on one scale already.
         return HeatMaps.of_images(coefficients, images, torch.ones(len(self.bias)))

@@ -29,7 +29,7 @@ class ConceptBank:
         For each k a W of shape (k, c). With several sources c is the sum of their channels: W has
         their channels side by side, and the sources' maps are fused.
     histograms : dict of int to Histogram
-        For each k, how the maps' values were spread over the set that W was found in.
+        For each k, how the maps' values are spread over the set that W comes from.
     method : str
         "nmf", "semi-nmf", "pca" or "kmeans".
     sources : tuple of FeatureSource
@@ -92,7 +92,7 @@ class ConceptBank:
             "classifier_sources": json.dumps([asdict(source) for source in cell_sources]),
             "class_labels": json.dumps(labels),
             "word_scale": json.dumps(scale),
-            "factor_names": json.dumps({k: found.names for k, found in self.classes.items()}),
+            "factor_names": json.dumps({k: classes.names for k, classes in self.classes.items()}),
             "n_images": json.dumps(
                 {k: histogram.n_images for k, histogram in self.histograms.items()}
             ),
@@ -157,20 +157,20 @@ def load_concepts(path: str | Path) -> ConceptBank:
 def _classes(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> dict[int, FactorClasses]:
-    # Banks of before factors had names have none.
+    # Older banks have no names.
     labels = tuple(json.loads(metadata.get("class_labels", "[]")))
     names = json.loads(metadata.get("factor_names", "{}"))
     scale = json.loads(metadata.get("word_scale", "null"))
     return {
-        int(k): FactorClasses(labels, tensors[f"k{k}.class_scores"], tuple(own), scale)
-        for k, own in names.items()
+        int(k): FactorClasses(labels, tensors[f"k{k}.class_scores"], tuple(of_k), scale)
+        for k, of_k in names.items()
     }
 
 
 def _classifiers(
     counts: Sequence[int], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> dict[int, PixelClassifier]:
-    # Banks of before there were classifiers have none.
+    # Older banks have no classifiers.
     sources = _sources(metadata.get("classifier_sources", "[]"))
     return {
         k: PixelClassifier(
@@ -190,10 +190,10 @@ def _no_file(path: Path) -> str:
 
 
 def _advice(path: Path) -> str:
-    """What would be right in place of ``path``."""
-    own = (path if path.is_dir() else path.parent) / FILE
-    if own == path and (path.parent / "manifest.json").is_file():
+    """What to name instead of ``path``."""
+    bank = (path if path.is_dir() else path.parent) / FILE
+    if bank == path and (path.parent / "manifest.json").is_file():
         return "run the command of its result again"
-    if own != path and own.is_file():
-        return f"the bank of that result is {own}"
+    if bank != path and bank.is_file():
+        return f"the bank of that result is {bank}"
     return f"name the {FILE} of a result first, and then the images"

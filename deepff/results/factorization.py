@@ -1,4 +1,4 @@
-"""A factorised set for one number of factors."""
+"""A factorization of an image set, and the classes that a network sees in its factors."""
 
 from __future__ import annotations
 
@@ -13,34 +13,15 @@ from deepff.results.heatmaps import HeatMaps
 
 @dataclass(frozen=True)
 class Factorization:
-    """A ≈ H W for one number of factors.
+    """A ≈ H W for one number of factors."""
 
-    Attributes
-    ----------
-    components : Tensor, shape (k, c)
-        W.
-    heatmaps : HeatMaps
-        The columns of H as maps.
-    relative_error : float
-        ‖A − HW‖ / ‖A‖, Frobenius; NaN where H is a classifier's.
-    n_iter : int
-        Iterations that the solver took.
-    classifier : PixelClassifier or None
-        What the regions of the set taught (:mod:`deepff.regions.pixel_classifier`), of one class a
-        factor.
-    probabilities : HeatMaps or None
-        The classifier's probabilities, on its own cells.
-    classes : FactorClasses or None
-        What the network takes the factors for, where that is known.
-    """
-
-    components: Tensor
-    heatmaps: HeatMaps
-    relative_error: float
+    components: Tensor  # W (k, c)
+    heatmaps: HeatMaps  # the columns of H
+    relative_error: float  # ‖A − HW‖ / ‖A‖; NaN where H is a classifier's
     n_iter: int
-    classifier: PixelClassifier | None = None
-    probabilities: HeatMaps | None = None
-    classes: FactorClasses | None = None
+    classifier: PixelClassifier | None = None  # taught by the regions: one class per factor
+    probabilities: HeatMaps | None = None  # the classifier's, on its cells
+    classes: FactorClasses | None = None  # known once the factors were named
 
     @property
     def coefficients(self) -> Tensor:
@@ -56,32 +37,16 @@ class Factorization:
 
 @dataclass(frozen=True)
 class FactorClasses:
-    """The classes that a network sees in the factors of one factorization.
+    """The classes that a network sees in the factors of one factorization."""
 
-    Attributes
-    ----------
-    labels : tuple of str
-        The network's classes, in the order of its outputs.
-    scores : Tensor, (k, classes)
-        The network's logits for an image that is full of the factor
-        (:mod:`deepff.meaning.class_names`).
-    names : tuple of str or None, k of them
-        The class that stands out; None where none does.
-    scale : float or None
-        Where the classes are words, what their cosines were multiplied with to be logits.
-    """
-
-    labels: tuple[str, ...]
-    scores: Tensor
-    names: tuple[str | None, ...]
-    scale: float | None = None
+    labels: tuple[str, ...]  # of the network's outputs
+    scores: Tensor  # (k, classes): logits for an image that is full of the factor
+    names: tuple[str | None, ...]  # of the k factors: the class that stands out, if one does
+    scale: float | None = None  # where the classes are words: from cosines to logits
 
     @property
     def likeness(self) -> Tensor | None:
-        """Where the classes are words, the cosine of each factor with each word: (k, words).
-
-        The factor is carried through what follows the layer to where images and words are compared.
-        """
+        """Where the classes are words, the cosine of each factor with each word: (k, words)."""
         return None if self.scale is None else self.scores / self.scale
 
     def best(self, n: int = 5) -> list[list[tuple[str, float]]]:

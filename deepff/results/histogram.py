@@ -24,32 +24,18 @@ _CONSTANT = 1e-6
 
 @dataclass(frozen=True)
 class Histogram:
-    """A histogram of the values of each factor's maps over a set.
+    """A histogram of the values of each factor's maps over a set."""
 
-    Attributes
-    ----------
-    low, high : Tensor, (k,)
-        The factor's minimum and maximum, float32.
-    counts : Tensor, (k, bins)
-        Pixels, in bins of equal width from low to high.
-    n_images : int
-    """
-
-    low: Tensor
-    high: Tensor
-    counts: Tensor
+    low: Tensor  # (k,): the factor's minimum
+    high: Tensor  # (k,): and maximum
+    counts: Tensor  # (k, bins): pixels, in bins of equal width from low to high
     n_images: int
 
     @classmethod
     def of(cls, maps: Iterable[Tensor], bins: int) -> Histogram:
-        """Count the pixels of a set's maps, (k, H, W) an image.
+        """Count the pixels of a set's maps, (k, H, W) per image.
 
         They are read twice, or once where 0 bins ask for minimum and maximum alone.
-
-        Raises
-        ------
-        InputError
-            There are no maps.
         """
         n_images, low, high = _value_range(_in_bands(maps))
         counts = torch.zeros(len(low), bins, dtype=torch.int64, device=low.device)
@@ -60,11 +46,11 @@ class Histogram:
 
     @classmethod
     def sampled(cls, heatmaps: HeatMaps) -> Histogram:
-        """The histogram estimated at 112 pixels or so, each image counted by its own pixels.
+        """The histogram estimated at 112 pixels or so, each image weighted by its number of pixels.
 
         Thresholds differ from those at the images' own sizes by about a thousandth of the maximum.
         """
-        # An odd number of pixels to a cell has one at the cell's centre, where the maximum is.
+        # An odd number of pixels to a cell has one at the cell's center, where the maximum is.
         shapes = [
             (factor * height, factor * width)
             for height, width in heatmaps.grids
@@ -76,8 +62,8 @@ class Histogram:
         )
         counts = torch.zeros(len(low), _SAMPLED_BINS, dtype=torch.float64, device=low.device)
         for i, (shape, size) in enumerate(zip(shapes, heatmaps.image_sizes, strict=True)):
-            own = _histogram(heatmaps.upsampled(i, shape), low, high, _SAMPLED_BINS)
-            counts += own * (math.prod(size) / math.prod(shape))
+            counted = _histogram(heatmaps.upsampled(i, shape), low, high, _SAMPLED_BINS)
+            counts += counted * (math.prod(size) / math.prod(shape))
         return cls(low, high, counts, n_images)
 
     @property

@@ -21,76 +21,39 @@ from deepff.results.histogram import Histogram
 
 @dataclass(repr=False)
 class Run:
-    """What a run found and how it came about: all that is saved.
+    """What a run gave and how it came about: all that is saved.
 
-    Attributes
-    ----------
-    images : list of ImageRecord
-        The images that were factorised together, in order.
-    skipped : list of SkippedFile
-        The files that were passed over, and why.
-    factorizations : dict of int to Factorization
-        By number of factors, ascending. ``components``, ``coefficients``, ``relative_error`` and
-        ``heatmaps`` of the result itself are those of the largest.
-    method : str
-        "nmf", "semi-nmf", "pca" or "kmeans".
-    sources : tuple of FeatureSource
-        Network, layer and preparation of the images; several where layers were fused.
-    options : dict
-        The method's options, ``random_state`` among them.
-    command : str
-        What was run.
-    seconds : dict of str to float
-        Time spent, by stage.
-    created : str
-        When the run ended, ISO 8601, UTC.
-    cache : str or None
-        The folder of the activation cache, if one was used.
-    agreements : dict of int to float or None
-        What k was chosen by, where it was chosen (:func:`deepff.discovery.choose_k.select_k`).
-    channel_weights : Tensor, (c,), or None
-        What the channels of A were multiplied with before it was factorised.
-    recipe : str
-        "paper" or "contrast": how masks are made from the maps unless told otherwise.
-    separation : float or None
-        Where channels were weighted by it, how far the activations tell the inside of the images
-        from their border (:class:`deepff.discovery.contrast.BorderContrast`), of the coarsest
-        layer.
-    object : Run or None
-        The object in the same images, found by the recipe "contrast".
-    parts_of : "object", "frame" or None
-        Whether the factors are parts of the object (:mod:`deepff.discovery.object_parts`), and
-        where: on its cells, or on all where objects fill the frame.
-    applied : ConceptBank or None
-        The bank that was applied, where the components were found in another set.
-    activations : Activations or None
-        A; None where layers were fused. After :func:`deepff.load` only where the cache still holds
-        it.
-    opened : tuple of OpenLayer
-        The network with the layers of ``sources``, where it is open: it is not saved.
-    unnamed : str or None
-        Why the factors have no names, where that was looked into.
+    ``components``, ``coefficients``, ``relative_error`` and ``heatmaps`` are those of the
+    factorization with the most factors.
     """
 
-    images: list[ImageRecord]
-    skipped: list[SkippedFile]
-    factorizations: dict[int, Factorization]
-    method: str
-    sources: tuple[FeatureSource, ...]
-    options: dict[str, Any]
-    command: str
-    seconds: dict[str, float]
-    cache: str | None = None
-    agreements: dict[int, float] | None = None
+    images: list[ImageRecord]  # that were factorized together, in order
+    skipped: list[SkippedFile]  # files that were left out, and why
+    factorizations: dict[int, Factorization]  # by number of factors, ascending
+    method: str  # "nmf", "semi-nmf", "pca", "kmeans", or the class of somebody's own estimator
+    sources: tuple[
+        FeatureSource, ...
+    ]  # network, layer, preparation; several where layers are fused
+    options: dict[str, Any]  # of the method, with its random_state
+    command: str  # what was run
+    seconds: dict[str, float]  # by stage
+    cache: str | None = None  # the folder of the activation cache
+    agreements: dict[int, float] | None = None  # what k was chosen by (choose_k.select_k)
+    # (c,): what the channels of A were multiplied with before it was factorized
     channel_weights: Tensor | None = field(default=None, repr=False)
-    recipe: str = "paper"
+    recipe: str = "paper"  # or "contrast": how masks are made from the maps by default
+    # How well weighted activations tell the inside of the images from their border, in [0, 1)
     separation: float | None = None
-    object: "Run | None" = field(default=None, repr=False)
+    object: "Run | None" = field(default=None, repr=False)  # in the same images, by contrast
+    # "object" or "frame" where the factors are parts: of its cells, or of objects that fill it
     parts_of: str | None = None
+    # The bank that was applied, where the components come from another set
     applied: ConceptBank | None = field(default=None, repr=False)
+    # A; None where layers were fused. A loaded result has it only if the cache still does.
     activations: Activations | None = field(default=None, repr=False)
+    # The network with the layers of `sources`, where it is open; it is not saved
     opened: tuple[OpenLayer, ...] = field(default=(), repr=False)
-    unnamed: str | None = None
+    unnamed: str | None = None  # why the factors have no names, once naming was tried
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
@@ -162,9 +125,9 @@ class Run:
     def relative_errors(self) -> str:
         """``k=2: 0.412, k=3: 0.367``, of those that are known."""
         return ", ".join(
-            f"k={k}: {found.relative_error:.3f}"
-            for k, found in self.factorizations.items()
-            if not math.isnan(found.relative_error)
+            f"k={k}: {each.relative_error:.3f}"
+            for k, each in self.factorizations.items()
+            if not math.isnan(each.relative_error)
         )
 
     @property
@@ -178,7 +141,7 @@ class Run:
         if self.applied is not None:
             return self.applied
         return ConceptBank(
-            components={k: found.components for k, found in self.factorizations.items()},
+            components={k: each.components for k, each in self.factorizations.items()},
             histograms={k: Histogram.sampled(f.heatmaps) for k, f in self.factorizations.items()},
             method=self.method,
             sources=self.sources,
@@ -186,13 +149,13 @@ class Run:
             recipe=self.recipe,
             parts_of=self.parts_of,
             classifiers={
-                k: found.classifier
-                for k, found in self.factorizations.items()
-                if found.classifier is not None
+                k: each.classifier
+                for k, each in self.factorizations.items()
+                if each.classifier is not None
             },
             classes={
-                k: found.classes
-                for k, found in self.factorizations.items()
-                if found.classes is not None
+                k: each.classes
+                for k, each in self.factorizations.items()
+                if each.classes is not None
             },
         )

@@ -1,4 +1,4 @@
-"""Maps sampled at places of an image, whatever part of it their grids lie on."""
+"""Maps sampled on another grid, whatever part of the image the grids cover."""
 
 import math
 from bisect import bisect_right
@@ -19,29 +19,21 @@ _FINER = 4
 def sampled(
     maps: Tensor, shape: tuple[int, int], extent: Extent | None = None, onto: Extent | None = None
 ) -> Tensor:
-    """Maps at the centres of another grid's cells, bilinearly between the centres of their own.
+    """Maps (k, h, w) at the cell centers of another grid, (k, *shape), bilinearly.
 
-    Beyond the outermost centres values are those there.
-
-    Parameters
-    ----------
-    maps : Tensor, (k, h, w)
-    shape : (int, int)
-        Of the other grid.
-    extent, onto : Extent, optional
-        What the maps' grid and the other lie on; by default the image.
-
-    Returns
-    -------
-    Tensor, (k, *shape)
+    ``extent`` and ``onto`` are what the maps' grid and the other cover; None is the whole image.
+    Beyond the outermost centers values are those there.
     """
     if extent == onto:
         return functional.interpolate(maps[None], shape, mode="bilinear", align_corners=False)[0]
     for axis, n in enumerate(shape):
-        place = positions(n, maps.shape[axis + 1], (extent or WHOLE)[axis], (onto or WHOLE)[axis])
-        before = place.long()
+        position = positions(
+            n, maps.shape[axis + 1], (extent or WHOLE)[axis], (onto or WHOLE)[axis]
+        )
+        before = position.long()
         after = (before + 1).clamp_max(maps.shape[axis + 1] - 1)
-        weight = place.frac().to(maps).view(-1, 1) if axis == 0 else place.frac().to(maps)
+        weight = position.frac().to(maps)
+        weight = weight.view(-1, 1) if axis == 0 else weight
         lower, upper = (maps.index_select(axis + 1, i.to(maps.device)) for i in (before, after))
         maps = torch.lerp(lower, upper, weight)
     return maps
@@ -50,19 +42,20 @@ def sampled(
 def positions(
     n: int, cells: int, ends: tuple[float, float], onto: tuple[float, float] = (0.0, 1.0)
 ) -> Tensor:
-    """Where n equal steps along one side have their centres, in cells from the first one's centre.
+    """The centers of n equal steps along one side, in cells from the center of the first cell.
 
-    Both sides' ends are shares of the image's; never before the first cell or beyond the last.
+    ``ends`` of the cells and of the steps (``onto``) are shares of the image's side. Never before
+    the first cell or beyond the last.
     """
     share = onto[0] + (torch.arange(n, dtype=torch.float64) + 0.5) / n * (onto[1] - onto[0])
-    place = (share - ends[0]) / (ends[1] - ends[0]) * cells - 0.5
-    return place.clamp(0, cells - 1).float()
+    position = (share - ends[0]) / (ends[1] - ends[0]) * cells - 0.5
+    return position.clamp(0, cells - 1).float()
 
 
 def covering(maps: Tensor, extent: Extent | None) -> Tensor:
-    """Maps on a grid that lies on the image: their own, or where that lies elsewhere a finer one.
+    """Maps on a grid that covers the image: as they are, or where theirs does not, on a finer one.
 
-    Four times as fine, so that upsampling these bilinearly is nearly upsampling the maps.
+    It is four times as fine, so that upsampling these bilinearly is nearly upsampling the maps.
     """
     if extent is None:
         return maps
@@ -86,22 +79,10 @@ BAND_BYTES = 2**23
 
 
 def bands(maps: Tensor, shape: tuple[int, int], extent: Extent | None = None) -> Iterator[Band]:
-    """Upsample maps bilinearly, as :func:`deepff.results.sampling.sampled` does.
+    """Upsample maps (k, h, w) to shape (H, W) as :func:`sampled` does, some rows at a time.
 
-    Parameters
-    ----------
-    maps : Tensor, (k, h, w), float32
-    shape : (H, W)
-        In pixels.
-    extent : Extent, optional
-        What the maps' grid lies on; by default the image.
-
-    Yields
-    ------
-    rows : slice
-        From top to bottom.
-    maps : Tensor, (k, rows, W)
-        Those rows of the upsampled maps.
+    Yields the rows' slice, from top to bottom, and the maps there, (k, rows, W), so that memory
+    never holds the upsampled maps of a large image whole.
     """
     height, width = shape
     n_rows = max(1, BAND_BYTES // (4 * len(maps) * width))
@@ -112,13 +93,13 @@ def bands(maps: Tensor, shape: tuple[int, int], extent: Extent | None = None) ->
     wide = sampled(maps, (maps.shape[1], width), across)
     # Across first, then down, as torch does it.
     last = maps.shape[1] - 1
-    place = (
+    position = (
         ((torch.arange(height) + 0.5) * (maps.shape[1] / height) - 0.5).clamp(0, last)
         if extent is None
         else positions(height, maps.shape[1], extent[0])
     )
-    weight = place.frac().to(maps.device)[:, None]
-    above = place.long().tolist()
+    weight = position.frac().to(maps.device)[:, None]
+    above = position.long().tolist()
     first = 0
     while first < height:
         # Rows between the same two of the wide maps: no copies of these are made.

@@ -12,43 +12,21 @@ from deepff.results.factorization import Factorization
 
 @dataclass(frozen=True)
 class Link:
-    """Where a factor lies among the factors of the next smaller number of factors.
-
-    Attributes
-    ----------
-    k, child : int
-        The factor, by the number of factors and its place among them.
-    parent_k, parent : int
-        The factor of the smaller number that holds most of the child's mass.
-    share : float
-        Of the child's mass, how much lies in the parent's cells; in [0, 1].
-    chance : float
-        Of all cells, how many are the parent's: the share of a child that lies everywhere alike.
-    """
+    """A factor, and the factor of the next smaller number that holds most of its mass."""
 
     k: int
-    child: int
+    child: int  # the factor's index
     parent_k: int
     parent: int
-    share: float
-    chance: float
+    share: float  # of the child's mass that lies in the parent's cells, in [0, 1]
+    chance: float  # share of all cells that are the parent's: what an even child would have
 
 
 def cell_labels(coefficients: Tensor) -> Tensor:
-    """Which factor each cell is: the arg-max of |H|, each column divided by its root mean square.
+    """Which factor each cell is, (rows,) int64 on the CPU; −1 where all coefficients are 0.
 
-    A factor's coefficients are fixed only up to a scale. Unlike the maximum, the root mean square
-    does not hang on one cell, and the sign of a signed factor (PCA) does not matter.
-
-    Parameters
-    ----------
-    coefficients : Tensor, (rows, k)
-        H.
-
-    Returns
-    -------
-    Tensor of int64, (rows,)
-        On the CPU: from 0 to k − 1, of equal values the first; −1 where all coefficients are 0.
+    It is the arg-max of |H|, (rows, k), each column divided by its root mean square, because
+    coefficients are fixed only up to a scale. Of equal values the first.
     """
     magnitudes = coefficients.abs()
     scale = magnitudes.square().mean(0).sqrt().clamp_min(torch.finfo(magnitudes.dtype).tiny)
@@ -57,22 +35,11 @@ def cell_labels(coefficients: Tensor) -> Tensor:
 
 
 def tree(factorizations: Mapping[int, Factorization]) -> list[Link]:
-    """Link each factor to the factor of the next smaller k that holds most of its mass.
+    """Link each factor to the factor of the next smaller k that holds most of its mass, Σ |H|.
 
-    The mass of a factor is the sum of its |H| over cells. A cell is the parent's where the parent
-    is its label (:func:`cell_labels`), so shares are not changed by the factors' scales. Nothing
-    makes factors nest: compare a share with its chance.
-
-    Parameters
-    ----------
-    factorizations : mapping of int to Factorization
-        By k, all of the same rows, as in `Result.factorizations`.
-
-    Returns
-    -------
-    list of Link
-        By k, then by child. The factors of the smallest k are no children, nor is a factor that is
-        zero everywhere.
+    A cell is the parent's where the parent is its label (:func:`cell_labels`). Nothing makes
+    factors nest: compare a share with its chance. Factors of the smallest k, and those that are
+    zero everywhere, are no children. In the order of k, then of the child.
     """
     links = []
     for (parent_k, coarse), (k, fine) in pairwise(sorted(factorizations.items())):
@@ -89,20 +56,20 @@ def tree(factorizations: Mapping[int, Factorization]) -> list[Link]:
 
 
 def color_slots(factorizations: Mapping[int, Factorization]) -> dict[int, list[int]]:
-    """Each factor's place among k, by k: that of its parent in the tree, for what it has over k.
+    """Which color of the palette each factor has, by k: its parent's, so that things keep theirs.
 
-    Of a parent's children the one of the largest share has its place; the others, and factors
-    without a parent, have the first places that are left. Each is a permutation of 0 … k − 1.
+    Of a parent's children the one of the largest share has its color; the others, and factors
+    without a parent, get the first colors that are left. Each is a permutation of 0 … k − 1.
     """
     ks = sorted(factorizations)
-    places = {ks[0]: list(range(ks[0]))}
+    slots = {ks[0]: list(range(ks[0]))}
     links = sorted(tree(factorizations), key=lambda link: -link.share)
     for before, k in pairwise(ks):
         inherited: dict[int, int] = {}
         for link in links:
-            place = places[before][link.parent] if link.k == k else None
-            if place is not None and place not in inherited.values():
-                inherited[link.child] = place
-        left = (place for place in range(k) if place not in inherited.values())
-        places[k] = [inherited[j] if j in inherited else next(left) for j in range(k)]
-    return places
+            slot = slots[before][link.parent] if link.k == k else None
+            if slot is not None and slot not in inherited.values():
+                inherited[link.child] = slot
+        left = (slot for slot in range(k) if slot not in inherited.values())
+        slots[k] = [inherited[j] if j in inherited else next(left) for j in range(k)]
+    return slots
