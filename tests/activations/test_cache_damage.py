@@ -1,6 +1,5 @@
 """A cache that was damaged, is only read, or whose disk is full; and other files on a full disk."""
 
-import os
 import resource
 import shutil
 import sqlite3
@@ -22,6 +21,8 @@ from deepff.factorization.blocks import RowBlocks
 from deepff.runtime.files import reserve_space, save_tensors
 
 CHANNELS, CELLS, N = 8, 6, 10
+IMAGE_BYTES = 4 * CELLS * CHANNELS
+ZEROS = bytes(IMAGE_BYTES * N // 2)
 SOURCE = FeatureSource(
     model="planted",
     weights="none",
@@ -50,7 +51,7 @@ def filled(folder: Path, images: list[ImageRecord] = IMAGES) -> ActivationCache:
     return cache
 
 
-def found(folder: Path, images: list[ImageRecord] = IMAGES) -> torch.Tensor | None:
+def read_rows(folder: Path, images: list[ImageRecord] = IMAGES) -> torch.Tensor | None:
     blocks = ActivationCache(folder, SOURCE).find(images)
     return None if blocks is None else torch.cat(blocks).view(len(images), CELLS, CHANNELS)
 
@@ -65,84 +66,44 @@ def state_of(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def truncate(folder: Path) -> set[int]:
-    os.truncate(file_in(folder, "activations.f32"), 4 * CELLS * CHANNELS * 5 + 100)
-    return {5, 6, 7, 8, 9}
+def with_one_bit_flipped(data: bytes) -> bytes:
+    at = IMAGE_BYTES * 3 + 17
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def delete(folder: Path) -> set[int]:
-    file_in(folder, "activations.f32").unlink()
-    return set(range(N))
+ALL, SECOND_HALF = set(range(N)), {5, 6, 7, 8, 9}
+# By case: the file, what becomes of its content (None: the file is gone), and whose rows are lost.
+DAMAGES = {
+    "cut rows": ("activations.f32", lambda data: data[: IMAGE_BYTES * 5 + 100], SECOND_HALF),
+    "no rows": ("activations.f32", None, ALL),
+    "empty rows": ("activations.f32", lambda data: b"", ALL),
+    "half of zeros": ("activations.f32", lambda data: data[: len(data) // 2] + ZEROS, SECOND_HALF),
+    "one bit": ("activations.f32", with_one_bit_flipped, {3}),
+    "no index": ("index.sqlite", None, ALL),
+    "garbled index": ("index.sqlite", lambda data: b"no database" * 1000, ALL),
+    "cut index": ("index.sqlite", lambda data: data[:5000], ALL),
+    "empty index": ("index.sqlite", lambda data: b"", ALL),
+    "no source": ("source.json", None, set()),
+}
 
 
-def empty(folder: Path) -> set[int]:
-    file_in(folder, "activations.f32").write_bytes(b"")
-    return set(range(N))
-
-
-def zero_half(folder: Path) -> set[int]:
-    data = file_in(folder, "activations.f32")
-    half = data.stat().st_size // 2
-    data.write_bytes(data.read_bytes()[:half] + bytes(half))
-    return {5, 6, 7, 8, 9}
-
-
-def flip_one_bit(folder: Path) -> set[int]:
-    data = file_in(folder, "activations.f32")
-    content = bytearray(data.read_bytes())
-    content[4 * CELLS * CHANNELS * 3 + 17] ^= 1
-    data.write_bytes(content)
-    return {3}
-
-
-def lose_the_index(folder: Path) -> set[int]:
-    file_in(folder, "index.sqlite").unlink()
-    return set(range(N))
-
-
-def garble_the_index(folder: Path) -> set[int]:
-    file_in(folder, "index.sqlite").write_bytes(b"no database" * 1000)
-    return set(range(N))
-
-
-def cut_the_index(folder: Path) -> set[int]:
-    os.truncate(file_in(folder, "index.sqlite"), 5000)
-    return set(range(N))
-
-
-def empty_the_index(folder: Path) -> set[int]:
-    file_in(folder, "index.sqlite").write_bytes(b"")
-    return set(range(N))
-
-
-def lose_the_source(folder: Path) -> set[int]:
-    file_in(folder, "source.json").unlink()
-    return set()
-
-
-DAMAGES = [
-    truncate,
-    delete,
-    empty,
-    zero_half,
-    flip_one_bit,
-    lose_the_index,
-    garble_the_index,
-    cut_the_index,
-    empty_the_index,
-    lose_the_source,
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_not_used_and_is_run_again(tmp_path: Path, damage) -> None:
-    filled(tmp_path)
-    lost = damage(tmp_path)
-    read = found(tmp_path)
-    if lost:
-        assert read is None
+def damage(folder: Path, case: str) -> set[int]:
+    """Damage a cache; returns the images whose rows are lost."""
+    name, change, lost = DAMAGES[case]
+    file = file_in(folder, name)
+    if change is None:
+        file.unlink()
     else:
-        assert torch.equal(read, ROWS)
+        file.write_bytes(change(file.read_bytes()))
+    return lost
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_what_is_damaged_is_not_used_and_is_run_again(tmp_path: Path, case: str) -> None:
+    filled(tmp_path)
+    lost = damage(tmp_path, case)
+    rows = read_rows(tmp_path)
+    assert rows is None if lost else torch.equal(rows, ROWS)
     cache = ActivationCache(tmp_path, SOURCE)
     cache.reserve(IMAGES)
     assert {i for i in range(N) if not cache.holds(IMAGES[i])} == lost
@@ -150,32 +111,32 @@ def test_what_is_damaged_is_not_used_and_is_run_again(tmp_path: Path, damage) ->
     if again:
         cache.write([IMAGES[i] for i in again], ROWS[again])
     assert torch.equal(torch.cat(cache.blocks(IMAGES)), ROWS.flatten(0, 1))
-    assert torch.equal(found(tmp_path), ROWS)
+    assert torch.equal(read_rows(tmp_path), ROWS)
 
 
 def test_what_is_damaged_elsewhere_does_not_matter(tmp_path: Path) -> None:
     filled(tmp_path)
-    flip_one_bit(tmp_path)  # in image 3
-    assert torch.equal(found(tmp_path, IMAGES[4:]), ROWS[4:])
-    assert found(tmp_path, IMAGES[2:]) is None
+    damage(tmp_path, "one bit")  # in image 3
+    assert torch.equal(read_rows(tmp_path, IMAGES[4:]), ROWS[4:])
+    assert read_rows(tmp_path, IMAGES[2:]) is None
 
 
 def test_a_cache_from_before_checksums_is_used_unless_it_has_holes(tmp_path: Path) -> None:
     filled(tmp_path)
     with sqlite3.connect(file_in(tmp_path, "index.sqlite")) as index:
         index.execute("ALTER TABLE images DROP COLUMN checksum")
-    assert torch.equal(found(tmp_path), ROWS)
+    assert torch.equal(read_rows(tmp_path), ROWS)
     cache = ActivationCache(tmp_path, SOURCE)
     cache.reserve(IMAGES)
     assert all(map(cache.holds, IMAGES))
-    zero_half(tmp_path)
-    assert found(tmp_path) is None
+    damage(tmp_path, "half of zeros")
+    assert read_rows(tmp_path) is None
     cache = ActivationCache(tmp_path, SOURCE)
     cache.reserve(IMAGES)
     assert [cache.holds(image) for image in IMAGES] == [True] * 5 + [False] * 5
 
 
-def test_stretched_images_share_no_rows_and_older_caches_keep_their_place(tmp_path: Path) -> None:
+def test_stretched_images_share_no_rows_and_older_caches_keep_their_folder(tmp_path: Path) -> None:
     plain = ActivationCache(tmp_path, SOURCE).folder
     assert plain != ActivationCache(tmp_path, replace(SOURCE, stretch=True)).folder
     assert plain.name == "planted_last_64-178bd41fbb879028"  # as version 0.1 named it
@@ -183,10 +144,10 @@ def test_stretched_images_share_no_rows_and_older_caches_keep_their_place(tmp_pa
     assert "stretch" not in file_in(tmp_path, "source.json").read_text()
 
 
-def test_an_image_whose_grid_is_another_now_gets_another_place(tmp_path: Path) -> None:
+def test_an_image_whose_grid_changed_gets_other_rows(tmp_path: Path) -> None:
     filled(tmp_path)
     larger = [replace(IMAGES[0], grid=(4, 3)), *IMAGES[1:]]
-    assert found(tmp_path, IMAGES[1:]) is not None
+    assert read_rows(tmp_path, IMAGES[1:]) is not None
     assert ActivationCache(tmp_path, SOURCE).find(larger) is None
     cache = ActivationCache(tmp_path, SOURCE)
     cache.reserve(larger)
@@ -199,12 +160,12 @@ def test_an_image_whose_grid_is_another_now_gets_another_place(tmp_path: Path) -
 
 def test_finding_writes_nothing(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    assert found(cache) is None
+    assert read_rows(cache) is None
     assert not cache.exists()
     filled(cache, IMAGES[:4])
     before = state_of(cache)
-    assert torch.equal(found(cache, IMAGES[:4]), ROWS[:4])
-    assert found(cache) is None  # six images are not in it, and get no place
+    assert torch.equal(read_rows(cache, IMAGES[:4]), ROWS[:4])
+    assert read_rows(cache) is None  # six images are not in it, and get no rows
     assert state_of(cache) == before
 
 
@@ -215,7 +176,7 @@ def test_a_read_only_cache_is_read(
     read_only = read_only_at(tmp_path / "#cache? %20", tmp_path / "read only")
     with pytest.raises(OSError, match="Read-only"):
         (read_only / "a").touch()
-    assert torch.equal(found(read_only), ROWS)
+    assert torch.equal(read_rows(read_only), ROWS)
     with pytest.raises(InputError, match="cannot be written"):
         ActivationCache(read_only, SOURCE).reserve(IMAGES)
 
@@ -301,8 +262,8 @@ def test_a_limit_on_the_size_of_files_is_a_sentence_too(tmp_path: Path) -> None:
 def test_a_run_on_a_full_disk_is_one_sentence(small_disk: Path, data_root: Path) -> None:
     photos = next((data_root / "icoseg/images").glob("036*1"))
     command = [sys.executable, "-m", "deepff", "discover", str(photos), "--size", "448"]
-    places = ["--cache", str(small_disk / "cache"), "--out", str(small_disk / "out")]
-    run = subprocess.run([*command, *places], capture_output=True, text=True)
+    folders = ["--cache", str(small_disk / "cache"), "--out", str(small_disk / "out")]
+    run = subprocess.run([*command, *folders], capture_output=True, text=True)
     assert run.returncode == 2
     assert "Traceback" not in run.stderr
     assert "are needed in " in run.stderr.splitlines()[-1]

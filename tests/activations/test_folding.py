@@ -108,7 +108,7 @@ def test_two_by_hand():
 
 
 class Branches(nn.Module):
-    """What may lie between a convolution and a batch normalization, or beside them."""
+    """What may lie between a convolution and a batch normalization, or next to them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ def test_what_is_read_between_stays():
 
 
 class Standardized(nn.Conv2d):
-    """Its weights are made anew for every pass."""
+    """Its weights are computed in every pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight / self.weight.std((1, 2, 3), keepdim=True)
@@ -186,7 +186,7 @@ class Training(nn.BatchNorm2d):
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).half(),
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()),
     ],
-    ids=["weights made anew", "in training", "half", "none"],
+    ids=["computed weights", "in training", "half", "none"],
 )
 def test_what_would_be_changed_is_left_alone(network):
     backbone = opened(network)

@@ -145,8 +145,8 @@ def test_hooks_are_called_and_other_types_kept(files):
     seen: list[Tensor] = []
     network.conv.register_forward_hook(lambda m, i, out: seen.append(out))
     with pytest.warns(InputWarning, match="it has hooks, which only torch calls"):
-        (found,) = read_own(network, files[:2], Path())
-    assert found.source.engine == "torch" and len(seen) >= 2
+        (activations,) = read_own(network, files[:2], Path())
+    assert activations.source.engine == "torch" and len(seen) >= 2
     with pytest.warns(InputWarning, match="its weights are float64"):
         assert read_own(Own().double(), files[:2], Path())[0].source.engine == "torch"
 

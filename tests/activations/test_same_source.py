@@ -59,7 +59,7 @@ def rows_of(backbone: Backbone, arrays: list[Any], cache: Path | None = None) ->
 
 
 def first_and_last(first: int, flipped: bool, output: Any, shape: tuple[int, int]) -> Tensor | None:
-    """The 64 tokens from a place on as a map, which may be upside down."""
+    """The 64 tokens from an index on as a map, which may be upside down."""
     if output.ndim != 3:
         return None
     grid = output[:, first : first + 64].mT.unflatten(2, (shape[0] // 8, shape[1] // 8))
@@ -156,10 +156,10 @@ def test_functions_are_told_apart_by_what_they_do() -> None:
             return output
 
     functions = [with_constant(1), with_constant(5), by_width, by_height, of_a_list]
-    found = [function_fingerprint(function) for function in functions]
-    assert len(set(found)) == len(found)
-    assert found == [function_fingerprint(function) for function in functions]
-    assert function_fingerprint(with_constant(5)) == found[1]
+    fingerprints = [function_fingerprint(function) for function in functions]
+    assert len(set(fingerprints)) == len(fingerprints)
+    assert fingerprints == [function_fingerprint(function) for function in functions]
+    assert function_fingerprint(with_constant(5)) == fingerprints[1]
     # Its state does not show, so that it is never taken for another.
     own = Own()
     assert function_fingerprint(own) != function_fingerprint(own)

@@ -57,10 +57,12 @@ def png_text(kind: str, size: int) -> PngImagePlugin.PngInfo:
 @pytest.mark.parametrize(
     ("kind", "megabytes"), [("zTXt", 3), ("iTXt", 3), ("tEXt", 3), ("tEXt", 70)]
 )
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_png_with_a_workflow_in_it(tmp_path: Path, kind: str, megabytes: int, place: str) -> None:
+@pytest.mark.parametrize("position", ["before", "after"])
+def test_png_with_a_workflow_in_it(
+    tmp_path: Path, kind: str, megabytes: int, position: str
+) -> None:
     data = encoded("PNG", Image.fromarray(EIGHT), pnginfo=png_text(kind, megabytes * 10**6))
-    if place == "after":  # the pixels
+    if position == "after":  # the pixels
         start = data.index(kind.encode()) - 4
         length = 12 + int.from_bytes(data[start : start + 4])
         text, end = data[start : start + length], data[-12:]
@@ -68,7 +70,7 @@ def test_png_with_a_workflow_in_it(tmp_path: Path, kind: str, megabytes: int, pl
     path = tmp_path / "a.png"
     path.write_bytes(data)
     assert error(path) == 0
-    if place == "before":
+    if position == "before":
         path.write_bytes(data[:-200])
         with pytest.raises(UnreadableImageError):
             read_pixels(path)

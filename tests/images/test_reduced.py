@@ -40,13 +40,13 @@ def test_what_the_network_decoded_gives_the_same_reduced_image(
     again = tmp_path / f"again-{seed}{suffix}"
     again.write_bytes(first.read_bytes())
     read_and_reduce(first, (height, width), side, stretch=False)
-    kept, anew = (read_reduced(path, reduced.REDUCED_SIDE) for path in (first, again))
-    assert kept.size == anew.size == (height, width)
-    torch.testing.assert_close(kept.pixels, anew.pixels, rtol=0, atol=0)
+    kept, read_again = (read_reduced(path, reduced.REDUCED_SIDE) for path in (first, again))
+    assert kept.size == read_again.size == (height, width)
+    torch.testing.assert_close(kept.pixels, read_again.pixels, rtol=0, atol=0)
     assert max(kept.pixels.shape[1:]) == min(reduced.REDUCED_SIDE, max(height, width))
 
 
-def test_a_file_that_was_changed_is_read_anew_and_one_that_is_gone_is_missed(
+def test_a_file_that_was_changed_is_read_again_and_one_that_is_gone_is_missed(
     tmp_path: Path,
 ) -> None:
     path = written(tmp_path / "photo.png", 40, 60, seed=0)

@@ -153,8 +153,8 @@ def test_no_damage_raises_anything_else(
     tmp_path: Path, kind: str, changes: list[tuple[float, int]], length: float
 ) -> None:
     data = bytearray(encoded(kind, photograph(12, 16)))
-    for place, value in changes:
-        data[int(place**3 * len(data))] = value  # most of them in the header
+    for position, value in changes:
+        data[int(position**3 * len(data))] = value  # most of them in the header
     path = tmp_path / "fuzz"
     path.write_bytes(data[: math.ceil(length * len(data))])
     for read in (image_size, read_pixels):
