@@ -1,9 +1,9 @@
-"""Measuring where a layer's cells look.
+"""Measuring the receptive-field centers of a layer's cells.
 
-Padding decides, and training can undo it: the cells of a ResNet look half a cell to the upper left
-of the pixels that they cover, those of EfficientNet-Lite0 would look as far to the lower right, had
-not training with mirrored images brought them back. So the weights at hand are measured, over
-photographs that are always the same, and the result is one of the weights alone.
+Padding decides, and training can undo it: cells of a ResNet respond half a cell to the upper left
+of the pixels that they cover. Those of EfficientNet-Lite0 would respond as far to the lower right,
+but training with mirrored images brought them back. So the weights at hand are measured, over a
+fixed list of photographs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from deepff.networks.backbone import Backbone, normalized
 from deepff.runtime.distributed import from_first_rank, rank
 from deepff.runtime.files import atomic_path
 
-# Of scikit-image; the more telling ones first.
+# From scikit-image, the most informative ones first.
 _PHOTOGRAPHS = (
     "astronaut.png",
     "chelsea.png",
@@ -46,15 +46,17 @@ _PHOTOGRAPHS = (
     "gravel.png",
     "brick.png",
 )
-# From so many on, what is not a tenth of a cell and a standard error beside the centre is left.
+# From so many photographs on, a layer whose offset is not clearly off center is left.
 _SCREENED = 3
 _SIDE, _LEAST_CELLS = 224, 7
-# Where a cell further looks less than this share of a cell further, cells look at so much that the
-# image is too small.
+# Where the center moves by less than this share of a cell per cell, receptive fields are so large
+# that the image is too small.
 _LEAST_SLOPE = 0.6
+# By how much channels' weights in the measured gradient differ, as a share.
+_SPREAD = 0.01
 
-# Another one for each change of what is measured: files of before are not read again.
-_FORMAT = 1
+# To be raised with each change of what is measured: files of earlier formats are not read.
+_FORMAT = 2
 
 _measured: dict[str, Centers | None] = {}
 
@@ -62,31 +64,16 @@ _measured: dict[str, Centers | None] = {}
 def with_centers(
     backbone: Backbone, layers: Sequence[Layer], cache: str | Path | None = None
 ) -> list[Layer]:
-    """The layers with what is measured of where their cells look.
+    """The layers with their measured centers, over several ranks those of the first.
 
-    The gradient of cells in the middle of the map with respect to the whole input has a centre,
-    that of its energy. The image's border cuts off the tails, which pulls it to the image's centre;
-    so what is sought is which cell, in fractions, looks at the image's centre. That is interpolated
-    between two blocks of cells, over ten photographs and the same turned by half, which cancels
-    what is in the photographs; the jackknife over them gives the standard error. From the third
-    photograph on, what is not elsewhere by a tenth of a cell and a standard error is left.
-
-    Parameters
-    ----------
-    backbone : Backbone
-    layers : sequence of Layer
-    cache : path, optional
-        A folder that keeps what was measured. By default, of networks by name with trained
-        weights, it is beside the weights that torch downloads (:func:`torch.hub.get_dir`).
-
-    Returns
-    -------
-    list of Layer
-        With ``centers``: None where windows do not overlap, so that cells look at the pixels that
-        they cover, and where there is no gradient. Over several ranks the first one's are all's.
+    ``centers`` are None where windows do not overlap, so that cells respond to the pixels that they
+    cover, and where there is no gradient. They are kept in the folder ``cache``; by default, for
+    networks by name with trained weights, next to the weights that torch downloads
+    (:func:`torch.hub.get_dir`).
     """
     return [
-        replace(layer, centers=_shared(_centers_of(backbone, layer, cache))) for layer in layers
+        replace(layer, centers=_of_rank_0(_centers_of(backbone, layer, cache)))
+        for layer in layers
     ]
 
 
@@ -105,7 +92,7 @@ def _centers_of(backbone: Backbone, layer: Layer, cache: str | Path | None) -> C
 
 
 def measure(backbone: Backbone, layer: Layer) -> Centers | None:
-    """What :func:`place` says of one layer, measured now."""
+    """What :func:`with_centers` keeps for one layer, measured now."""
     cells = max(_LEAST_CELLS, _SIDE // layer.stride)
     side = layer.input_size or layer.stride * cells
     try:
@@ -113,40 +100,49 @@ def measure(backbone: Backbone, layer: Layer) -> Centers | None:
             return None
         if layer.input_size is not None:
             return _measured_at(backbone, layer, side, 0)
-        found = _measured_at(backbone, layer, side, _LEAST_SLOPE)
-        return found or _measured_at(backbone, layer, layer.stride * (12 * cells // 7), 0)
-    except InputError:  # one's own network may take no images of this size, or have no gradient
+        centers = _measured_at(backbone, layer, side, _LEAST_SLOPE)
+        return centers or _measured_at(backbone, layer, layer.stride * (12 * cells // 7), 0)
+    except InputError:  # a user's network may take no images of this size, or have no gradient
         return None
 
 
 def _measured_at(backbone: Backbone, layer: Layer, side: int, least_slope: float) -> Centers | None:
-    """The places on images of one size; None where these are too small, or have one cell."""
+    """The centers on images of one size; None where these are too small, or have one cell.
+
+    The image's border cuts off the tails of the gradient, which pulls its center to the image's. So
+    this looks for the cell, in fractions, whose center is the image's: between two blocks of cells,
+    over photographs and the same turned by 180 degrees, which cancels their content. The jackknife
+    gives the standard error.
+    """
     cells = _grid(backbone, layer, (side, side))[0]
     is_halved = layer.stride & (layer.stride - 1) == 0 and cells * layer.stride == side
-    spacing, centred = (
+    spacing, centered = (
         (layer.stride, layer.stride / 2) if is_halved else _spacing(backbone, layer, side)
     )
-    pair = _beside_the_middle(cells)
-    if pair[0] < 0:
+    # Two cells as far from the first as from the last, with one or two between them: the image's
+    # center is between theirs even where these are off by half a cell.
+    first = (cells - 3) // 2
+    pair = first, cells - 1 - first
+    if first < 0:
         return None
-    centres: list[np.ndarray] = []
+    centers: list[np.ndarray] = []
     for batch in _batches(backbone, side):
-        centres.append(_centres(backbone, layer, batch, pair, seed=len(centres)))
-        if len(centres) < _SCREENED:
+        centers.append(_gradient_centers(backbone, layer, batch, pair, seed=len(centers)))
+        if len(centers) < _SCREENED:
             continue
-        # Of 1 where a cell further is a cell further.
-        slope = np.subtract(*np.mean(centres, 0)[::-1]) / (spacing * (pair[1] - pair[0]))
+        # 1 where the center moves by a cell per cell.
+        slope = np.subtract(*np.mean(centers, 0)[::-1]) / (spacing * (pair[1] - pair[0]))
         if not slope.min() > least_slope:
             return None
-        offset, error = _offsets(np.array(centres), pair, side, spacing)
-        if (np.abs(offset - centred) - error < SHARE * spacing).all():
+        offset, error = _offsets(np.array(centers), pair, side, spacing)
+        if (np.abs(offset - centered) - error < SHARE * spacing).all():
             break
-    (down, across), errors = (v.tolist() for v in _offsets(np.array(centres), pair, side, spacing))
-    return Centers((down, across), (errors[0], errors[1]), float(spacing), centred)
+    (down, across), errors = (v.tolist() for v in _offsets(np.array(centers), pair, side, spacing))
+    return Centers((down, across), (errors[0], errors[1]), float(spacing), centered)
 
 
 class _Windows(TorchDispatchMode):
-    """Notes whether a convolution or pooling looks at more, or at other pixels, than it covers."""
+    """Notes whether windows of convolutions or pooling are not centered on what they step over."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,11 +169,11 @@ class _Windows(TorchDispatchMode):
         padding: Sequence[int],
         transposed: bool,
     ) -> None:
-        centred = all(
+        centered = all(
             2 * p == k - 1 if s == 1 else k == s and p == 0
             for k, s, p in zip(reach, stride, padding, strict=True)
         )
-        self.overlap = self.overlap or transposed or not centred
+        self.overlap = self.overlap or transposed or not centered
 
 
 def _pair(value: Any) -> Sequence[int]:
@@ -198,7 +194,7 @@ def _grid(backbone: Backbone, layer: Layer, shape: tuple[int, int]) -> tuple[int
 
 
 def _spacing(backbone: Backbone, layer: Layer, side: int) -> tuple[int, float]:
-    """How many pixels more one cell more takes, and the first of cells that lie evenly."""
+    """Pixels per cell, and the offset of cells that cover the input evenly."""
 
     def cells(width: int) -> int:
         return _grid(backbone, layer, (side, width))[1]
@@ -212,7 +208,7 @@ def _spacing(backbone: Backbone, layer: Layer, side: int) -> tuple[int, float]:
 
 
 def _batches(backbone: Backbone, side: int) -> Iterator[Tensor]:
-    """Each photograph, and the same turned by half."""
+    """Each photograph, and the same turned by 180 degrees."""
     for file in photographs(_PHOTOGRAPHS).values():
         with Image.open(file) as photo:
             square = ImageOps.fit(photo.convert("RGB"), (side, side), Image.Resampling.BICUBIC)
@@ -220,10 +216,10 @@ def _batches(backbone: Backbone, side: int) -> Iterator[Tensor]:
         yield normalized(backbone, torch.stack([pixels, pixels.flip(1, 2)]))
 
 
-def _centres(
+def _gradient_centers(
     backbone: Backbone, layer: Layer, batch: Tensor, pair: tuple[int, int], seed: int
 ) -> np.ndarray:
-    """Where two blocks of cells look: (2 blocks, down and across), the mean of the batch.
+    """The centers of energy of the gradients of two blocks of cells: (2 blocks, down and across).
 
     A block is about half as wide as the map, around one of the pair of cells in both directions.
     """
@@ -231,58 +227,48 @@ def _centres(
     # A copy, as a network may change its input in place.
     (values,) = forward_to_layers(backbone, [layer], pixels.clone())
     generator = torch.Generator().manual_seed(seed)
-    # Without signs of their own, channels that are normalised would sum to a constant.
-    signs = torch.randint(0, 2, (values.shape[1], 1, 1), generator=generator) * 2 - 1
+    # Random signs: layer-normalized channels sum to a constant. Of slightly different sizes: those
+    # of equal channels would cancel.
+    shape = (values.shape[1], 1, 1)
+    signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+    weights = signs * (1 + _SPREAD * torch.rand(shape, generator=generator))
     half = min(values.shape[2] // 4, pair[0])
-    found = []
+    centers = []
     for middle in pair:
         block = slice(middle - half, middle + half + 1)
-        total = (values[:, :, block, block] * signs.to(values)).sum()
-        gradient = _gradient(total, pixels, is_last=middle == pair[1])
+        total = (values[:, :, block, block] * weights.to(values)).sum()
+        try:
+            gradient = torch.autograd.grad(total, pixels, retain_graph=middle == pair[0])[0]
+        except RuntimeError as error:
+            raise InputError(f"the network has no gradient: {first_line(error)}") from error
         energy = gradient.double().square().sum(1).cpu()
-        place = torch.arange(len(energy[0])).double() + 0.5
-        found.append(
-            torch.stack([energy.sum(axis) @ place for axis in (2, 1)]) / energy.sum((1, 2))
+        position = torch.arange(len(energy[0])).double() + 0.5
+        centers.append(
+            torch.stack([energy.sum(axis) @ position for axis in (2, 1)]) / energy.sum((1, 2))
         )
-    return torch.stack(found).mean(2).numpy()
-
-
-def _beside_the_middle(n: int) -> tuple[int, int]:
-    """Two of n cells as far from the first as from the last, with a cell or two between them.
-
-    So the image's centre is between where they look even when that is displaced by half a cell.
-    """
-    first = (n - 3) // 2
-    return first, n - 1 - first
-
-
-def _gradient(total: Tensor, pixels: Tensor, is_last: bool) -> Tensor:
-    try:
-        return torch.autograd.grad(total, pixels, retain_graph=not is_last)[0]
-    except RuntimeError as error:
-        raise InputError(f"the network has no gradient: {first_line(error)}") from error
+    return torch.stack(centers).mean(2).numpy()
 
 
 def _offsets(
-    centres: np.ndarray, pair: tuple[int, int], side: int, spacing: float
+    centers: np.ndarray, pair: tuple[int, int], side: int, spacing: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The offsets down and across, and their errors by jackknife, from `_centres` (n, 2, 2)."""
+    """Offsets down and across and their standard errors, from (n photographs, 2 blocks, 2)."""
 
     def offset(means: np.ndarray) -> np.ndarray:
         share = (side / 2 - means[0]) / (means[1] - means[0])
         return side / 2 - spacing * (pair[0] + share * (pair[1] - pair[0]))
 
-    n = len(centres)
-    without_one = np.array([offset(np.delete(centres, i, 0).mean(0)) for i in range(n)])
+    n = len(centers)
+    without_one = np.array([offset(np.delete(centers, i, 0).mean(0)) for i in range(n)])
     variance = (n - 1) / n * ((without_one - without_one.mean(0)) ** 2).sum(0)
-    return offset(centres.mean(0)), np.sqrt(variance)
+    return offset(centers.mean(0)), np.sqrt(variance)
 
 
 def _kept_in(backbone: Backbone, cache: str | Path | None) -> Path | None:
-    """The folder of what is measured; None where nobody asked to keep it, and it may not last.
+    """The folder for measurements; None without a cache where they may not last.
 
-    How one's own module computes can change while its name, structure and weights stay, and random
-    weights are seldom the same again.
+    The code of a user's module can change while its name, structure and weights stay the same, and
+    random weights seldom come again.
     """
     if cache is not None:
         return Path(cache) / "places"
@@ -294,7 +280,7 @@ def _kept_in(backbone: Backbone, cache: str | Path | None) -> Path | None:
 def _key(backbone: Backbone, layer: Layer) -> str:
     described = (
         _FORMAT,
-        # On these the last bits depend.
+        # The last bits depend on these.
         [version(package) for package in ("torch", "pillow", "scikit-image")],
         torch.get_num_threads(),
         torch.backends.cpu.get_cpu_capability(),
@@ -316,7 +302,7 @@ def _key(backbone: Backbone, layer: Layer) -> str:
 
 
 def _read(file: Path) -> tuple[Centers | None] | None:
-    """What a file holds, which may be that there is nothing to move; None where it is none."""
+    """The centers in a file, in a tuple, as they may be None; None where it cannot be read."""
     try:
         fields = json.loads(file.read_text())
         return (None if fields is None else Centers.from_dict(fields),)
@@ -325,15 +311,15 @@ def _read(file: Path) -> tuple[Centers | None] | None:
 
 
 def _write(file: Path, centers: Centers | None) -> None:
-    # To measure again the next time is no fault; a full cache says so.
+    # If this fails, they are measured again next time.
     with suppress(OSError, InputError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary:
             temporary.write_text(json.dumps(None if centers is None else asdict(centers)))
 
 
-def _shared(centers: Centers | None) -> Centers | None:
-    """The first rank's."""
+def _of_rank_0(centers: Centers | None) -> Centers | None:
+    """The first rank's centers, on every rank."""
     numbers = [np.nan] * 6
     if centers is not None:
         numbers = [*centers.offset, *centers.offset_error, centers.spacing, centers.centred]

@@ -19,13 +19,12 @@ from deepff.networks.weights import weights_digest
 SIDE, SQUARE = 448, slice(208, 240)  # the square's centre is at 224
 
 
-def constant_network(kernel: int) -> nn.Sequential:
-    """Five convolutions of stride 2 that add up what they see."""
+def constant_network(kernel: int, channels: int = 1, depth: int = 5) -> nn.Sequential:
+    """Convolutions of stride 2 that add up what they see, so all channels are equal."""
+    padding = kernel // 2 if kernel % 2 else 0
     layers = [
-        nn.Conv2d(3 if i == 0 else 1, 1, kernel, stride=2, padding=kernel // 2, bias=False)
-        if kernel % 2
-        else nn.Conv2d(3 if i == 0 else 1, 1, kernel, stride=2, bias=False)
-        for i in range(5)
+        nn.Conv2d(channels if i else 3, channels, kernel, stride=2, padding=padding, bias=False)
+        for i in range(depth)
     ]
     for layer in layers:
         nn.init.constant_(layer.weight, 0.1)
@@ -49,11 +48,10 @@ def centre(heatmap: torch.Tensor) -> tuple[float, float]:
     return float(heatmap.sum(1) @ place / total), float(heatmap.sum(0) @ place / total)
 
 
-@pytest.mark.parametrize("kernel", [3, 2])
-def test_a_planted_square_is_drawn_where_it_is(kernel, tmp_path):
-    result = deepff.discover(
-        [square()], 1, model=own(constant_network(kernel)), layer="4", size=SIDE
-    )
+@pytest.mark.parametrize(("kernel", "channels", "depth"), [(3, 1, 5), (2, 1, 5), (3, 4, 4)])
+def test_a_planted_square_is_drawn_where_it_is(kernel, channels, depth, tmp_path):
+    network = constant_network(kernel, channels, depth)
+    result = deepff.discover([square()], 1, model=own(network), layer=str(depth - 1), size=SIDE)
     assert centre(result.heatmaps[0][0]) == pytest.approx((224, 224), abs=1)
     (mask,) = next(result.regions(threshold="max-fraction")).masks.float()
     assert centre(mask) == pytest.approx((224, 224), abs=1)
@@ -65,7 +63,7 @@ def test_a_planted_square_is_drawn_where_it_is(kernel, tmp_path):
     new = deepff.apply(
         tmp_path / "run/concepts.safetensors",
         [np.roll(square(), (64, -32), (0, 1))],
-        model=own(constant_network(kernel)),
+        model=own(network),
     )
     assert centre(new.heatmaps[0][0]) == pytest.approx((288, 192), abs=1)
 
@@ -93,6 +91,20 @@ def test_constant_weights_look_where_their_windows_lie():
     assert found.drawn_offset == found.offset
     even = own(constant_network(2))
     assert measure(even, map_layers(even, 64).resolve("4")) is None
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", [3, 4, 5, 6])
+def test_equal_channels_do_not_cancel(channels, depth):
+    """However many there are, and whatever the weights: windows of 3 lie around pixel 0, 2, ..."""
+    torch.manual_seed(channels)
+    network = constant_network(3, channels, depth)
+    for layer in network:
+        nn.init.constant_(layer.weight, float(torch.rand(())) + 0.1)
+    backbone = own(network)
+    centers = measure(backbone, map_layers(backbone, 2**depth * 2).resolve(str(depth - 1)))
+    assert centers is not None and centers.spacing == 2**depth
+    assert centers.offset == pytest.approx((0.5, 0.5), abs=1e-3)
 
 
 class Valid(nn.Module):
