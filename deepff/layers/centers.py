@@ -72,8 +72,7 @@ def with_centers(
     (:func:`torch.hub.get_dir`).
     """
     return [
-        replace(layer, centers=_of_rank_0(_centers_of(backbone, layer, cache)))
-        for layer in layers
+        replace(layer, centers=_of_rank_0(_centers_of(backbone, layer, cache))) for layer in layers
     ]
 
 

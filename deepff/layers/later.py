@@ -21,43 +21,28 @@ _MAPS_BYTES = 2**28
 
 @dataclass(frozen=True)
 class OpenLayer:
-    """A network that is ready to run, and one of its layers."""
+    """A network and one of its layers."""
 
     backbone: Backbone
     layer: Layer
 
 
 def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
-    """What the network gives when a layer's map is replaced.
+    """The network's outputs (b', classes), float32, when a layer's map is replaced.
 
-    The network runs as a whole, and a hook on the layer puts another map in place of its own, so
-    that what bypasses the layer, such as the shortcut around a block, stays that of the images. Of
-    one image ``edit`` may give many maps: the layers before then run once, and what follows runs on
-    all. Gradients flow through ``edit`` unless the caller forbids them.
+    The network runs as a whole, and a hook on the layer replaces its map (b, c, h, w) by what
+    ``edit`` makes of it, (b', c, h, w), so that what bypasses the layer, such as the shortcut
+    around a block, stays that of the images. b' is b, or any number where b is 1: the layers before
+    then run once, and what follows runs on all. Gradients flow through ``edit`` unless the caller
+    forbids them.
 
-    Parameters
-    ----------
-    opened : OpenLayer
-    batch : Tensor, (b, channels, H, W)
-        Images as the network takes them, on its device.
-    edit : callable
-        From the layer's map, (b, c, h, w), to what is put in its place, (b', c, h, w), with b' = b
-        or, where b is 1, any number.
-
-    Returns
-    -------
-    Tensor, (b', classes), float32
-
-    Raises
-    ------
-    InputError
-        The network does not end with one number a class, its later part cannot be run so, or it
-        gives NaN, as it does where the file of weights had no head.
+    Raises InputError where the network does not end with one number per class, its later part
+    cannot be run so, or it gives NaN, as it does where the file of weights had no head.
     """
     try:
         outputs = _run(opened, batch, edit)
     except _WrongBatchError as error:
-        # Something joins the map with what bypasses it, and wants as many of both.
+        # Something joins the map with what bypasses it, and needs as many of both.
         batch = batch.expand(error.n_maps, -1, -1, -1)
         outputs = _run(opened, batch, lambda maps: edit(maps[:1]))
     backbone = opened.backbone
@@ -71,25 +56,10 @@ def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
 
 
 def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) -> Tensor:
-    """What the network gives for one image with its map changed in several ways.
+    """The outputs (edits, classes) for one image (1, channels, H, W) with its map changed in ways.
 
-    The layers before run once, or once for every 256 MB of maps.
-
-    Parameters
-    ----------
-    opened : OpenLayer
-    image : Tensor, (1, channels, H, W)
-    edits : sequence of callable
-        From the layer's map, (c, h, w), to another of its shape.
-
-    Returns
-    -------
-    Tensor, (edits, classes), float32
-
-    Raises
-    ------
-    InputError
-        As :func:`later_outputs`.
+    Each edit is from the layer's map (c, h, w) to another of its shape. The layers before run once,
+    or once for every 256 MB of maps.
     """
     layer = opened.layer
     n_cells = image.shape[2] * image.shape[3] // layer.stride**2
@@ -106,24 +76,7 @@ def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) ->
 
 
 def gradients(opened: OpenLayer, image: Tensor, outputs: Sequence[int]) -> Tensor:
-    """The gradients of some of the network's outputs with respect to the layer's map, at an image.
-
-    Parameters
-    ----------
-    opened : OpenLayer
-    image : Tensor, (1, channels, H, W)
-    outputs : sequence of int
-        Which of them.
-
-    Returns
-    -------
-    Tensor, (outputs, c, h, w)
-
-    Raises
-    ------
-    InputError
-        As :func:`later_outputs`.
-    """
+    """The gradients (outputs, c, h, w) of some outputs with respect to an image's map."""
     leaves: list[Tensor] = []
 
     def from_here_on(maps: Tensor) -> Tensor:
@@ -133,12 +86,13 @@ def gradients(opened: OpenLayer, image: Tensor, outputs: Sequence[int]) -> Tenso
 
     with torch.no_grad():
         values = later_outputs(opened, image, from_here_on)[0]
-        found = [
-            torch.autograd.grad(values[i], leaves[0], retain_graph=True, allow_unused=True)[0]
+        gradients = [
+            torch.autograd.grad(
+                values[i], leaves[0], retain_graph=True, allow_unused=True, materialize_grads=True
+            )[0]
             for i in outputs
         ]
-    empty = torch.zeros_like(leaves[0])
-    return torch.cat([empty if own is None else own for own in found])
+    return torch.cat(gradients)
 
 
 class _WrongBatchError(Exception):
@@ -162,7 +116,7 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
         maps = layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
         if maps is None:
             raise InputError(f"layer {layer.name} of {backbone.name} gives no map on these images")
-        # What follows may overwrite in place: it gets tensors of its own.
+        # What follows may overwrite its input in place.
         edited = edit(maps.float()).clone()
         expected = len(edited)
         return layer.layout.to_output(edited, output)
@@ -178,7 +132,7 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
         outputs = backbone.network(batch)
     except InputError:
         raise
-    except Exception as error:  # one's own network can raise anything
+    except Exception as error:  # a user's network can raise anything
         if expected != len(batch):
             raise _WrongBatchError(expected) from error
         raise InputError(
@@ -197,7 +151,7 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
 
 _CELLS = 4
 _LINEAR = 1e-3
-# Of the outputs' size: what differs by less differs by rounding.
+# As a share of the outputs: smaller differences are rounding.
 _SAME = 1e-5
 
 
@@ -208,15 +162,10 @@ def small_noise(opened: OpenLayer) -> Tensor:
 
 
 def outputs_for_noise(opened: OpenLayer) -> Tensor | None:
-    """The network's outputs for five maps in place of the layer's: a, b, their mean, a's mean in
-    every cell, and 0, with a and b random, (5, classes).
+    """The outputs (5, classes) for a, b, their mean, a's mean in every cell, and 0 as the map.
 
-    None where the map cannot be replaced, as inside an attention.
-
-    Raises
-    ------
-    InputError
-        It cannot because weights are missing.
+    a and b are random maps. None where the map cannot be replaced, as inside an attention; where
+    that is because weights are missing, InputError.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -236,10 +185,9 @@ def outputs_for_noise(opened: OpenLayer) -> Tensor | None:
 
 
 def check_is_read(opened: OpenLayer, outputs: Tensor | None) -> None:
-    """Raise InputError where none of :func:`outputs_for_noise` differ.
+    """Raise InputError where all of :func:`outputs_for_noise` are equal.
 
-    So it is at the last block of a vision transformer whose head reads the class token: whatever
-    factor is taken out of the map, the outputs stay.
+    As at the last block of a vision transformer whose head reads only the class token.
     """
     if outputs is None:
         return
@@ -252,8 +200,7 @@ def check_is_read(opened: OpenLayer, outputs: Tensor | None) -> None:
 
 
 def is_linear_in_mean(outputs: Tensor | None) -> bool:
-    """Whether the network's outputs are linear in the mean of the layer's map, by
-    :func:`outputs_for_noise`; what could not be tried is not."""
+    """Whether :func:`outputs_for_noise` are linear in the map's mean; False for None."""
     if outputs is None:
         return False
     of_a, of_b, of_both, of_mean, of_none = outputs

@@ -17,11 +17,11 @@ from deepff.networks.weights import function_fingerprint
 
 Kind = Literal["channels first", "channels last", "tokens", "own"]
 
-# What one linear map gives side by side, in this order: timm's and DINO's `qkv`, and the input
-# projection of `nn.MultiheadAttention`.
+# Three equal shares of one linear layer's channels, in this order: timm's and DINO's `qkv`, and
+# the input projection of `nn.MultiheadAttention`.
 QKV = ("queries", "keys", "values")
-# Parameters that hold tokens which are put before those of the grid: timm, torchvision, open_clip,
-# transformers and DINO. One token each, but of registers as many as they have rows.
+# Parameters with tokens before those of the grid, in timm, torchvision, open_clip, transformers
+# and DINO: one token each, but registers have one per row.
 _SINGLE_TOKENS = (
     "cls_token",
     "class_token",
@@ -35,31 +35,15 @@ _MOST_GUESSED = 16  # prefix tokens
 
 @dataclass(frozen=True)
 class Layout:
-    """How a module's output holds a map.
+    """How a module's output holds a map."""
 
-    Attributes
-    ----------
-    kind : str
-        "channels first", (b, c, h, w); "channels last", (b, h, w, c); "tokens", (b, t, c); or
-        "own", by the function that was given.
-    prefix : int
-        Tokens before those of the grid: class, distillation, registers.
-    is_guessed : bool
-        Whether the prefix is only what the number of tokens leaves beside a square.
-    part : str or None
-        Which of `QKV` of what the module gives side by side.
-    reshape : callable or None
-        For "own".
-    by_sign : bool
-        Whether the map is of every channel's positive part, and then of every negative part.
-    """
-
+    # Channels first (b, c, h, w), last (b, h, w, c), tokens (b, t, c); "own" by `reshape`.
     kind: Kind = "channels first"
-    prefix: int = 0
-    is_guessed: bool = False
-    part: str | None = None
-    reshape: Reshape | None = None
-    by_sign: bool = False
+    prefix: int = 0  # tokens before those of the grid: class, distillation, registers
+    is_guessed: bool = False  # whether the prefix is only what is left of a square
+    part: str | None = None  # which of `QKV` that the module gives next to each other
+    reshape: Reshape | None = None  # the user's function
+    by_sign: bool = False  # every channel's positive part, and then every negative part
 
     def __str__(self) -> str:
         if self.kind != "tokens" or not self.prefix:
@@ -68,24 +52,16 @@ class Layout:
 
     @property
     def identity(self) -> str:
-        """What tells layouts apart that give other maps of the same output."""
+        """Text that differs between layouts with other maps of the same output."""
         if self.reshape is not None:
             return f"own {function_fingerprint(self.reshape)}"
         return str(replace(self, is_guessed=False))
 
     def to_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
-        """The map (b, c, h, w), a view where that is possible; None where this is not its layout.
+        """The map (b, c, h, w), a view where possible; None where the output has another layout.
 
-        By sign it is (b, 2c, h, w), nowhere negative.
-
-        Parameters
-        ----------
-        output : Any
-            What the module gave.
-        shape : (int, int)
-            The input's height and width in pixels.
-        stride : int
-            Pixels of the input to one cell.
+        By sign it is (b, 2c, h, w), nowhere negative. ``shape`` is the input's height and width in
+        pixels, ``stride`` the input pixels per cell.
         """
         values = self._signed_map(output, shape, stride)
         if values is None or not self.by_sign:
@@ -110,20 +86,10 @@ class Layout:
         return values
 
     def to_output(self, maps: Tensor, output: Any) -> Any:
-        """What the module would give if its map were another: the inverse of `to_map`.
+        """The module's output if its map were another: the inverse of `to_map`.
 
-        Parameters
-        ----------
-        maps : Tensor
-            (b, c, h, w), of the map's grid; of another number of images than the output where that
-            has one.
-        output : Any
-            What the module gave, for all that the map does not hold.
-
-        Raises
-        ------
-        InputError
-            The map was made by a function that was given, whose inverse is not known.
+        The map (b, c, h, w) may be of another number of images where the output is of one. Raises
+        InputError where a user's function made the map, as its inverse is unknown.
         """
         if self.kind == "own":
             raise InputError(
@@ -136,21 +102,18 @@ class Layout:
         values = tensor_of(output)
         assert values is not None, "the layer was found by such an output"
         new = maps.to(values.dtype)
-        if self.part is not None:
-            given = values.chunk(len(QKV), dim=1 if self.kind == "channels first" else -1)
+        channel_axis = 1 if self.kind == "channels first" else -1
+        parts = [values] if self.part is None else list(values.chunk(len(QKV), channel_axis))
+        index = 0 if self.part is None else QKV.index(self.part)
         if self.kind != "channels first":
             new = new.permute(0, 2, 3, 1)
         if self.kind == "tokens":
-            new = new.flatten(1, 2)
-            if self.part is None:
-                before = values[:, : self.prefix]
-            else:
-                before = given[QKV.index(self.part)][:, : self.prefix]
-            new = torch.cat([before.expand(len(new), -1, -1), new], dim=1)
+            before = parts[index][:, : self.prefix]
+            new = torch.cat([before.expand(len(new), -1, -1), new.flatten(1, 2)], dim=1)
         if self.part is not None:
-            parts = [part.expand(len(new), *part.shape[1:]) for part in given]
-            parts[QKV.index(self.part)] = new
-            new = torch.cat(parts, dim=1 if self.kind == "channels first" else -1)
+            parts = [part.expand(len(new), *part.shape[1:]) for part in parts]
+            parts[index] = new
+            new = torch.cat(parts, channel_axis)
         return _with_tensor(output, new)
 
 
@@ -165,19 +128,10 @@ def layouts_of(
     prefix: int | None,
     tokens: Tokens | None,
 ) -> list[Layout] | str:
-    """The layouts of a module's output for one square image, or, as the rest of a sentence, why it
-    is no map: one, or those of the queries, keys and values that it gives or makes, too.
+    """The layouts of a module's output for one square image, or the rest of a sentence why not.
 
-    Parameters
-    ----------
-    module, path
-        The module, and where it is in the network.
-    inputs, output
-        What it was given, and gave.
-    prefix : int or None
-        Tokens before the grid's, as the network declares them (:func:`declared_prefix`).
-    tokens : int or callable, optional
-        The same as its user declares them, or what makes maps of outputs.
+    One, and also those of the queries, keys and values that it gives or makes. ``prefix`` is from
+    :func:`declared_prefix`; ``tokens`` is what the user says instead.
     """
     if callable(tokens):
         return [Layout("own", reshape=tokens)]
@@ -193,26 +147,24 @@ def layouts_of(
     if values.shape[:1] != (1,) or not values.is_floating_point() or not values.numel():
         return fault
     if values.ndim == 3 and values.shape[2] > 1:
-        found = _token_layout(values.shape[1], tokens if tokens is not None else prefix)
+        layout = _token_layout(values.shape[1], tokens if tokens is not None else prefix)
     else:
-        found = _map_layout(values)
-    if found is None:
+        layout = _map_layout(values)
+    if layout is None:
         return fault
-    if found.kind == "channels first" and values.shape[2] > 1 and _sums_to_one(values):
+    if layout.kind == "channels first" and values.shape[2] > 1 and _sums_to_one(values):
         return (
             f"gives shape {tuple(values.shape)}, attention weights between tokens rather than a map"
         )
-    parts = [Layout(found.kind, found.prefix, found.is_guessed, part=part) for part in QKV]
+    parts = [replace(layout, part=part) for part in QKV]
     if _is_qkv(module, path):
         return parts
-    return [found, *parts] if _projects(module, inputs) else [found]
+    return [layout, *parts] if _projects(module, inputs) else [layout]
 
 
 def tensor_of(output: Any) -> Tensor | None:
-    """The tensor that an output is or holds first; None where there is none.
-
-    transformers' networks give an object with ``last_hidden_state``, their layers and
-    ``nn.MultiheadAttention`` a tuple that begins with the tokens.
+    """The tensor in an output, or None: the output itself, its ``last_hidden_state``, or the
+    tokens that come first in a tuple, as from ``nn.MultiheadAttention``.
     """
     if isinstance(output, Tensor):
         return output
@@ -224,36 +176,27 @@ def tensor_of(output: Any) -> Tensor | None:
 
 
 def is_of_windows(output: Any) -> bool:
-    """Whether one image gave a batch, of token sequences or small maps: one for each window."""
+    """Whether one image gave a batch of token sequences or small maps, one per window."""
     return isinstance(output, Tensor) and output.ndim in (3, 4) and len(output) > 1
 
 
 def output_of(module: nn.Module, inputs: tuple[Any, ...], output: Any, layout: Layout) -> Any:
-    """What a layer is read from: a module's output, or what it makes of its inputs within.
-
-    Parameters
-    ----------
-    module : nn.Module
-    inputs, output
-        As a forward hook is given them.
-    layout : Layout
-        The layer's.
-    """
+    """What a layer is read from: the module's output, or what it computes from its inputs."""
     if layout.part is None or not isinstance(module, nn.MultiheadAttention):
         return output
     n = len(QKV)
     biases = [None] * n if module.in_proj_bias is None else module.in_proj_bias.chunk(n)
-    found = zip(inputs[:n], module.in_proj_weight.chunk(n), biases, strict=True)
-    return torch.cat([functional.linear(x, w, b) for x, w, b in found], dim=-1)
+    projections = zip(inputs[:n], module.in_proj_weight.chunk(n), biases, strict=True)
+    return torch.cat([functional.linear(x, w, b) for x, w, b in projections], dim=-1)
 
 
 def declared(tokens: Tokens | None) -> int | str | None:
-    """What is kept of a declaration: a function's fingerprint stands for it."""
+    """What is saved of the option `tokens`: a function's fingerprint in its place."""
     return function_fingerprint(tokens) if callable(tokens) else tokens
 
 
 def _with_tensor(output: Any, new: Tensor) -> Any:
-    """The output with another tensor where `tensor_of` finds it."""
+    """The output with another tensor in the position that `tensor_of` reads."""
     if isinstance(output, Tensor):
         return new
     if isinstance(output, tuple):
@@ -268,14 +211,14 @@ def declared_prefix(network: nn.Module) -> int | None:
     declared = getattr(network, "num_prefix_tokens", None)  # timm
     if isinstance(declared, int):
         return declared
-    found = {}
+    counts = {}
     for path, parameter in network.named_parameters():
         name = path.rpartition(".")[2]
         if name in _SINGLE_TOKENS:
-            found[name] = 1
+            counts[name] = 1
         elif name in _REGISTERS:
-            found[name] = parameter.shape[-2]
-    return sum(found.values()) if found else None
+            counts[name] = parameter.shape[-2]
+    return sum(counts.values()) if counts else None
 
 
 def patch_of(network: nn.Module) -> int | None:
@@ -287,10 +230,7 @@ def patch_of(network: nn.Module) -> int | None:
 
 
 def stride_of(size: int, cells: int, patch: int | None = None) -> int:
-    """Pixels of the input to one of so many cells along a side of `size` pixels.
-
-    `patch` is what :func:`patch_of` gives.
-    """
+    """Input pixels per cell, for so many cells along a side; `patch` is from :func:`patch_of`."""
     if patch is not None and size // patch == cells:
         return patch
     # Padding makes `cells` one more or less than size / stride when size is no multiple of
@@ -301,7 +241,7 @@ def stride_of(size: int, cells: int, patch: int | None = None) -> int:
 
 
 def _token_layout(n_tokens: int, prefix: int | None) -> Layout | None:
-    """Layers before the prefix is put there, such as the embedding of patches, have none."""
+    """Without a prefix too: layers before it is added, such as the patch embedding, have none."""
     for known in [0] if prefix is None else [prefix, 0]:
         if _is_square(n_tokens - known):
             return Layout("tokens", known)
@@ -342,7 +282,7 @@ def _is_qkv(module: nn.Module, path: str) -> bool:
 
 
 def _projects(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
-    """Whether it is attention that makes queries, keys and values of tokens (b, t, c) itself."""
+    """Whether it is attention that projects tokens (b, t, c) to queries, keys and values itself."""
     return (
         isinstance(module, nn.MultiheadAttention)
         and module.batch_first
@@ -352,7 +292,7 @@ def _projects(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
 
 
 def _sums_to_one(values: Tensor) -> bool:
-    first = values[:1, :1, :1]  # which nearly always tells already
+    first = values[:1, :1, :1]  # nearly always enough
     return all(
         torch.allclose(part.sum(-1), torch.ones_like(part[..., 0]), atol=1e-3)
         for part in (first, values)

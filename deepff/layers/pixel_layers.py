@@ -1,4 +1,4 @@
-"""The layers of a network that tell pixels apart: one of each stride, from fine to coarse."""
+"""The layers of a network that separate pixels: one per stride, from fine to coarse."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,12 +14,10 @@ _MIXING = nn.Conv2d | nn.Linear  # a linear layer is a convolution of single cel
 
 
 def pixel_layers(layer_map: LayerMap) -> list[Layer]:
-    """One layer of each stride from 8 pixels to that of the network's default layer.
+    """One layer per stride, from 8 pixels to that of the default layer, by :func:`stride_layers`.
 
-    They are those of :func:`stride_layers`.
+    At least the default layer. They are, with (stride, channels):
 
-    ==================  ======================================================================
-    network             layers (stride, channels)
     ==================  ======================================================================
     EfficientNet-Lite0  blocks.3.0.bn1 (8, 240), blocks.5.0.bn1 (16, 672),
                         blocks.6.0.bn1 (32, 1152)
@@ -27,44 +25,35 @@ def pixel_layers(layer_map: LayerMap) -> list[Layer]:
     ResNet-101          layer2 (8, 512), layer3 (16, 1024), layer4 (32, 2048)
     ==================  ======================================================================
 
-    A layer of stride 4 more, ``blocks.1.1`` or ``blocks.2.0.bn1``, gave 0.850 on twelve iCoseg
-    groups where these three give 0.851, and takes as much memory as they do together.
-
-    Parameters
-    ----------
-    layer_map : LayerMap
-
-    Returns
-    -------
-    list of Layer
-        From the finest to the coarsest; at least the default layer.
+    Another layer of stride 4, ``blocks.1.1`` or ``blocks.2.0.bn1``, gave 0.850 on twelve iCoseg
+    groups instead of 0.851, and takes as much memory as the three together.
     """
     layers = stride_layers(layer_map)
     return [layer for layer in layers if layer.stride >= CELL_STRIDE] or layers[-1:]
 
 
 def stride_layers(layer_map: LayerMap) -> list[Layer]:
-    """One layer of each stride up to that of the network's default layer, from fine to coarse.
+    """One layer per stride up to that of the network's default layer, from fine to coarse.
 
-    Of each stride it is the last map that is nowhere negative, or the last one where all are
-    signed, passing over
+    It is the last map of that stride that is nowhere negative, or the last one where all are
+    signed, without
 
     - heads: maps outside the stages, which are the top-level modules with several convolutions or
-      linear layers (they serve the classes more than the places);
+      linear layers (heads serve the classes more than the positions);
     - maps of depthwise convolutions: their zero padding alone makes every channel weaker on the
-      border, which is what :func:`deepff.discovery.contrast.border_contrast` takes for background.
+      border, which :func:`deepff.discovery.contrast.border_contrast` takes for background.
 
     Where all have one stride, as in a vision transformer, it is the default layer.
     """
     deepest = layer_map.resolve()
-    suitable = [layer for layer in _telling(layer_map) if layer.stride <= deepest.stride]
+    suitable = [layer for layer in _suitable(layer_map) if layer.stride <= deepest.stride]
     strides = sorted({layer.stride for layer in suitable})
     if len(strides) < 2:
         return [deepest]
     chosen = []
     for stride in strides:
-        own = [layer for layer in suitable if layer.stride == stride]
-        chosen.append(([layer for layer in own if layer.non_negative] or own)[-1])
+        same = [layer for layer in suitable if layer.stride == stride]
+        chosen.append(([layer for layer in same if layer.non_negative] or same)[-1])
     return chosen
 
 
@@ -74,12 +63,12 @@ class _Strided(Protocol):
 
 
 def cell_layer(layers: Sequence[_Strided]) -> int:
-    """The index of the layer whose grid the classified cells have: of the stride nearest to 8."""
+    """The index of the layer whose grid is classified: the stride nearest to 8."""
     return min(range(len(layers)), key=lambda index: abs(layers[index].stride - CELL_STRIDE))
 
 
-def _telling(layer_map: LayerMap) -> list[Layer]:
-    """The maps of more than one cell that are in a stage and no depthwise convolution's."""
+def _suitable(layer_map: LayerMap) -> list[Layer]:
+    """Maps of more than one cell in a stage, without those of depthwise convolutions."""
     backbone = layer_map.backbone
     maps = [
         layer
