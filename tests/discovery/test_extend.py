@@ -3,13 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import nn
 
 from deepff.app.edits import name_factor, set_status
 from deepff.app.label_file import LabelStore, load_labels, upgrade
 from deepff.discovery.apply import apply, extend
 from deepff.discovery.discover import discover
 from deepff.images.image_files import find_images
+from deepff.images.image_set import resolve_images
+from deepff.networks.loading import load_backbone
 from deepff.options import RegionOptions
 from deepff.regions.regions import find_regions
 from deepff.report.load import load
@@ -54,3 +58,22 @@ def test_added_images_leave_the_others_as_they_were(data_root: Path, tmp_path: P
     assert again.names == grown.names
     labels = load_labels(tmp_path / "result", again)
     assert labels.parts[1] == "ear" and labels.image(saved.names[2]).status == "skipped"
+
+
+def test_added_images_are_drawn_where_the_network_responds() -> None:
+    # Five convolutions of stride 2, whose cells respond half a cell off the pixels that they cover.
+    layers = [
+        nn.Conv2d(3 if i == 0 else 1, 1, 3, stride=2, padding=1, bias=False) for i in range(5)
+    ]
+    for layer in layers:
+        nn.init.constant_(layer.weight, 0.1)
+    network = nn.Sequential(*layers).eval()
+    backbone = load_backbone(network, mean=(0, 0, 0), std=(1, 1, 1), device="cpu")
+    photo = np.zeros((448, 448, 3), np.uint8)
+    photo[208:240, 208:240] = 255
+    result = discover([photo, photo], 1, model=backbone)
+    grown = extend(result, resolve_images([photo]), model=backbone)
+    pixels = torch.arange(448) + 0.5
+    for heatmap in grown.heatmaps:
+        centers = [heatmap[0].sum(axis) @ pixels / heatmap.sum() for axis in (0, 1)]
+        assert [round(float(center)) for center in centers] == [224, 224]
