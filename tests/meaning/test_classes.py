@@ -13,20 +13,13 @@ from torch import Tensor, nn
 
 import deepff
 from deepff.errors import InputError
-from deepff.meaning.class_names import name_factors, standing_out
+from deepff.meaning.class_names import name_factors, scores_of_regions, standing_out
 from deepff.meaning.open_network import network_input
 from deepff.networks.class_labels import read_labels
 from deepff.regions.components import named_pieces
 from deepff.result import Result
 from deepff.results.factorization import FactorClasses, Factorization
 from deepff.results.heatmaps import HeatMaps
-
-
-def group(data_root: Path, number: str, n: int) -> list[Path]:
-    """Up to n images of an iCoseg group, spread over it."""
-    folder = next((data_root / "icoseg/images").glob(f"{number} *"))
-    paths = sorted(folder.glob("*.jpg"))
-    return paths[:: max(1, len(paths) // n)][:n]
 
 
 def full_of_one(result: Result, index: int, rows: Tensor) -> Result:
@@ -48,8 +41,8 @@ def full_of_one(result: Result, index: int, rows: Tensor) -> Result:
         ("036", "balance beam"),
     ],
 )
-def test_factors_of_real_groups_are_named_by_what_the_images_show(data_root, number, name):
-    result = deepff.discover(group(data_root, number, 5), 2)
+def test_factors_of_real_groups_are_named_by_what_the_images_show(group, number, name):
+    result = deepff.discover(group(number, 5), 2)
     assert name in result.factor_names
     assert set(result.factor_names) <= {name, None}
 
@@ -70,8 +63,8 @@ def test_plain_textures_and_noise_get_no_names():
     assert result.unnamed is None  # they were looked for
 
 
-def test_scores_of_a_factor_that_is_all_there_is_are_the_logits_of_the_network(data_root):
-    result = deepff.discover(group(data_root, "036", 1), 1)
+def test_scores_of_a_factor_that_is_all_there_is_are_the_logits_of_the_network(group):
+    result = deepff.discover(group("036", 1), 1)
     result = full_of_one(result, 0, result.activations.image_rows[0])
     (opened,) = result.opened
     with torch.no_grad():
@@ -83,10 +76,10 @@ def test_scores_of_a_factor_that_is_all_there_is_are_the_logits_of_the_network(d
     )
 
 
-def test_scores_are_the_classifier_applied_to_the_components_at_their_strength(data_root):
+def test_scores_are_the_classifier_applied_to_the_components_at_their_strength(group):
     """pytorch-grad-cam labels a concept by classifier(w), whatever the length of w is; here w is as
     long as the factor is strong, b + s (classifier(w) − b), with s by hand."""
-    result = deepff.discover(group(data_root, "028", 2), 3)
+    result = deepff.discover(group("028", 2), 3)
     classifier = result.opened[0].backbone.network.classifier
     H, W = result.coefficients, result.components
     strength = [column[column >= column.max() / 2].mean() for column in H.T]
@@ -157,8 +150,8 @@ def test_names_are_kept_when_they_are_asked_for():
     assert torch.equal(result.factorization().classes.scores, expected.scores)
 
 
-def test_a_layer_before_the_last_is_named_by_what_falls_without_the_factor(data_root):
-    result = deepff.discover(group(data_root, "041", 3), 2, layer="blocks.6.0.bn1")
+def test_a_layer_before_the_last_is_named_by_what_falls_without_the_factor(group):
+    result = deepff.discover(group("041", 3), 2, layer="blocks.6.0.bn1")
     assert "balloon" in result.factor_names
     assert set(result.factor_names) <= {"balloon", None}
 
@@ -190,10 +183,10 @@ def test_of_two_classes_a_factor_is_what_more_of_the_set_is():
 
 
 @pytest.mark.parametrize("n", [7, pytest.param(19, marks=pytest.mark.slow)])
-def test_of_bears_and_elephants_every_image_is_given_its_class(data_root, n):
+def test_of_bears_and_elephants_every_image_is_given_its_class(group, n):
     """By suggestions alone: each piece of the object has the name of the factor that is strongest
     on it; the class of an image is that of most of its pixels."""
-    bears, elephants = group(data_root, "002", n), group(data_root, "021", n)
+    bears, elephants = group("002", n), group("021", n)
     result = deepff.discover([*bears, *elephants], 6)
     names = result.factor_names
     masks = [regions.masks[0].numpy() for regions in deepff.find_object(result).regions()]
@@ -208,8 +201,8 @@ def test_of_bears_and_elephants_every_image_is_given_its_class(data_root, n):
     )
 
 
-def test_names_stay_with_the_result_and_with_its_bank(data_root, tmp_path):
-    balloons = group(data_root, "041", 2)
+def test_names_stay_with_the_result_and_with_its_bank(group, tmp_path):
+    balloons = group("041", 2)
     result = deepff.discover(balloons, [1, 2])
     result.save(tmp_path / "result")
     manifest = json.loads((tmp_path / "result/manifest.json").read_text())
@@ -218,19 +211,19 @@ def test_names_stay_with_the_result_and_with_its_bank(data_root, tmp_path):
     assert loaded.factor_names == result.factor_names
     assert torch.equal(loaded.class_scores(1), result.class_scores(1))
 
-    new = deepff.apply(tmp_path / "result/concepts.safetensors", group(data_root, "021", 1))
+    new = deepff.apply(tmp_path / "result/concepts.safetensors", group("021", 1))
     assert "balloon" in new.factor_names
     assert torch.equal(new.class_scores(), result.class_scores())
 
 
-def test_without_its_head_a_network_names_nothing_and_says_why(data_root, tmp_path):
+def test_without_its_head_a_network_names_nothing_and_says_why(group, tmp_path):
     state = deepff.load_backbone().network.state_dict()
     file = tmp_path / "trunk.safetensors"
     save_file({k: v for k, v in state.items() if not k.startswith("classifier")}, file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         backbone = deepff.load_backbone(weights=file)
-    result = deepff.discover(group(data_root, "036", 1), 2, model=backbone)
+    result = deepff.discover(group("036", 1), 2, model=backbone)
     assert result.factor_names == [None, None]
     assert "'classifier.weight' is not in the file" in result.unnamed
     with pytest.raises(InputError, match="weights with the head"):
@@ -251,6 +244,46 @@ def test_random_weights_and_unknown_classes_give_no_names():
     own.labels = ("one",)
     with pytest.raises(InputError, match="1 labels were given, but Squares ends with 2"):
         result.class_scores()
+
+
+def test_scores_are_the_heads_for_the_mean_of_a_over_the_region(linear):
+    """A region is the left half, red in one image and green in the other: (1/2, 1/2, 0), whatever
+    is right of it; where there is no region, NaN."""
+    images = np.full((2, 32, 32, 3), 255, np.uint8)
+    images[0, :, :16] = (255, 0, 0)
+    images[1, :, :16] = (0, 255, 0)
+    backbone = deepff.load_backbone(
+        linear, mean=(0, 0, 0), std=(1, 1, 1), labels=["a", "b"], device="cpu"
+    )
+    result = deepff.discover(list(images), 1, model=backbone, layer="layer", size=32)
+    left = torch.zeros(2, 32, 32, 2)
+    left[:, :, :16, 0] = 1
+    heatmaps = HeatMaps.of_images(left.flatten(0, 2), result.images)
+    result.factorizations = {2: Factorization(torch.zeros(2, 3), heatmaps, 0.0, 1)}
+    result.recipe = "contrast"
+    with torch.no_grad():
+        found = scores_of_regions(result, result.opened[0], result.factorizations, False)[2]
+        expected = backbone.network.head(torch.tensor([0.5, 0.5, 0.0]))
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
+    assert found[1].isnan().all()
+    assert result.classes().names[1] is None
+
+
+def test_the_object_is_named_and_its_parts_are_not(group, tmp_path: Path):
+    parts = deepff.discover_parts(group("021", 5), 2)
+    assert parts.object.factor_names == ["African elephant"]
+    assert parts.factor_names == [None, None]
+    assert "parts of the object" in parts.unnamed
+    parts.save(tmp_path / "parts")
+    manifest = json.loads((tmp_path / "parts/object/manifest.json").read_text())
+    assert manifest["factor_names"] == {"1": ["African elephant"]}
+    assert deepff.load(tmp_path / "parts").object.factor_names == ["African elephant"]
+
+
+def test_an_object_of_no_class_has_no_name(group):
+    """ImageNet has no kites."""
+    result = deepff.discover(group("033", 5), recipe="contrast")
+    assert (result.factor_names, result.unnamed) == ([None], None)
 
 
 @pytest.mark.parametrize(

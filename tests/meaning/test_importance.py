@@ -1,11 +1,8 @@
 """Importance, where it is known by hand, and on real photographs."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 import deepff
 from deepff.errors import InputError
@@ -33,25 +30,13 @@ def test_jansens_formula_by_hand():
     assert sobol_indices(values, 1).tolist() == [[4.0]]
 
 
-class Linear(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.ReLU()
-        self.head = nn.Linear(3, 2)
-        with torch.no_grad():
-            self.head.weight.copy_(torch.tensor([[3.0, 4.0, 0.0], [0.0, -1.0, 2.0]]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layer(x).mean((2, 3)))
-
-
 @pytest.fixture(scope="module")
-def of_colors() -> Result:
+def of_colors(linear) -> Result:
     """Two images, red and green in equal halves, and blue; factor j is colour j."""
     images = np.zeros((2, 8, 8, 3), np.uint8)
     images[0, :, :4, 0] = images[0, :, 4:, 1] = images[1, ..., 2] = 255
     backbone = deepff.load_backbone(
-        Linear(), mean=(0, 0, 0), std=(1, 1, 1), labels=["warm", "cold"], device="cpu"
+        linear, mean=(0, 0, 0), std=(1, 1, 1), labels=["warm", "cold"], device="cpu"
     )
     result = deepff.discover(list(images), 1, model=backbone, layer="layer", size=8)
     heatmaps = HeatMaps.of_images(result.activations.rows, result.images)
@@ -84,11 +69,10 @@ def test_importance_of_classes_that_are_asked_for(of_colors):
         of_colors.importance(classes=["cool"])
 
 
-def test_on_photographs_a_linear_head_weighs_what_the_factors_hold(data_root: Path):
+def test_on_photographs_a_linear_head_weighs_what_the_factors_hold(group):
     """The head of EfficientNet-Lite0 is linear in the mean: of class c a factor's fall is
     mean(h) · w · C, and its share of the variance that squared over the sum of all squared."""
-    folder = next((data_root / "icoseg/images").glob("021 *"))
-    result = deepff.discover(sorted(folder.glob("*.jpg"))[::3], 3)
+    result = deepff.discover(group("021", 5), 3)
     found = result.importance()
     assert found.labels[0] == "African elephant"
     weights = result.opened[0].backbone.network.classifier.weight.detach()
