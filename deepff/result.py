@@ -282,9 +282,12 @@ class Result(Run):
         InputError
             As :meth:`regions`, or pandas is not installed.
         """
-        from deepff.export.boxes import table
+        from deepff.export.boxes import region_table
+        from deepff.regions.regions import find_regions
 
-        return table(self, k, self._region_options(k, settings))
+        options = self._region_options(k, settings)
+        heatmaps = self.factorization(k).heatmaps
+        return region_table(self.names, find_regions(self, k, options), heatmaps, options.parts)
 
     def export(
         self,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepff.errors import InputError
-from deepff.options import RegionOptions
 from deepff.regions.components import (
     Box,
     bounding_box,
@@ -18,8 +17,8 @@ from deepff.regions.components import (
     largest_component,
     least_area,
 )
-from deepff.regions.regions import Regions, find_regions
-from deepff.results.run import Run
+from deepff.regions.regions import Regions
+from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path
 
 if TYPE_CHECKING:
@@ -73,17 +72,22 @@ def region_boxes(
     return region_boxes
 
 
-def table(run: Run, k: int | None, options: RegionOptions) -> pandas.DataFrame:
+def region_table(
+    names: Sequence[str],
+    all_regions: Iterable[Regions],
+    heatmaps: HeatMaps,
+    parts: Mapping[int, str] | None,
+) -> pandas.DataFrame:
     """One row per image and region; see :meth:`deepff.result.Result.to_dataframe`."""
     try:
         import pandas
     except ImportError:
         raise InputError("a table needs pandas: pip install 'deepff[notebook]'") from None
 
-    heatmaps = run.factorization(k).heatmaps
-    parts = options.parts or {}
+    edges = ("x_min", "y_min", "x_max", "y_max")
+    parts = parts or {}
     rows = []
-    for index, regions in enumerate(find_regions(run, k, options)):
+    for index, regions in enumerate(all_regions):
         peaks = heatmaps.normalized(index).abs().amax((1, 2)).tolist()
         for number, name in enumerate(regions.names):
             factors = [factor for factor, part in parts.items() if part == name] or [number]
@@ -91,16 +95,14 @@ def table(run: Run, k: int | None, options: RegionOptions) -> pandas.DataFrame:
             box = bounding_box(largest_component(mask)) or (None,) * 4
             rows.append(
                 {
-                    "image": run.names[index],
+                    "image": names[index],
                     "region": name,
                     "strength": max(peaks[factor] for factor in factors),
                     "share": float(mask.mean()),
-                    **dict(zip(("x_min", "y_min", "x_max", "y_max"), box, strict=True)),
+                    **dict(zip(edges, box, strict=True)),
                 }
             )
-    frame = pandas.DataFrame(rows)
-    edges = ["x_min", "y_min", "x_max", "y_max"]
-    return frame.astype(dict.fromkeys(edges, "Int64"))
+    return pandas.DataFrame(rows).astype(dict.fromkeys(edges, "Int64"))
 
 
 def write_boxes(boxes: Iterable[RegionBox], path: Path, description: str) -> None:

@@ -170,11 +170,10 @@ def _page(
         region_colors=hex_colors(region_colors),
         images=images,
         sections=[section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
-        unnamed=result.unnamed,
         overlays=(folder / "overlays").is_dir(),
         skipped=[(file.name, file.reason) for file in result.skipped]
         + [
-            (result.names[i], f"{reason} (used, but shown grey)")
+            (result.names[i], f"{reason} (used, but shown gray)")
             for i, reason in unreadable.items()
         ],
         galleries=shown,
@@ -182,7 +181,6 @@ def _page(
         separation_warning=result.separation is not None
         and separation_warning(result.separation, result.sources[-1].by_sign),
         methods_in_words=METHODS_IN_WORDS,
-        has_object=result.object is not None,
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),
         data=_embedded(result, files, colors, folder),
     )

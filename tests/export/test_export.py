@@ -102,7 +102,7 @@ def test_polygons_hold_the_mask_and_nothing_else(mask: np.ndarray) -> None:
     for kind in ("components", "parts"):
         for instance in find_instances(mask.astype(np.uint8), kind):
             polygon = joined(instance_polygons(instance))
-            # skimage tests points: those are the centres of pixels half a pixel off the edges.
+            # skimage tests points: those are the centers of pixels half a pixel off the edges.
             read = polygon2mask(mask.shape, polygon[:, ::-1] - 0.5)
             assert (read == instance.full_mask(mask.shape)).all()
 

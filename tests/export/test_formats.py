@@ -1,7 +1,7 @@
 """Every export format read back, pixel by pixel, by a reader that is not ours where there is one.
 
 COCO is read by pycocotools, VOC by torchvision too, YOLO and LabelMe by supervision too where it is
-installed. Polygons are filled by pycocotools' rasteriser, whose convention (pixel edges) is the
+installed. Polygons are filled by pycocotools' rasterizer, whose convention (pixel edges) is the
 exporter's. For CVAT's and Label Studio's run lengths, whose own software is too large to install
 for a test, export_readers.py has decoders written from their documentation.
 """
@@ -144,7 +144,7 @@ def test_voc_is_read_by_torchvision(tmp_path: Path) -> None:
     }
 
 
-def test_vocs_images_have_vocs_colours(tmp_path: Path) -> None:
+def test_vocs_images_have_vocs_colors(tmp_path: Path) -> None:
     write("voc", annotate(difficult_labels(), "components"), tmp_path)
     palette = Image.open(tmp_path / "SegmentationClass" / "single.png").getpalette()
     colors = np.array(palette).reshape(-1, 3)

@@ -221,10 +221,10 @@ def test_a_second_report_still_says_which_photographs_are_grey(
     result = planted(photos)
     (photos / "a.png").write_bytes(b"no photograph")
     result.save(tmp_path / "result")
-    assert "(used, but shown grey)" in (tmp_path / "result" / "report.html").read_text()
+    assert "(used, but shown gray)" in (tmp_path / "result" / "report.html").read_text()
     for write in (segment, localize):
         write(result, tmp_path / "result", options=HALF)
-        assert "(used, but shown grey)" in (tmp_path / "result" / "report.html").read_text()
+        assert "(used, but shown gray)" in (tmp_path / "result" / "report.html").read_text()
 
 
 def test_several_formats_are_what_each_is_alone(saved: Path, tmp_path: Path) -> None:

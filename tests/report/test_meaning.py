@@ -1,4 +1,4 @@
-"""What the report says of factors: names, importance, crops, colours over k; and in a browser."""
+"""What the report says of factors: names, importance, crops, colors over k; and in a browser."""
 
 import re
 from dataclasses import replace
@@ -52,9 +52,9 @@ def test_a_crop_of_a_small_image_is_all_of_it(tmp_path: Path) -> None:
     assert strongest_crops(result)[3][0][0].box == (0, 0, 8, 6)
 
 
-def test_a_factor_keeps_its_colour_over_k() -> None:
+def test_a_factor_keeps_its_color_over_k() -> None:
     """Left, middle and right thirds: k = 1 is all; at k = 2 factor 1 has most of it, so it keeps
-    the colour; at k = 3 that is cut in two, and the other keeps its own under another number."""
+    the color; at k = 3 that is cut in two, and the other keeps its own under another number."""
     cells = torch.zeros(30, 3)
     cells[:10, 0] = cells[10:20, 1] = cells[20:, 2] = 1
     left, middle, right = cells.T
@@ -78,7 +78,7 @@ def test_a_factor_keeps_its_colour_over_k() -> None:
     assert index[1] == [0]
     assert sorted(index[2]) == [0, 1]
     assert index[3][2] == index[2][0]  # the left third
-    assert index[2][1] in index[3][:2]  # one half of what it was has its colour
+    assert index[2][1] in index[3][:2]  # one half of what it was has its color
     assert sorted(index[3]) == [0, 1, 2]
 
 

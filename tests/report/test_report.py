@@ -268,7 +268,7 @@ def test_maps_of_a_large_set_are_coarsened_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coefficients = torch.zeros(40 * 60, 1)
-    coefficients[25 * 60 + 41] = 1  # cell (25, 41): its centre lies at (25.5 / 40, 41.5 / 60)
+    coefficients[25 * 60 + 41] = 1  # cell (25, 41): its center lies at (25.5 / 40, 41.5 / 60)
     result = make_result(tmp_path, ["a.jpg"], (1,), grid=(40, 60), coefficients=coefficients)
     monkeypatch.setattr(report, "MAX_EMBEDDED_VALUES", 600)
     write_report(result, tmp_path / "out")
@@ -277,7 +277,7 @@ def test_maps_of_a_large_set_are_coarsened_in_place(
     assert np.unravel_index(found.argmax(), found.shape) == (0, 12, 20)
 
 
-def test_strip_shows_photo_all_factors_and_each_alone_around_the_cells_centre(
+def test_strip_shows_photo_all_factors_and_each_alone_around_the_cells_center(
     tmp_path: Path,
 ) -> None:
     # 6 × 8 cells on a thumbnail of 191 × 256 pixels, whose height is no multiple of 6.
@@ -294,10 +294,10 @@ def test_strip_shows_photo_all_factors_and_each_alone_around_the_cells_centre(
     )
     np.testing.assert_allclose(photo, 100, atol=2)
 
-    centres = [((row + 0.5) * 191 / 6, (column + 0.5) * 256 / 8) for row, column in cells]
+    centers = [((row + 0.5) * 191 / 6, (column + 0.5) * 256 / 8) for row, column in cells]
     painted = 0.8 * factor_colors(2) + 0.2 * 100
-    for j, (y, x) in enumerate(centres):
-        other_y, other_x = (int(c) for c in centres[1 - j])
+    for j, (y, x) in enumerate(centers):
+        other_y, other_x = (int(c) for c in centers[1 - j])
         for panel in (together, alone[j]):
             np.testing.assert_allclose(panel[int(y), int(x)], painted[j], atol=12)
         np.testing.assert_allclose(alone[j][other_y, other_x], 100, atol=4)
@@ -321,7 +321,7 @@ def test_lost_photos_are_shown_grey_and_named(tmp_path: Path) -> None:
     assert greys == pytest.approx([128, 100, 128], abs=1)
     listed = page.text_of("li")
     assert [entry.split(":")[0] for entry in listed] == ["lost.jpg", "broken.jpg"]
-    assert all(entry.endswith("(used, but shown grey)") for entry in listed)
+    assert all(entry.endswith("(used, but shown gray)") for entry in listed)
 
 
 def test_a_second_report_is_the_same_to_the_byte_and_leaves_no_other_files(tmp_path: Path) -> None:
