@@ -8,7 +8,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,40 +30,29 @@ def option(panel: str, help: str, *names: str, **settings: Any) -> Any:
 def with_panels(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one option per field in place of each parameter that is a dataclass."""
     signature = inspect.signature(command)
-    panels: dict[str, Any] = {
-        name: parameter.annotation
+    panels = {
+        name: inspect.signature(parameter.annotation).parameters
         for name, parameter in signature.parameters.items()
-        if is_dataclass(parameter.annotation)
+        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation)
     }
-    parameters = []
-    for name, parameter in signature.parameters.items():
-        if name not in panels:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        for field in fields(panels[name]) if name in panels else ():
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            parameters.append(
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=field.type,
-                )
-            )
+    parameters = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in signature.parameters.items()
+        for each in (panels[name].values() if name in panels else [parameter])
+    ]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        for name, panel in panels.items():
-            values[name] = panel(**{field.name: values.pop(field.name) for field in fields(panel)})
+        for name, fields in panels.items():
+            panel = signature.parameters[name].annotation
+            values[name] = panel(**{field: values.pop(field) for field in fields})
         command(**values)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 
-Size = Annotated[
-    int,
-    option(IMAGES, "Longer side of the resized images, in pixels.", min=1),
-]
+Size = Annotated[int, option(IMAGES, "Longer side of the resized images, in pixels.", min=1)]
 Photos = Annotated[
     Path | None,
     option(
@@ -71,17 +60,12 @@ Photos = Annotated[
     ),
 ]
 
-Model = Annotated[
-    str,
-    option(NETWORK, "Network, as `deepff models` lists it, or timm/NAME."),
-]
+Model = Annotated[str, option(NETWORK, "Network, as `deepff models` lists it, or timm/NAME.")]
 Weights = Annotated[
-    Path | None,
-    option(NETWORK, "State dict (.pth, .safetensors) to use for the network."),
+    Path | None, option(NETWORK, "State dict (.pth, .safetensors) to use for the network.")
 ]
 NumClasses = Annotated[
-    int | None,
-    option(NETWORK, "Outputs of the classifier in --weights.", min=1),
+    int | None, option(NETWORK, "Outputs of the classifier in --weights.", min=1)
 ]
 LabelsFile = Annotated[
     Path | None,
@@ -98,15 +82,13 @@ EngineChoice = Annotated[
     ),
 ]
 Cache = Annotated[
-    Path | None,
-    option(RUNNING, "Keep activations here, for other runs and to resume."),
+    Path | None, option(RUNNING, "Keep activations here, for other runs and to resume.")
 ]
 BatchSize = Annotated[int, option(RUNNING, "Images per forward pass.", min=1)]
 
 ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
 FactorCount = Annotated[
-    int | None,
-    option(REGIONS, "Which factorization; by default the largest.", "-k"),
+    int | None, option(REGIONS, "Which factorization; by default the largest.", "-k")
 ]
 NewFolder = Annotated[Path, option(OUTPUT, "Folder for the result.")]
 Overlays = Annotated[
