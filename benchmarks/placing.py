@@ -24,7 +24,6 @@ from deepff.evaluation.predictions import (
     factorize,
     image_masks,
 )
-from deepff.layers.layer_map import map_layers
 
 
 def over_pixels(features: Features) -> Features:
@@ -46,7 +45,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="keep activations here for another run")
     asked = parser.parse_args()
     backbone = deepff.load_backbone(asked.model)
-    network = Network(backbone, map_layers(backbone).resolve(None), cache=asked.cache)
+    network = Network.of(backbone, cache=asked.cache)
     sets = [collect(truth, network) for truth in load_icoseg(asked.icoseg)]
     for where, placed in (
         ("where cells look", sets),

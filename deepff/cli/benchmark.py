@@ -269,24 +269,13 @@ def _figure5(
 
 
 def _network(model: str, layer: str | None, setup: SetupPanel, contrast: bool = False) -> "Network":
-    from deepff.discovery.contrast import contrast_layers
     from deepff.evaluation.predictions import Network
-    from deepff.layers.layer_map import map_layers
-    from deepff.layers.pixel_layers import pixel_layers
     from deepff.networks.loading import load_backbone
 
     backbone = load_backbone(
         model, weights=setup.weights, num_classes=setup.num_classes, device=setup.device
     )
-    layer_map = map_layers(backbone, setup.size)
-    return Network(
-        backbone,
-        layer_map.resolve(layer),
-        setup.size,
-        setup.cache,
-        object_layers=contrast_layers(layer_map) if contrast else (),
-        cell_layers=pixel_layers(layer_map) if contrast else (),
-    )
+    return Network.of(backbone, layer, setup.size, setup.cache, contrast)
 
 
 def _layer_names(load: "Callable[[], Network]") -> list[str]:

@@ -19,7 +19,7 @@ from deepff.activations.activations import Activations
 from deepff.activations.feature_source import FeatureSource, Preparation
 from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import RunSettings
-from deepff.discovery.contrast import object_findings
+from deepff.discovery.contrast import contrast_layers, object_findings
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets import GroundTruthSet
@@ -27,6 +27,8 @@ from deepff.evaluation.metrics import Overlaps, count_overlaps
 from deepff.evaluation.tables import to_stderr
 from deepff.factorization import METHODS
 from deepff.layers.layer import Layer
+from deepff.layers.layer_map import map_layers
+from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.backbone import Backbone
 from deepff.options import SIZE, Threshold
 from deepff.regions.dense_crf import refined_densely
@@ -83,6 +85,20 @@ class Network:
                 f"{self.layer.minimum:.3g}, and DFF needs a layer that is never negative: see "
                 f"`deepff layers {self.backbone.name}`"
             )
+
+    @classmethod
+    def of(
+        cls,
+        backbone: Backbone,
+        layer: str | None = None,
+        size: int = SIZE,
+        cache: Path | None = None,
+        contrast: bool = False,
+    ) -> "Network":
+        """With the layer of this name or the default one; with ``contrast`` the recipe's too."""
+        layer_map = map_layers(backbone, size)
+        layers = (contrast_layers(layer_map), pixel_layers(layer_map)) if contrast else ((), ())
+        return cls(backbone, layer_map.resolve(layer), size, cache, *layers)
 
     def describe(self, n_images: int) -> str:
         """One line on network, layer, weights, size and number of images."""

@@ -8,7 +8,6 @@ from pascal_part_files import write_parts
 from torch import nn
 
 from deepff.evaluation.predictions import Network
-from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
 
 
@@ -18,7 +17,7 @@ def colors() -> Network:
     nn.init.dirac_(convolution.weight)
     network = nn.Sequential(convolution, nn.ReLU()).eval()
     backbone = load_backbone(network, mean=(0, 0, 0), std=(1, 1, 1))
-    return Network(backbone, map_layers(backbone, SIDE).resolve("1"), SIDE)
+    return Network.of(backbone, "1", SIDE)
 
 
 @pytest.fixture

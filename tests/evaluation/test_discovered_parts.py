@@ -25,7 +25,6 @@ from deepff.evaluation.curves import figure5, require_matplotlib
 from deepff.evaluation.discovered_parts import INSIDE, part_sets, table4
 from deepff.evaluation.metrics import normalized_mutual_information
 from deepff.evaluation.predictions import Network
-from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
 
 
@@ -122,10 +121,7 @@ def test_parts_inside_the_object_of_real_cars(tmp_path: Path, data_root: Path) -
     content["annotations"] = [x for x in content["annotations"] if x["image_id"] in kept]
     (tmp_path / "annotations.json").write_text(json.dumps(content))
     (tmp_path / "JPEGImages").symlink_to(data_root / "car_parts/JPEGImages")
-    backbone = load_backbone()
-    network = Network(backbone, map_layers(backbone).resolve())
-
-    tables = table4(network, tmp_path, [3])
+    tables = table4(Network.of(load_backbone()), tmp_path, [3])
 
     (set_name,) = tables["table4"].columns[:-1]
     rows = rows_of(tables["table4-quality"])

@@ -9,7 +9,6 @@ from pascal_part_files import voc_annotation
 from PIL import Image
 from torch import nn
 
-from deepff.discovery.contrast import contrast_layers
 from deepff.discovery.discover import discover
 from deepff.errors import InputError
 from deepff.evaluation.datasets import load_icoseg
@@ -18,8 +17,6 @@ from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.evaluation.objects import column_names, table1, table2
 from deepff.evaluation.predictions import Network
 from deepff.evaluation.tables import write_tables
-from deepff.layers.layer_map import map_layers
-from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.loading import load_backbone
 from deepff.regions.regions import find_regions
 
@@ -167,13 +164,11 @@ def test_no_two_groups_share_a_column() -> None:
 def test_a_layer_that_goes_negative_is_refused() -> None:
     backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 1)).eval())
     with pytest.raises(InputError, match="DFF needs a layer that is never negative"):
-        Network(backbone, map_layers(backbone, SIDE).resolve("0"), SIDE)
+        Network.of(backbone, "0", SIDE)
 
 
 def test_table_1_on_real_groups_is_near_an_independent_measurement(data_root: Path) -> None:
-    backbone = load_backbone()
-    network = Network(backbone, map_layers(backbone).resolve())
-
+    network = Network.of(load_backbone())
     table = table1(network, data_root / "icoseg", groups=["018", "020"])["table1-top"]
 
     rows = rows_of(table)
@@ -188,13 +183,7 @@ def test_the_recipe_contrast_stands_beside_the_papers_in_table_1(
 ) -> None:
     """As `deepff discover --recipe contrast` and `deepff segment` find it, in numbers and shown."""
     backbone = load_backbone()
-    layer_map = map_layers(backbone)
-    network = Network(
-        backbone,
-        layer_map.resolve(),
-        object_layers=contrast_layers(layer_map),
-        cell_layers=pixel_layers(layer_map),
-    )
+    network = Network.of(backbone, contrast=True)
     table = table1(network, data_root / "icoseg", groups=["036"])["table1-top"]
     rows = rows_of(table)
 
