@@ -400,7 +400,7 @@ def _checked(backbone: Backbone, layer: Layer, values: Tensor | None, batch: Ten
 
 
 def _worth_naming(layers: list[Layer]) -> list[Layer]:
-    """Without single cells; of modules within each other with the same map, the outermost."""
+    """Without single cells; of nested modules with the same map, the outermost."""
     by_path = {layer.path: layer for layer in layers}
 
     def is_repeated(layer: Layer) -> bool:
@@ -415,9 +415,9 @@ def _worth_naming(layers: list[Layer]) -> list[Layer]:
 def _similar(wanted: str, layers: list[Layer], n: int = 5) -> list[Layer]:
     by_name = {layer.name: layer for layer in layers}
     prefix = wanted.rpartition(".")[0] or wanted.rstrip("0123456789_")
-    alike = get_close_matches(wanted, by_name, n=n)
+    close = get_close_matches(wanted, by_name, n=n)
     related = [name for name in by_name if prefix and name.startswith(prefix)]
-    similar = [by_name[name] for name in dict.fromkeys(alike + related)]
+    similar = [by_name[name] for name in dict.fromkeys(close + related)]
     return similar[:n] or _worth_naming(layers)[-n:]
 
 

@@ -1,1 +1,1 @@
-"""A network that is ready to run: by name, from a checkpoint, or one's own; and its classes."""
+"""A network that is ready to run: by name, from a checkpoint, or your own; and its classes."""

@@ -286,8 +286,8 @@ def fit_state_dicts(
     of what is missing, which becomes NaN, so that no layer that needs it can be used by mistake;
     and one line on what is missing or left out, or None. Raises InputError where nothing fits.
     """
-    own = {key: t for key, t in network.state_dict().items() if isinstance(t, Tensor)}
-    matches = {where: _Match.best(own, state) for where, state in states.items()}
+    tensors = {key: t for key, t in network.state_dict().items() if isinstance(t, Tensor)}
+    matches = {where: _Match.best(tensors, state) for where, state in states.items()}
     most = max(match.filled for match in matches.values())
     equals = [where for where, match in matches.items() if match.filled == most]
     where = max(equals, key=lambda where: any(word in where.lower() for word in _AVERAGED))
@@ -295,14 +295,14 @@ def fit_state_dicts(
     if (problem := _misfit(match, name, whole)) is not None:
         raise InputError(f"the weights in {file} do not fit {name}: {problem}")
 
-    fitting = {key: match.tensors[key] for key in own if match.fits(key)}
+    fitting = {key: match.tensors[key] for key in tensors if match.fits(key)}
     for key, tensor in fitting.items():
         if tensor.is_floating_point() and not tensor.float().isfinite().all():
             raise InputError(f"the weights in {file} hold NaN or infinity, first in '{key}'")
     network.load_state_dict(fitting, strict=False)
     with torch.no_grad():
         for key in match.missing:
-            own[key].fill_(float("nan"))
+            tensors[key].fill_(float("nan"))
 
     known = set(match.keys.values())
     left_out = [key for key in states[where] if key not in known]

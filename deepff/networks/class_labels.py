@@ -1,4 +1,4 @@
-"""The names of a network's classes, or words in their place."""
+"""The names of a network's classes, or words instead of them."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
     return labels
 
 
-def read_words(given: str) -> tuple[str, ...]:
+def read_words(text: str) -> tuple[str, ...]:
     """Comma-separated words, or the lines of a text file."""
-    if Path(given).is_file():
-        return read_labels(given)
-    words = tuple(word.strip() for word in given.split(","))
+    if Path(text).is_file():
+        return read_labels(text)
+    words = tuple(word.strip() for word in text.split(","))
     if not all(words):
-        raise InputError(f"{given!r} should be a file, or words with commas between: cat,dog")
+        raise InputError(f"{text!r} should be a file, or words with commas between: cat,dog")
     return words
 
 

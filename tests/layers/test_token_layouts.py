@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 import torchvision
+from one_layer import images
 from torch import Tensor, nn
 
 from deepff.errors import InputError
@@ -81,10 +82,6 @@ def hooked(network: nn.Module, path: str, batch: Tensor) -> Any:
         network(batch)
     handle.remove()
     return seen[-1]
-
-
-def images(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
 def as_rows(output: Tensor, n_prefix: int) -> Tensor:

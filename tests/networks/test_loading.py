@@ -13,14 +13,14 @@ import timm
 import torch
 import torchvision
 from huggingface_hub import close_session, constants
+from one_layer import forward_to_layer, images, message
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import deepff.networks.weights
 from deepff.errors import InputError
-from deepff.layers.layer import Layer
-from deepff.layers.layer_map import forward_to_layers, map_layers
+from deepff.layers.layer_map import map_layers
 from deepff.networks.available import available_models
 from deepff.networks.backbone import Backbone
 from deepff.networks.building import IMAGENET_MEAN, IMAGENET_STD
@@ -31,22 +31,6 @@ from deepff.networks.loading import (
 )
 
 SMALL = "squeezenet1_1"  # torchvision's smallest
-
-
-def forward_to_layer(backbone: Backbone, layer: Layer, batch: Tensor) -> Tensor:
-    (output,) = forward_to_layers(backbone, [layer], batch)
-    return output
-
-
-def message(error: pytest.ExceptionInfo[InputError]) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    assert ". " not in text
-    return text
-
-
-def images(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
 def random_network(name: str, num_classes: int = 10) -> nn.Module:
