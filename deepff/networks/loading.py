@@ -100,10 +100,7 @@ def load_backbone(
     >>> backbone.default_layer, backbone.mean
     ('bn2', (0.485, 0.456, 0.406))
     """
-    if not isinstance(model, str | nn.Module):
-        raise InputError(
-            f"model is a {type(model).__name__}; give a network's name or an nn.Module that is made"
-        )
+    _check_model(model)
     chosen(Engine, engine, "engine")
     target = _openvino_device(device) if engine == Engine.OPENVINO else select_device(device)
     _check_numbers(model, weights, num_classes, channels)
@@ -111,7 +108,6 @@ def load_backbone(
     states = None if weights is None else read_state_dicts(Path(weights))
 
     if isinstance(model, nn.Module):
-        _check_module(model)
         name, built = type(model).__name__, Built(model, IMAGENET, "its own")
     else:
         name = model.strip().removeprefix("torchvision/")
@@ -122,31 +118,32 @@ def load_backbone(
     if weights is not None and states is not None:
         if name in LITE:
             states = {at: as_timm_lite(state, built.network) for at, state in states.items()}
-        file, whole = Path(weights), num_classes is not None or words is not None
-        filled = built.network if words is None else built.whole or built.network
-        missing, note = fit_state_dicts(filled, states, name, file, whole=whole)
-        source = file.name
+        # Words need the text tower, too.
+        network = built.network if words is None else built.whole or built.network
+        whole = num_classes is not None or words is not None
+        missing, note = fit_state_dicts(network, states, name, Path(weights), whole=whole)
+        source = Path(weights).name
         if note is not None:
             warnings.warn(note, InputWarning, stacklevel=2)
 
     head = None if words is None else _word_head(built, source, name, words, labels)
     class_names = labels if words is None else words
-    network = built.network.eval().to(target)
-    defaults = built.preprocessing
+    defaults, network = built.preprocessing, built.network.eval().to(target)
     interpolation = interpolation or defaults.interpolation
     chosen(Interpolation, interpolation, "interpolation")
+    is_own = isinstance(model, nn.Module)
     return Backbone(
-        name=name,
-        network=network,
+        name,
+        network,
         mean=_statistics("mean", mean, defaults.mean, channels),
         std=_statistics("std", std, defaults.std, channels),
         interpolation=interpolation,
-        default_layer=None if isinstance(model, nn.Module) else _default_layer(name, network),
+        default_layer=None if is_own else _default_layer(name, network),
         weights=source,
         weights_digest=weights_digest(network),
         missing=missing,
         tokens=tokens,
-        structure=structure_fingerprint(network) if isinstance(model, nn.Module) else "",
+        structure=structure_fingerprint(network) if is_own else "",
         labels=None if class_names is None else tuple(class_names),
         words=head,
         engine=engine,
@@ -215,8 +212,12 @@ def _openvino_device(device: str | torch.device) -> torch.device:
     return torch.device("cpu")
 
 
-def _check_module(network: nn.Module) -> None:
+def _check_model(network: str | nn.Module) -> None:
     name = type(network).__name__
+    if not isinstance(network, str | nn.Module):
+        raise InputError(f"model is a {name}; give a network's name or an nn.Module that is made")
+    if isinstance(network, str):
+        return
     if isinstance(network, torch.jit.ScriptModule):
         raise InputError(f"{name} is TorchScript, which hides its layers; give the nn.Module")
     tensors = [*network.parameters(), *network.buffers()]
