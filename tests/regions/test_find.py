@@ -14,8 +14,6 @@ from planted import result_of
 from typer.testing import CliRunner
 
 import deepff
-from deepff.activations.activations import ImageRecord
-from deepff.activations.feature_source import FeatureSource
 from deepff.app.edits import name_factor
 from deepff.app.label_file import LabelStore
 from deepff.cli.main import app
@@ -27,15 +25,12 @@ from deepff.export.boxes import region_boxes
 from deepff.export.folder import localize, segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.png import folder_names
-from deepff.images.image_files import find_images
 from deepff.options import RegionOptions
 from deepff.regions.components import bounding_box, largest_component
 from deepff.regions.part_names import factor_names
 from deepff.regions.regions import Regions, find_regions
 from deepff.report.load import load
 from deepff.result import Result
-from deepff.results.factorization import Factorization
-from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.outputs import RECORD
 
 
@@ -43,17 +38,10 @@ from deepff.runtime.outputs import RECORD
 def quadrants(tmp_path: Path) -> Result:
     """Two images of 8 × 8 pixels; factor j of three is 1 on quadrant j of each, on the grid."""
     for name in ("a.png", "b.png"):
-        Image.new("RGB", (8, 8), "grey").save(tmp_path / name)
-    images = [ImageRecord(file.name, file.path, (8, 8), (8, 8)) for file in find_images(tmp_path)]
+        Image.new("RGB", (8, 8), "gray").save(tmp_path / name)
     one = torch.zeros(3, 8, 8)
     one[0, :4, :4] = one[1, :4, 4:] = one[2, 4:, :4] = 1
-    coefficients = torch.cat([one.flatten(1).T] * 2)
-    heatmaps = HeatMaps(coefficients, [(8, 8)] * 2, [(8, 8)] * 2)
-    source = FeatureSource(
-        "net", "random", "0" * 64, "layer", 3, 1, 8, 1, (0, 0, 0), (1, 1, 1), "bilinear", False
-    )
-    found = Factorization(torch.eye(3), heatmaps, 0.0, 1)
-    return Result(images, [], {3: found}, "nmf", (source,), {}, "deepff", {})
+    return result_of(one.repeat(2, 1, 1, 1), ["a.png", "b.png"], tmp_path)
 
 
 HALF = RegionOptions("max-fraction", 0.5)
