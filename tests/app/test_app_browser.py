@@ -29,10 +29,10 @@ expect.set_options(timeout=20_000)
 def photos(data_root: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
     folder.mkdir()
-    found = sorted((data_root / "icoseg" / "images" / GROUP).glob("*.jpg"))[:12]
-    for photo, name in zip(found, [EVIL, "Büffel ${1+1} {{x}}.jpg"], strict=False):
+    paths = sorted((data_root / "icoseg" / "images" / GROUP).glob("*.jpg"))[:12]
+    for photo, name in zip(paths, [EVIL, "Büffel ${1+1} {{x}}.jpg"], strict=False):
         shutil.copy(photo, folder / name)
-    for photo in found[2:]:
+    for photo in paths[2:]:
         shutil.copy(photo, folder)
     return folder
 
@@ -286,11 +286,11 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()
 
-    own = urlsplit(url).hostname
+    host = urlsplit(url).hostname
     foreign = [
         url
         for url in asked
-        if not url.startswith(("data:", "blob:")) and urlsplit(url).hostname != own
+        if not url.startswith(("data:", "blob:")) and urlsplit(url).hostname != host
     ]
     assert len(asked) > 20
     assert foreign == []

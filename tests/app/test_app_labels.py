@@ -192,8 +192,8 @@ def test_a_damaged_or_foreign_file_is_refused_in_one_sentence(
 def test_other_factors_of_the_same_images_are_another_result(tmp_path: Path) -> None:
     result = planted(tmp_path)
     LabelStore(tmp_path, result).edit(0, lambda labels: name_factor(labels, 0, "head"))
-    found = result.factorizations[3]
-    turned = Factorization(found.components.flip(0), found.heatmaps, 0.0, 1)
+    factors = result.factorizations[3]
+    turned = Factorization(factors.components.flip(0), factors.heatmaps, 0.0, 1)
     with pytest.raises(InputError, match="belongs to another result"):
         LabelStore(tmp_path, replace(result, factorizations={3: turned}))
 
@@ -202,14 +202,14 @@ def annotated(folder: Path) -> dict[str, list[tuple[str, int]]]:
     """For each image of a COCO file the names and areas of its annotations."""
     content = json.loads((folder / "annotations.json").read_text("utf-8"))
     classes = {category["id"]: category["name"] for category in content["categories"]}
-    found: dict[str, list[tuple[str, int]]] = {}
+    annotations: dict[str, list[tuple[str, int]]] = {}
     for image in content["images"]:
-        found[image["file_name"]] = [
+        annotations[image["file_name"]] = [
             (classes[annotation["category_id"]], annotation["area"])
             for annotation in content["annotations"]
             if annotation["image_id"] == image["id"]
         ]
-    return found
+    return annotations
 
 
 def test_names_drops_and_skipped_images_reach_the_export(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_names_drops_and_skipped_images_reach_the_export(tmp_path: Path) -> None
     assert not (tmp_path / "png" / "c.png").exists()
 
 
-def test_the_command_refuses_labels_beside_what_they_say_or_where_there_are_none(
+def test_the_command_refuses_options_that_labels_set_or_where_there_are_none(
     tmp_path: Path,
 ) -> None:
     planted(tmp_path).save(tmp_path / "result")

@@ -100,8 +100,8 @@ def test_a_lesson_changes_what_nobody_has_looked_at(workspace: Workspace, view: 
     # It says of a and b that the object is on the right, and nothing of c.
     taught = {name: likely(RIGHT) for name in NAMES[:2]}
     lesson = write_lesson(taught, workspace.folder)
-    found = agreements(workspace.result, labels.settings, lesson, workspace.folder)
-    assert found.tolist() == [0, 0, 1]
+    ious = agreements(workspace.result, labels.settings, lesson, workspace.folder)
+    assert ious.tolist() == [0, 0, 1]
     workspace.teaching = Teaching(3, 1, 3, lesson)
     html = act(workspace, view, {"act": "look", "look": "masks"})["lesson"]
     assert "of the other 2 images <strong>1</strong> changes" in html
@@ -158,3 +158,19 @@ def test_cells_are_where_their_extent_says_whatever_the_cut(tmp_path: Path, cut:
         columns = np.flatnonzero((mask.values == 2).mean(0) > 0.5) / mask.values.shape[1]
         # The cells are from 5/8 to 7/8, and the flag's third stripe from there to the end.
         assert columns[0] == pytest.approx(5 / 8, abs=0.02) and columns[-1] > 0.85
+
+
+def test_a_mask_is_refined_along_its_photograph_where_the_object_lacks_an_image(
+    tmp_path: Path,
+) -> None:
+    result = flags(tmp_path, torch.ones(1, *SIZE))
+    assert result.object is not None
+    factor = result.object.factorization(1)
+    maps = HeatMaps(likely(LEFT.flatten().repeat(2)[:, None]), [GRID] * 2, [SIZE] * 2)
+    result.object.images = result.object.images[1:]
+    result.object.factorizations = {1: replace(factor, heatmaps=maps, probabilities=maps)}
+    labels, pictures = Labels("run", Settings(1, masks=OBJECT)), Pictures(result)
+    photo, read = pictures.photo, set()
+    pictures.photo = lambda index: read.add(index) or photo(index)
+    assert pictures.made(labels, 1).values.any() and read == {1}
+    assert not pictures.made(labels, 0).values.any()

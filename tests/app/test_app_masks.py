@@ -82,7 +82,7 @@ def test_names_that_are_given_later_reach_accepted_masks(workspace: Workspace, v
         act(workspace, view, {"act": "name", "factor": factor, "text": "legs"})
     assert areas(workspace, "a.png") == {"factor 0": 18, "legs": 18}
     assert not workspace.store.labels.differs("a.png")
-    # One of two factors that share a name leaves it: which pixels were its own is not known.
+    # One of two factors that share a name leaves it: which pixels it had is not known.
     act(workspace, view, {"act": "name", "factor": "2", "text": "tail"})
     names = workspace.masks.current(workspace.store.labels, "a.png").names
     assert "tail" not in names and "legs" in names
@@ -121,13 +121,13 @@ def test_a_class_dropped_in_an_accepted_image_leaves_its_pixels_to_nobody(
     )
     assert areas(workspace, "a.png") == {"factor 0": 18, "factor 2": 9}
     assert workspace.store.labels.image("a.png").mask.mended
-    # A mended one stays when all others are taken anew.
+    # A mended one stays when new masks are taken for all others.
     act(workspace, view, {"act": "keep", "factor": "0", "keep": "0"})
     act(workspace, view, {"act": "take-all"})
     assert areas(workspace, "a.png") == {"factor 0": 18, "factor 2": 9}
 
 
-def test_an_image_has_a_threshold_of_its_own(tmp_path: Path) -> None:
+def test_an_image_has_its_own_threshold(tmp_path: Path) -> None:
     maps = torch.full((2, 1, 4, 8), 0.4)
     maps[:, 0, :, :2] = 1
     workspace = opened_workspace(result_of(maps, NAMES[:2], tmp_path), tmp_path / "result")
@@ -166,8 +166,8 @@ def test_only_refinements_that_a_run_has_are_offered(
 ) -> None:
     result = planted(tmp_path)
     if made.endswith("classifier"):
-        found = result.factorization()
-        result.factorizations[3] = replace(found, probabilities=found.heatmaps)
+        factors = result.factorization()
+        result.factorizations[3] = replace(factors, probabilities=factors.heatmaps)
     if made.startswith("parts"):
         result.parts_of = "object"
     assert refinements(result, 3) == offered

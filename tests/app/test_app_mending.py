@@ -42,21 +42,21 @@ PIECES = drawn(
 
 
 def test_a_piece_hangs_together_at_corners_and_goes_alone() -> None:
-    found = without_piece(PIECES, at(PIECES, 2, 1))
-    assert rows(found) == ["......1.", "......1.", "...22...", "...22.11"]
+    mended = without_piece(PIECES, at(PIECES, 2, 1))
+    assert rows(mended) == ["......1.", "......1.", "...22...", "...22.11"]
     with pytest.raises(InputError, match="there is no piece at this place"):
         without_piece(PIECES, at(PIECES, 0, 4))
 
 
 def test_one_piece_is_kept_of_its_class_alone() -> None:
-    found = piece_alone(PIECES, at(PIECES, 3, 7))
-    assert rows(found) == ["........", "........", "...22...", "...22.11"]
+    mended = piece_alone(PIECES, at(PIECES, 3, 7))
+    assert rows(mended) == ["........", "........", "...22...", "...22.11"]
 
 
 def test_a_hole_is_filled_by_what_has_most_of_its_rim() -> None:
     ring = drawn("11111.", "1..12.", "11222.", "......")
-    found = without_hole(ring, at(ring, 1, 1))
-    assert rows(found) == ["11111.", "11112.", "11222.", "......"]
+    mended = without_hole(ring, at(ring, 1, 1))
+    assert rows(mended) == ["11111.", "11112.", "11222.", "......"]
     for row, column in ((3, 3), (0, 0)):
         with pytest.raises(InputError, match="no hole"):
             without_hole(ring, at(ring, row, column))
@@ -64,15 +64,15 @@ def test_a_hole_is_filled_by_what_has_most_of_its_rim() -> None:
 
 def test_the_brush_paints_round_its_line_and_no_further() -> None:
     blank = NamedMask(np.zeros((60, 120), np.uint8), ("bear",))
-    found = painted(blank, Stroke([(0.25, 0.5), (0.75, 0.5)], 0.1), "fish")
-    assert found.names == ("bear", "fish") and set(np.unique(found.values)) == {0, 2}
-    y, x = np.nonzero(found.values)
+    mended = painted(blank, Stroke([(0.25, 0.5), (0.75, 0.5)], 0.1), "fish")
+    assert mended.names == ("bear", "fish") and set(np.unique(mended.values)) == {0, 2}
+    y, x = np.nonzero(mended.values)
     # 12 pixels wide, from 30 − 6 to 90 + 6.
     assert abs(y.min() - 23.5) <= 1 and abs(y.max() - 35.5) <= 1
     assert abs(x.min() - 24) <= 1 and abs(x.max() - 95) <= 1
-    erased = painted(found, Stroke([(0.5, 0.5)], 0.05), None)
-    assert 20 <= np.count_nonzero(found.values) - np.count_nonzero(erased.values) <= 50
-    assert without_class(found, "fish").values.sum() == 0
+    erased = painted(mended, Stroke([(0.5, 0.5)], 0.05), None)
+    assert 20 <= np.count_nonzero(mended.values) - np.count_nonzero(erased.values) <= 50
+    assert without_class(mended, "fish").values.sum() == 0
 
 
 @pytest.mark.parametrize("size", [(60, 80), (3000, 4000)])
@@ -81,11 +81,11 @@ def test_a_cut_parts_what_touched(size: tuple[int, int]) -> None:
     whole = np.zeros(size, np.uint8)
     whole[height // 4 : -height // 4, width // 8 : -width // 8] = 1
     slanted = Stroke([(0.4, 0.0), (0.6, 1.0)], 0.2)
-    found = cut(NamedMask(whole, ("bear",)), slanted)
-    pieces, n = ndimage.label(found.values, np.ones((3, 3)))
+    mended = cut(NamedMask(whole, ("bear",)), slanted)
+    pieces, n = ndimage.label(mended.values, np.ones((3, 3)))
     first, second = np.bincount(pieces.ravel())[1:]
     assert n == 2 and 0.9 < first / second < 1.1
-    assert np.count_nonzero(found.values) > 0.9 * np.count_nonzero(whole)
+    assert np.count_nonzero(mended.values) > 0.9 * np.count_nonzero(whole)
 
 
 def disc_photo() -> tuple[np.ndarray, np.ndarray]:
@@ -98,8 +98,8 @@ def disc_photo() -> tuple[np.ndarray, np.ndarray]:
 
 
 def iou(mask: NamedMask, disc: np.ndarray) -> float:
-    found = mask.values > 0
-    return float((found & disc).sum() / (found | disc).sum())
+    marked = mask.values > 0
+    return float((marked & disc).sum() / (marked | disc).sum())
 
 
 def test_a_stroke_spreads_to_what_looks_like_it_and_no_further() -> None:
@@ -109,9 +109,9 @@ def test_a_stroke_spreads_to_what_looks_like_it_and_no_further() -> None:
     half = full & (np.arange(640) < 320)
     mask = NamedMask(half.astype(np.uint8), ("bear",))
     stroke = Stroke([(0.6, 0.4), (0.65, 0.6)], 0.1)
-    found = spread(mask, photo, stroke, "bear")
-    assert iou(mask, full) < 0.51 and iou(found, full) > 0.95
-    # Another class takes the other half, and what has the same colours close to the stroke.
+    mended = spread(mask, photo, stroke, "bear")
+    assert iou(mask, full) < 0.51 and iou(mended, full) > 0.95
+    # Another class takes the other half, and what has the same colors close to the stroke.
     other = spread(mask, photo, stroke, "fish")
     assert other.names == ("bear", "fish")
     assert ((other.values == 2) & half).sum() < 0.25 * half.sum()
@@ -121,5 +121,5 @@ def test_less_like_this_takes_away_what_was_too_much() -> None:
     photo, disc = disc_photo()
     too_much = disc | (np.arange(160) < 50)
     mask = NamedMask(too_much.astype(np.uint8), ("bear",))
-    found = spread(mask, photo, Stroke([(0.1, 0.2), (0.1, 0.8)], 0.1), None)
-    assert iou(mask, disc) < 0.55 and iou(found, disc) > 0.95
+    mended = spread(mask, photo, Stroke([(0.1, 0.2), (0.1, 0.8)], 0.1), None)
+    assert iou(mask, disc) < 0.55 and iou(mended, disc) > 0.95

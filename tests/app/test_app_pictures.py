@@ -56,13 +56,13 @@ def test_a_picture_shows_names_background_and_drops(tmp_path: Path) -> None:
     colors = factor_colors(4)
     assert (pictures.merged_colors(labels)[[0, 2, 3]] == colors[[0, 2, 0]]).all()
     middle = SIDE // 4
-    places = [(y, x) for y in (middle, 3 * middle) for x in (middle, 3 * middle)]
+    points = [(y, x) for y in (middle, 3 * middle) for x in (middle, 3 * middle)]
     white = (255, 255, 255)
     for picture in (pictures.masks(labels, 0), pictures.heat_maps(labels, 0)):
-        drawn = [tuple(picture[place].tolist()) for place in places]
+        drawn = [tuple(picture[point].tolist()) for point in points]
         assert drawn[0] == drawn[3] != white and drawn[1] == drawn[2] == white
     alone = pictures.factor(4, 1, 0)
-    assert [tuple(alone[place].tolist()) == white for place in places] == [True, False, True, True]
+    assert [tuple(alone[point].tolist()) == white for point in points] == [True, False, True, True]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def agreement(result: Result, labels: Labels) -> float:
         written = regions.labels.cpu().numpy()
         shown = Image.fromarray(pictures.region_labels(labels, index))
         small = np.asarray(shown.resize(written.shape[::-1], Image.Resampling.NEAREST))
-        # Region 1 of the export is factor 2, whose colour it has in the picture.
+        # Region 1 of the export is factor 2, whose color it has in the picture.
         for region, factor in ((0, 0), (1, 2)):
             shared += ((written == region + 1) & (small == factor + 1)).sum()
             either += ((written == region + 1) | (small == factor + 1)).sum()
@@ -100,7 +100,7 @@ def test_pictures_show_parts_of_the_object_as_an_export_writes_them(data_root: P
         assert agreement(result, labels) > 0.93
 
 
-def test_a_class_keeps_the_colour_of_its_factor_over_k(tmp_path: Path) -> None:
+def test_a_class_keeps_the_color_of_its_factor_over_k(tmp_path: Path) -> None:
     """At k = 2 the halves are the other way round than their quarters are at k = 4."""
     result = quartered(tmp_path)
     fine = result.factorizations[4]
@@ -110,7 +110,7 @@ def test_a_class_keeps_the_colour_of_its_factor_over_k(tmp_path: Path) -> None:
     result.factorizations = {2: coarse, 4: fine}
     pictures = Pictures(result)
     colors = factor_colors(4)
-    # The first quarter of each half has its colour, the others the two that are left.
+    # The first quarter of each half has its color, the others the two that are left.
     assert (pictures.colors(2) == colors[:2]).all()
     assert (pictures.colors(4) == colors[[1, 2, 0, 3]]).all()
     labels = name_factor(
@@ -126,14 +126,14 @@ def test_a_class_keeps_the_colour_of_its_factor_over_k(tmp_path: Path) -> None:
     segment(result, out, 4, RegionOptions("max-fraction", 0.5, parts={0: "a", 3: "b"}))
     drawn = np.asarray(Image.open(out / "regions/masks-k4/00000.jpg")).astype(int)
     height, width = drawn.shape[:2]
-    for place, color in (((0.25, 0.25), colors[1]), ((0.75, 0.75), colors[3])):
-        pixel = drawn[int(place[0] * height), int(place[1] * width)]
+    for (y, x), color in (((0.25, 0.25), colors[1]), ((0.75, 0.75), colors[3])):
+        pixel = drawn[int(y * height), int(x * width)]
         assert np.abs(pixel - (0.55 * color + 0.45 * 255)).max() <= 4
     chips = re.findall(r'chip region" style="--color: (#\w+)"', (out / "report.html").read_text())
     assert chips == ["#" + bytes(color).hex() for color in colors[[1, 3]]]
 
 
-def test_a_photograph_that_is_gone_is_grey_and_its_masks_stay(tmp_path: Path) -> None:
+def test_a_photograph_that_is_gone_is_gray_and_its_masks_stay(tmp_path: Path) -> None:
     result = quartered(tmp_path)
     (tmp_path / "0.png").unlink()
     pictures = Pictures(result)
@@ -168,9 +168,9 @@ def test_every_image_has_one_place_and_factors_name_their_strongest(tmp_path: Pa
 
 
 def test_pictures_come_as_data_in_their_order() -> None:
-    greys = data_uris(lambda i: np.full((8, 8, 3), 40 * i, np.uint8), [3, 0, 5])
+    grays = data_uris(lambda i: np.full((8, 8, 3), 40 * i, np.uint8), [3, 0, 5])
     read = []
-    for uri in greys:
+    for uri in grays:
         head, data = uri.split(",")
         assert head == "data:image/jpeg;base64"
         read.append(np.asarray(Image.open(BytesIO(b64decode(data)))).mean())

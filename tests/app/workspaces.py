@@ -1,4 +1,4 @@
-"""Results that are open for labelling."""
+"""Results that are open for labeling."""
 
 from pathlib import Path
 
