@@ -51,22 +51,29 @@ class Interpolation(StrEnum):
 
 
 class Method(StrEnum):
-    """How activations are factorized; auto: by NMF, or by semi-NMF where they go negative."""
+    """How activations are factorized; auto: by NMF, or by semi-NMF where they go negative.
 
-    AUTO = "auto"
-    NMF = "nmf"
-    SEMI_NMF = "semi-nmf"
-    PCA = "pca"
-    KMEANS = "kmeans"
+    Each of the others is the file in ``factorization/`` with its name.
+    """
+
+    words: str  # for readers of a result who did not choose the method
+
+    AUTO = "auto", ""
+    NMF = "nmf", "NMF: activations, factors and coefficients are never negative"
+    SEMI_NMF = (
+        "semi-nmf",
+        "semi-NMF: coefficients are never negative, activations and factors may be",
+    )
+    PCA = "pca", "PCA: factors are orthogonal, and coefficients go negative"
+    KMEANS = "kmeans", "k-means: each cell has one factor"
+
+    def __new__(cls, name: str, words: str) -> Self:
+        member = str.__new__(cls, name)
+        member._value_, member.words = name, words
+        return member
 
 
-# For readers of a result who did not choose the method.
-METHODS_IN_WORDS: dict[str, str] = {
-    Method.NMF: "NMF: activations, factors and coefficients are never negative",
-    Method.SEMI_NMF: "semi-NMF: coefficients are never negative, activations and factors may be",
-    Method.PCA: "PCA: factors are orthogonal, and coefficients go negative",
-    Method.KMEANS: "k-means: each cell has one factor",
-}
+METHODS_IN_WORDS = {method.value: method.words for method in Method}
 
 
 class Solver(StrEnum):

@@ -98,19 +98,7 @@ def apply(
     by_layer = activation_set.activations
     activations = [by_layer[source.layer] for source in sources]
     cells = [by_layer[source.layer] for source in classifier_sources]
-    factorizations = {k: _coefficients(bank, k, activations) for k in bank.components if sources}
-    watch.lap("coefficients")
-    for k, classifier in bank.classifiers.items():
-        maps = classifier.heatmaps(cells)
-        factorization = factorizations.get(k) or Factorization(
-            bank.components[k], maps.replace(scale=bank.histograms[k].high), math.nan, 0
-        )
-        factorizations[k] = replace(factorization, classifier=classifier, probabilities=maps)
-    factorizations = {
-        k: replace(factorization, classes=bank.classes.get(k))
-        for k, factorization in factorizations.items()
-    }
-    watch.lap("classifier")
+    factorizations = _factorizations(bank, activations, cells, watch)
     finest = max(activations or cells, key=lambda a: sum(image.n_cells for image in a.images))
     result = Result(
         images=finest.images,
@@ -134,6 +122,30 @@ def apply(
     )
     result.name_factors(progress)
     return result
+
+
+def _factorizations(
+    bank: ConceptBank,
+    activations: list[Activations],
+    cells: list[Activations],
+    watch: Stopwatch,
+) -> dict[int, Factorization]:
+    """The bank's factors in other images, with its classifiers and class names."""
+    factorizations = {
+        k: _coefficients(bank, k, activations) for k in bank.components if activations
+    }
+    watch.lap("coefficients")
+    for k, classifier in bank.classifiers.items():
+        maps = classifier.heatmaps(cells)
+        factorization = factorizations.get(k) or Factorization(
+            bank.components[k], maps.replace(scale=bank.histograms[k].high), math.nan, 0
+        )
+        factorizations[k] = replace(factorization, classifier=classifier, probabilities=maps)
+    watch.lap("classifier")
+    return {
+        k: replace(factorization, classes=bank.classes.get(k))
+        for k, factorization in factorizations.items()
+    }
 
 
 def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> Factorization:

@@ -95,15 +95,15 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class Solver:
-    """A factorization that is ready for any k."""
+class Estimators:
+    """The unfitted estimators of one method, one for each k."""
 
     name: str  # of options.Method, or the class of somebody's own estimator
     options: dict[str, Any]  # those that are not the default
-    estimator: Callable[[int], Factorizer]
+    for_k: Callable[[int], Factorizer]
 
     @classmethod
-    def of(cls, method: str | Factorizer, settings: RunSettings) -> "Solver":
+    def of(cls, method: str | Factorizer, settings: RunSettings) -> "Estimators":
         """The method of that name, or copies of an estimator with another number of factors."""
         ours = {"random_state": settings.random_state, "memory": settings.memory}
         if isinstance(method, str):
@@ -129,12 +129,12 @@ class Solver:
             lambda k: clone(template).set_params(n_components=k, **missing),
         )
 
-    def settled(self, layers: Sequence[Layer], settings: RunSettings) -> "Solver":
+    def settled(self, layers: Sequence[Layer], settings: RunSettings) -> "Estimators":
         """Itself, or in place of "auto" NMF, or semi-NMF where one of the layers goes negative."""
         if self.name != Method.AUTO:
             return self
         is_signed = not all(layer.non_negative for layer in layers)
-        return Solver.of(Method.SEMI_NMF if is_signed else Method.NMF, settings)
+        return Estimators.of(Method.SEMI_NMF if is_signed else Method.NMF, settings)
 
 
 def factor_counts_of(n_components: FactorCounts) -> list[int] | Literal["auto"]:

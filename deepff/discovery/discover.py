@@ -7,10 +7,10 @@ from torch import nn
 
 from deepff.discovery.activation_set import result_of
 from deepff.discovery.arguments import (
+    Estimators,
     FactorCounts,
     Model,
     RunSettings,
-    Solver,
     check_activations,
     check_factor_counts,
     factor_counts_of,
@@ -93,7 +93,7 @@ def discover(
         network's default layer. Several layers give one map of the object, fused from theirs
         (:func:`deepff.discovery.contrast.fuse`).
     method : "auto", "nmf", "semi-nmf", "pca", "kmeans", or an estimator
-        How A is factorised: "auto" takes "nmf", but "semi-nmf" where the layer goes negative. An
+        How A is factorized: "auto" takes "nmf", but "semi-nmf" where the layer goes negative. An
         estimator such as ``NMF(solver="mu")`` is copied, and its number of factors set to k.
     recipe : "paper" or "contrast"
         "contrast" stands for ``layer`` = the two of
@@ -102,7 +102,7 @@ def discover(
         images' border more than the object does. With these layers it also fits the pixel
         classifier that the object's masks teach (:mod:`deepff.regions.pixel_classifier`).
     channel_weights : "none" or "border", optional
-        What the channels of A are multiplied with before it is factorised: "border" by how much
+        What the channels of A are multiplied with before it is factorized: "border" by how much
         more they fire inside the images than on their border
         (:func:`deepff.discovery.contrast.border_contrast`).
     size : int
@@ -138,7 +138,7 @@ def discover(
 
     Notes
     -----
-    Where `torch.distributed` is initialised, every rank calls this with the same arguments, runs
+    Where `torch.distributed` is initialized, every rank calls this with the same arguments, runs
     the network on its share of the images (with a part of the cache for each), and gets the
     result of the whole set, without activations. Ranks exchange sums over rows.
 
@@ -163,14 +163,15 @@ def discover(
     weighting = chosen(ChannelWeights, channel_weights or by_recipe, "channel weighting")
     by_border = weighting == ChannelWeights.BORDER
     layer_names = _layer_names(layer)
-    solver = Solver.of(method, settings)
+    estimators = Estimators.of(method, settings)
     is_contrast = recipe == Recipe.CONTRAST
     is_fused = is_contrast if layer_names is None else len(layer_names) > 1
     if n_components is None:
         preset = None if isinstance(method, str) else getattr(method, "n_components", None)
         n_components = 1 if is_fused or is_contrast else preset or N_COMPONENTS
     factor_counts = factor_counts_of(n_components)
-    if is_fused and (factor_counts != [1] or solver.name not in _FOR_OBJECTS or solver.options):
+    by_nmf = estimators.name in (Method.AUTO, Method.NMF) and not estimators.options
+    if is_fused and not (factor_counts == [1] and by_nmf):
         raise InputError(
             "the recipe contrast and several layers give one map of the object: use one factor and "
             "the method nmf without a solver or other options, or name one layer"
@@ -188,9 +189,9 @@ def discover(
     layers = _layers(layer_map, layer_names, is_contrast)
     if is_fused or by_border:
         layers = weighable(layers)
-    solver = solver.settled(layers, settings)
+    estimators = estimators.settled(layers, settings)
     check_factor_counts(factor_counts, layers)
-    check_activations(layer_map, layers, solver.estimator(1).needs_non_negative)
+    check_activations(layer_map, layers, estimators.for_k(1).needs_non_negative)
     watch.lap("loading the network")
     if is_fused:
         cell_layers = pixel_layers(layer_map) if layer_names is None else []
@@ -200,12 +201,9 @@ def discover(
     else:
         weigh = border_contrast if by_border else None
         findings = discover_by_paper(
-            files, backbone, layers[0], factor_counts, solver, settings, watch, weigh
+            files, backbone, layers[0], factor_counts, estimators, settings, watch, weigh
         )
     return result_of(findings, settings, command=command, recipe=recipe, seconds=watch.seconds)
-
-
-_FOR_OBJECTS = (Method.AUTO, Method.NMF)
 
 
 def _layer_names(layer: str | Sequence[str] | None) -> list[str] | None:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from deepff.activations.activations import Activations
 from deepff.discovery.activation_set import ActivationSet, Findings
-from deepff.discovery.arguments import RunSettings, Solver
+from deepff.discovery.arguments import Estimators, RunSettings
 from deepff.discovery.choose_k import select_k
 from deepff.discovery.contrast import BorderContrast, scaled_by
 from deepff.factorization import Factorizer
@@ -43,7 +43,7 @@ def discover_by_paper(
     backbone: Backbone,
     layer: Layer,
     factor_counts: list[int] | Literal["auto"],
-    solver: Solver,
+    estimators: Estimators,
     settings: RunSettings,
     watch: Stopwatch,
     weigh: Callable[[Activations], BorderContrast] | None = None,
@@ -63,7 +63,7 @@ def discover_by_paper(
         k, agreements = select_k(
             activations,
             transform=None if weights is None else lambda rows: rows * weights,
-            estimator=solver.estimator,
+            estimator=estimators.for_k,
             random_state=settings.random_state,
             progress=settings.progress,
         )
@@ -75,7 +75,7 @@ def discover_by_paper(
         "factorization", len(factor_counts), unit="runs", enabled=settings.progress
     ) as advance:
         for k in factor_counts:
-            estimator = solver.estimator(k)
+            estimator = estimators.for_k(k)
             factorizations[k] = factorize(activations, estimator, weights, backbone.device)
             advance(1)
     watch.lap("factorization")
@@ -83,8 +83,8 @@ def discover_by_paper(
         activation_set,
         [layer],
         factorizations,
-        solver.name,
-        solver.options,
+        estimators.name,
+        estimators.options,
         agreements,
         weights,
         None if contrast is None else contrast.separation,

@@ -1,5 +1,6 @@
 """Factorizations A ≈ H W of the activations: estimators over blocks of rows."""
 
+from importlib import import_module
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -8,6 +9,7 @@ from deepff.factorization.kmeans import KMeans
 from deepff.factorization.nmf import NMF
 from deepff.factorization.pca import PCA
 from deepff.factorization.semi_nmf import SemiNMF
+from deepff.options import Method
 
 
 class Factorizer(Protocol):
@@ -25,6 +27,11 @@ class Factorizer(Protocol):
         """H (rows, k) of other rows for the same W."""
 
 
-METHODS: dict[str, type[Any]] = {"nmf": NMF, "semi-nmf": SemiNMF, "pca": PCA, "kmeans": KMeans}
+# Each method is the file in this folder that has its name.
+METHODS: dict[str, type[Any]] = {
+    name: import_module(f"deepff.factorization.{name.replace('-', '_')}").ESTIMATOR
+    for name in Method
+    if name != Method.AUTO
+}
 
 __all__ = ["METHODS", "NMF", "PCA", "Factorizer", "KMeans", "SemiNMF"]

@@ -157,3 +157,6 @@ def _parts(matrix: np.ndarray) -> list[np.ndarray]:
 
 def _sum_of_squares(matrix: np.ndarray) -> float:
     return sum(float(np.square(part, dtype=np.float64).sum()) for part in _parts(matrix))
+
+
+ESTIMATOR = KMeans

@@ -425,3 +425,6 @@ def check_limits(max_iter: int | None, n_init: int, tol: float) -> None:
         raise InputError(f"max_iter is {max_iter} and n_init {n_init}; both must be at least 1.")
     if not tol >= 0:
         raise InputError(f"tol is {tol}; it must be at least 0.")
+
+
+ESTIMATOR = NMF

@@ -96,3 +96,6 @@ class PCA(Factorization):
         check_finite(float(high))
         check_range(H)
         return H
+
+
+ESTIMATOR = PCA

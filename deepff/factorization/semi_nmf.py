@@ -127,3 +127,6 @@ class SemiNMF(Factorization):
 
         max_iter = self.max_iter or MAX_ITER["hals"]
         return alternate(fit, hals_update(fit), solve_components, is_done, max_iter, max_reads)
+
+
+ESTIMATOR = SemiNMF
