@@ -7,7 +7,6 @@ import json
 import shutil
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -22,9 +21,9 @@ from torch import Tensor, nn
 from deepff.activations.folding import folded
 from deepff.errors import InputError, InputWarning, first_line
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import forward_to_layers, noise, reading
-from deepff.layers.layouts import output_of, tensor_of
-from deepff.networks.backbone import Backbone, StopForwardError, normalized, run_network
+from deepff.layers.layer_map import forward_to_layers, last_outputs, noise
+from deepff.layers.layouts import tensor_of
+from deepff.networks.backbone import Backbone, normalized
 from deepff.options import BATCH_SIZE, Engine
 from deepff.runtime.distributed import all_reduce_sum
 
@@ -181,10 +180,9 @@ def _key(backbone: Backbone, layers: Sequence[Layer]) -> str:
 
 
 class _Reading(nn.Module):
-    """A network that returns the outputs of some modules, and ends after the last of them.
+    """A network that returns the outputs of layers, and ends after the last of them.
 
-    It takes decoded pixels, uint8 with the channels last: so each thread normalizes its image, and
-    no copy is needed.
+    It takes decoded pixels, uint8 with the channels last: so each thread normalizes its image.
     """
 
     def __init__(self, backbone: Backbone, layers: Sequence[Layer]) -> None:
@@ -193,30 +191,16 @@ class _Reading(nn.Module):
         self._backbone = backbone
         self._layers = layers
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        batch = normalized(self._backbone, pixels.permute(0, 3, 1, 2))
-        calls: Counter[str] = Counter()
-        outputs: dict[str, Tensor] = {}
-
-        def keep(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
-            calls[layer.path] += 1
-            if calls[layer.path] != layer.calls:
-                return
-            values = tensor_of(output_of(module, inputs, output, layer.layout))
+    def forward(self, pixels: Tensor) -> tuple[Tensor | None, ...]:
+        def with_channels_last(layer: Layer, output: Any) -> Tensor:
+            values = tensor_of(output)
             if values is None:
                 raise ConversionError(f"{layer.name} gives no tensor")
-            # With the channels last, rows are copied in one piece.
-            values = values.permute(0, 2, 3, 1) if values.ndim == 4 else values
-            outputs[layer.path] = values.clone()
-            if len(outputs) == len(self._layers):
-                raise StopForwardError
+            # Rows are then copied in one piece.
+            return values.permute(0, 2, 3, 1) if values.ndim == 4 else values
 
-        try:
-            with reading(self._backbone, self._layers, keep):
-                run_network(self._backbone, batch)
-        except StopForwardError:
-            pass
-        return tuple(outputs[layer.path] for layer in self._layers)
+        batch = normalized(self._backbone, pixels.permute(0, 3, 1, 2))
+        return tuple(last_outputs(self._backbone, self._layers, batch, with_channels_last))
 
 
 def _converted(openvino: Any, backbone: Backbone, layers: Sequence[Layer]) -> Any:

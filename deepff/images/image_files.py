@@ -45,30 +45,13 @@ class ImageFile:
 def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     """List the files that folders, files and globs stand for, without opening them.
 
-    A dangling link, or a subfolder that may not be listed, is returned like a file, so that whoever
-    reads it reports it.
-
-    Parameters
-    ----------
-    paths : path, glob, or sequence of them
-        A folder is searched with its subfolders. A glob yields files, ``**`` in it stands for any
-        number of folders; a path that exists wins over its meaning as a glob. Below a folder or
-        a glob's first wildcard, hidden files and folders are skipped, and so are folders
-        that hold a deepff result, and files that deepff wrote (``.deepff-files`` lists them). The
-        files of one path are in natural order (img2 before img10), several paths in their order.
-        Links are followed; a file reached twice counts once, if possible by a path without links.
-
-    Returns
-    -------
-    list of ImageFile
-        Names are relative to the folder (a file's folder, the folder before a glob's first
-        wildcard); for several paths to their common parent. So that every name is Unicode,
-        a byte that cannot be decoded is shown as in a URL ("caf%E9.jpg").
-
-    Raises
-    ------
-    InputError
-        No path, a path that does not exist, a glob that matches nothing, an empty folder.
+    A folder is searched with its subfolders; a path that exists wins over its meaning as a glob.
+    Hidden files, folders that hold a deepff result, and files that deepff wrote are skipped unless
+    they are named. A dangling link, or a subfolder that may not be listed, is returned like a file,
+    so that whoever reads it reports it. A file reached twice counts once, if possible by a path
+    without links. The files of one path are in natural order, several paths in theirs. Names are
+    relative to the folder, of several paths to their common parent. Raises InputError if there is
+    nothing.
     """
     roots: list[str] = []
     files_of_each: list[list[_Match]] = []
@@ -113,6 +96,7 @@ def _named(files_of_each: list[list[_Match]], common: str) -> list[ImageFile]:
         first_of.setdefault(file.real_path, (key, file.path))
     images: dict[str, ImageFile] = {}
     for (_, _, raw_name), path in sorted(first_of.values()):
+        # So that every name is Unicode: a byte that cannot be decoded as in a URL ("caf%E9.jpg").
         name = re.sub("[\ud800-\udfff]", lambda m: f"%{os.fsencode(m[0]).hex().upper()}", raw_name)
         while name in images:  # another file really has this name
             name += "~"

@@ -17,11 +17,13 @@ from deepff.errors import InputError, InputWarning
 from deepff.images.decoding import UnreadableImageError, unreadable_reason
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.reading import (
+    SIXTEEN_BITS,
     Picture,
     SkippedFile,
     image_size,
     read_picture,
     resized_shape,
+    scaled,
     to_rgb,
 )
 from deepff.runtime.distributed import is_distributed, n_ranks, rank
@@ -55,23 +57,13 @@ Origin = Path | ImageItem | None
 SetImage = ImageFile | ImageItem
 Images = str | Path | Iterable[Any]
 
-_GONE = "it was not a file, so a saved result cannot read it again: load it with images=..."
-
 
 def resolve_images(images: Images) -> list[SetImage]:
     """The images that a caller means, in order, with their names.
 
-    Parameters
-    ----------
-    images : path, glob, sequence of these, or images
-        A folder stands for its files in natural order; a list keeps its order. Images are what
-        :func:`as_pixels` takes: in a list, or anything with ``__len__`` and ``__getitem__``, which
-        is asked for one item at a time. They are named by their index.
-
-    Raises
-    ------
-    InputError
-        There are no images, or files and images are mixed.
+    Paths and globs are for :func:`find_images`. Images are what :func:`as_pixels` takes: in a list,
+    or anything with ``__len__`` and ``__getitem__``, which is asked for one item at a time. They
+    are named by their index. Raises InputError for no images, or files and images in one list.
     """
     if isinstance(images, str | Path):
         return list(find_images(images))
@@ -147,7 +139,9 @@ def read_origin(
 ) -> Picture:
     """Like :func:`read_pixels`, with the range of values that a file has."""
     if origin is None:
-        raise UnreadableImageError(_GONE)
+        raise UnreadableImageError(
+            "it was not a file, so a saved result cannot read it again: load it with images=..."
+        )
     if isinstance(origin, ImageItem):
         return Picture(origin.read(), None, 255)
     return read_picture(origin, min_longest_side, stretch)
@@ -163,10 +157,8 @@ def origin_size(origin: Origin) -> tuple[int, int]:
 
 def origin_digest(origin: Origin) -> str:
     """SHA-256 of a file's bytes, or of an item's pixels and their shape, in hexadecimal."""
-    if origin is None:
-        raise UnreadableImageError(_GONE)
-    if isinstance(origin, ImageItem):
-        return _pixels_digest(origin.read())
+    if not isinstance(origin, Path):
+        return _pixels_digest(read_pixels(origin))
     try:
         with open(origin, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -218,32 +210,30 @@ def as_pixels(item: Any) -> np.ndarray:
     if isinstance(item, str | Path):
         return read_picture(item).pixels
     if isinstance(item, Image.Image):
-        rgb, _, _ = to_rgb(ImageOps.exif_transpose(item))
-        return np.array(rgb)
+        return np.array(to_rgb(ImageOps.exif_transpose(item))[0])
     if isinstance(item, torch.Tensor):
-        return _from_tensor(item)
-    if not isinstance(item, np.ndarray):
+        form = f"a tensor {tuple(item.shape)}"
+        if item.ndim != 3 or len(item) not in (1, 3):
+            raise UnreadableImageError(f"{form}; give (3, H, W) or (1, H, W)")
+        values = item.detach().cpu()
+        # numpy has no bfloat16.
+        values = values.float() if values.is_floating_point() else values
+        pixels = _in_8_bits(values.permute(1, 2, 0).numpy(), form)
+    elif isinstance(item, np.ndarray):
+        form = f"an array {item.shape}"
+        if not (item.ndim == 2 or (item.ndim == 3 and item.shape[2] in (3, 4))):
+            raise UnreadableImageError(f"{form}; give (H, W, 3) or grey (H, W)")
+        pixels = _in_8_bits(item if item.ndim == 3 else item[..., None], form)
+    else:
         raise UnreadableImageError(f"a {type(item).__name__} is not an image")
-    if not (item.ndim == 2 or (item.ndim == 3 and item.shape[2] in (3, 4))):
-        raise UnreadableImageError(f"an array {item.shape}; give (H, W, 3) or grey (H, W)")
-    pixels = _in_8_bits(item, f"an array {item.shape}")
-    if item.ndim == 2:
-        return np.repeat(pixels[..., None], 3, axis=2)
-    return np.array(to_rgb(Image.fromarray(pixels))[0]) if item.shape[2] == 4 else pixels
-
-
-def _from_tensor(item: torch.Tensor) -> np.ndarray:
-    if item.ndim != 3 or len(item) not in (1, 3):
-        raise UnreadableImageError(f"a tensor {tuple(item.shape)}; give (3, H, W) or (1, H, W)")
-    values = item.detach().cpu()
-    values = values.float() if values.is_floating_point() else values
-    pixels = _in_8_bits(values.numpy(), f"a tensor {tuple(item.shape)}")
-    rgb = np.broadcast_to(pixels, (3, *pixels.shape[1:]))
-    return np.array(rgb.transpose(1, 2, 0), order="C")
+    if pixels.shape[2] == 4:
+        return np.array(to_rgb(Image.fromarray(pixels))[0])
+    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
 
 
 def _in_8_bits(values: np.ndarray, form: str) -> np.ndarray:
-    """A copy of the pixels as uint8, with white at 255."""
+    """A copy of the pixels as uint8, row-major, with white at 255."""
+    values = np.ascontiguousarray(values)
     if not values.size:
         raise UnreadableImageError(f"{form} has no pixels")
     if np.issubdtype(values.dtype, np.floating):
@@ -253,11 +243,11 @@ def _in_8_bits(values: np.ndarray, form: str) -> np.ndarray:
             )
         return np.rint(values * 255).astype(np.uint8)
     if values.dtype == np.uint16:
-        return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+        return scaled(values, SIXTEEN_BITS)
     if values.dtype == bool:
         return values.astype(np.uint8) * 255
     if values.dtype != np.uint8:
         raise UnreadableImageError(
             f"{form} of {values.dtype}; give uint8, uint16, bool, or floats in [0, 1]"
         )
-    return np.array(values, order="C")
+    return values.copy()

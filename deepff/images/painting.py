@@ -118,8 +118,8 @@ def hex_colors(colors: np.ndarray) -> list[str]:
     return [f"#{bytes(color).hex()}" for color in colors]
 
 
-_SIDE = 112  # pixels
-_BLACK = 24
+# The side of a heat map, the gap between two in pixels, and the value of black.
+_SIDE, _GAP, _BLACK = 112, 4, 24
 
 
 def image_html(image: Image.Image, alt: str, format: str = "JPEG") -> str:
@@ -139,19 +139,11 @@ def maps_html(maps: Sequence[Tensor]) -> str:
         black = np.full((height, width, 3), _BLACK, np.uint8)
         scale = _SIDE / max(height, width)
         size = (max(1, round(scale * width)), max(1, round(scale * height)))
-        cells = [
-            Image.fromarray(overlay(black, image[j : j + 1], colors[j : j + 1], opacity=1)).resize(
-                size, Image.Resampling.NEAREST
-            )
-            for j in range(len(image))
-        ]
-        row = Image.new("RGB", (len(cells) * (_SIDE + 4), size[1] + 4), "white")
-        for column, cell in enumerate(cells):
-            row.paste(cell, (column * (_SIDE + 4), 0))
-        rows.append(row)
-    canvas = Image.new("RGB", (rows[0].width, sum(row.height for row in rows)), "white")
-    top = 0
-    for row in rows:
-        canvas.paste(row, (0, top))
-        top += row.height
-    return image_html(canvas, "Heat maps", "PNG")
+        margins = ((0, _GAP), (0, _SIDE + _GAP - size[0]), (0, 0))
+        row = []
+        for j in range(len(image)):
+            painted = overlay(black, image[j : j + 1], colors[j : j + 1], opacity=1)
+            cell = Image.fromarray(painted).resize(size, Image.Resampling.NEAREST)
+            row.append(np.pad(np.asarray(cell), margins, constant_values=255))
+        rows.append(np.hstack(row))
+    return image_html(Image.fromarray(np.vstack(rows)), "Heat maps", "PNG")

@@ -64,26 +64,10 @@ def read_picture(
 ) -> Picture:
     """Read an image file as a viewer shows it, and its range of values.
 
-    Upright (EXIF), transparency on white, 16 bits scaled to 8 (65535 becomes 255), the first
-    frame or page, CMYK without a color profile. Floating-point values must be in [0, 1].
-    Threads may call it at once: decoding releases the interpreter lock.
-
-    Parameters
-    ----------
-    path : path
-        JPEG, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000, AVIF; HEIC if pillow-heif is installed.
-    min_longest_side : int, optional
-        How many pixels of the longer side will be used. A JPEG may then be decoded at 1/2, 1/4 or
-        1/8 of its scale, as long as that leaves at least twice as many.
-    stretch : bool
-        With more than 8 bits per channel, make the file's largest value 255 instead of the largest
-        possible one: for 10, 12 or 14 bits in a file of 16.
-
-    Raises
-    ------
-    UnreadableImageError
-        The file cannot be opened, is no image, is truncated or damaged (it is never half-read), or
-        has more than `MAX_PIXELS` pixels.
+    Upright (EXIF), transparency on white, 16 bits scaled to 8, the first frame or page, CMYK
+    without a color profile. Threads may call it at once. If only ``min_longest_side`` pixels of the
+    longer side will be used, a JPEG may be decoded at :func:`reading_size`. With ``stretch``, the
+    largest value of a file with more than 8 bits per channel becomes 255: for 12 bits in 16.
     """
 
     def decode(image: Image.Image) -> Picture:
@@ -205,7 +189,7 @@ def _deep_colors(image: ImageFile.ImageFile, stretch: bool) -> tuple[Image.Image
             swapped.tile = [_unpacked_as(tile, _other_order(_raw_mode([tile]))) for tile in tiles]
             values |= np.asarray(swapped)
         largest = int(values.max())
-    rgb = Image.fromarray(_scaled(values, largest)) if stretch else image
+    rgb = Image.fromarray(scaled(values, largest)) if stretch else image
     return rgb, largest, SIXTEEN_BITS
 
 
@@ -240,7 +224,7 @@ def _deep_gray(image: Image.Image, stretch: bool) -> tuple[Image.Image, int | No
         raise UnreadableImageError("signed or 32-bit values")
     else:
         largest = int(values.max())
-        gray = _scaled(values, largest if stretch else white)
+        gray = scaled(values, largest if stretch else white)
     if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # Pillow inverts 8 bits only
         gray = 255 - gray
     if "transparency" in image.info:
@@ -248,7 +232,7 @@ def _deep_gray(image: Image.Image, stretch: bool) -> tuple[Image.Image, int | No
     return Image.fromarray(gray).convert("RGB"), largest, white
 
 
-def _scaled(values: np.ndarray, white: int) -> np.ndarray:
+def scaled(values: np.ndarray, white: int) -> np.ndarray:
     """Values in 8 bits, scaled so that `white` becomes 255."""
     white = max(1, white)
     return ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from deepff.errors import InputError
@@ -28,16 +29,9 @@ class Framing:
         """The photograph in this framing."""
         if self.turned:
             photo = photo.rotate(self.turned, Image.Resampling.BICUBIC)
-        left, top, right, bottom = self.box
-        width, height = photo.size
-        photo = photo.crop(
-            (
-                round(left * width),
-                round(top * height),
-                round(right * width),
-                round(bottom * height),
-            )
-        )
+        sides = (*photo.size, *photo.size)
+        left, top, right, bottom = (round(a * b) for a, b in zip(self.box, sides, strict=True))
+        photo = photo.crop((left, top, right, bottom))
         if self.mirrored:
             photo = ImageOps.mirror(photo)
         return ImageEnhance.Brightness(photo).enhance(self.brightness)
@@ -113,13 +107,6 @@ class _SampleSet:
 def _side_by_side(pictures: Sequence[Image.Image]) -> Image.Image:
     """Pictures in a row, all scaled to the lowest height."""
     height = min(picture.height for picture in pictures)
-    row = [
-        picture.resize((round(picture.width * height / picture.height), height))
-        for picture in pictures
-    ]
-    joined = Image.new("RGB", (sum(picture.width for picture in row), height))
-    left = 0
-    for picture in row:
-        joined.paste(picture, (left, 0))
-        left += picture.width
-    return joined
+    widths = [round(picture.width * height / picture.height) for picture in pictures]
+    row = [p.resize((width, height)) for p, width in zip(pictures, widths, strict=True)]
+    return Image.fromarray(np.hstack([np.asarray(picture) for picture in row]))

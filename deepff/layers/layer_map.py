@@ -214,7 +214,7 @@ def _oblong_grids(layer_map: LayerMap) -> dict[str, tuple[int, int]] | None:
             grids[layer.path] = (maps.shape[2], maps.shape[3])
 
     try:
-        with reading(backbone, layers, keep_grid):
+        with _reading(backbone, layers, keep_grid):
             run_network(backbone, batch)
     except (InputError, LayoutError):
         return None
@@ -340,7 +340,7 @@ def _hooks(hooks: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[No
             handle.remove()
 
 
-def reading(
+def _reading(
     backbone: Backbone, layers: Sequence[Layer], hook: Callable[..., Any]
 ) -> AbstractContextManager[None]:
     """Forward hooks on the layers' modules; the hook gets the layer first."""
@@ -354,13 +354,25 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
     With gradient where the batch (b, channels, height, width), normalized and on the network's
     device, requires it. The layers are different ones.
     """
+
+    def to_map(layer: Layer, output: Any) -> Tensor | None:
+        return layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
+
     try:
-        return _forward_to_layers(backbone, layers, batch)
+        maps = last_outputs(backbone, layers, batch, to_map)
     except LayoutError:
-        return _forward_to_layers(backbone, layers, batch.contiguous())
+        maps = last_outputs(backbone, layers, batch.contiguous(), to_map)
+    pairs = zip(layers, maps, strict=True)
+    return [_checked(backbone, layer, values, batch) for layer, values in pairs]
 
 
-def _forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
+def last_outputs(
+    backbone: Backbone,
+    layers: Sequence[Layer],
+    batch: Tensor,
+    use: Callable[[Layer, Any], Tensor | None],
+) -> list[Tensor | None]:
+    """What ``use`` makes of each layer and its output; the network runs no further than needed."""
     calls: Counter[str] = Counter()
     outputs: dict[str, Tensor | None] = {}
 
@@ -369,18 +381,17 @@ def _forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tenso
         if calls[layer.path] != layer.calls:
             return
         is_last = len(outputs) + 1 == len(layers)
-        output = output_of(module, inputs, output, layer.layout)
-        values = layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
+        values = use(layer, output_of(module, inputs, output, layer.layout))
         # What runs after this may overwrite the output in place; after the last nothing does.
         outputs[layer.path] = values if is_last or values is None else values.clone()
         if is_last:
             raise StopForwardError
 
     try:
-        with reading(backbone, layers, keep_last_call):
+        with _reading(backbone, layers, keep_last_call):
             run_network(backbone, batch)
     except StopForwardError:
-        return [_checked(backbone, layer, outputs[layer.path], batch) for layer in layers]
+        return [outputs[layer.path] for layer in layers]
     missing = next(layer for layer in layers if layer.path not in outputs)
     raise InputError(
         f"layer {missing.name!r} of {backbone.name} ran {calls[missing.path]} times on these "
