@@ -8,7 +8,7 @@ from deepff.app.kept_masks import keep
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Labels
 from deepff.app.mending import mended, without_class_in
-from deepff.app.view import GRIDS, View, listed
+from deepff.app.page import GRIDS, View, listed
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 
@@ -60,19 +60,17 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
     """What a page shows now, by the names of its parts."""
     view.revision = labels.revision
     view.serial += 1
-    result, pictures, settings = workspace.result, workspace.pictures, labels.settings
-    shares = result.factorizations[settings.k].energy_shares.tolist()
-    suggested = workspace.store.suggested
+    pictures = workspace.pictures
     parts: Shown = {
-        "head": page.header(workspace.folder, labels, result.names, view, notice),
-        "factors": page.factor_rows(pictures, labels, shares, suggested),
-        "settings": settings,
+        "head": page.header(workspace.folder, labels, pictures.names, view, notice),
+        "factors": page.factor_rows(pictures, labels, workspace.store.suggested),
+        "settings": labels.settings,
         "kept": view.kept(),
     }
     if view.tab == "images":
         parts["cards"] = page.cards(pictures, labels, view)
         parts["lesson"] = page.lesson(pictures, labels, workspace.teaching)
-        workspace.prefetch(labels, view.on_page(view.position // view.in_view + 1))
+        workspace.prefetch(labels, view.on_page(view.page + 1))
     if view.tab == "factors":
         parts["gallery"] = page.gallery(pictures, labels)
     parts["mend"] = page.mend(pictures, labels, view)

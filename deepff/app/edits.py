@@ -59,13 +59,19 @@ def suggested(names: Mapping[int, Sequence[str | None]]) -> dict[tuple[int, int]
     }
 
 
+def open_suggestions(
+    labels: Labels, suggestions: Mapping[tuple[int, int], Factor]
+) -> dict[int, Factor]:
+    """What is suggested for factors of the chosen k, by number, where nobody said otherwise."""
+    factors = {**suggestions, **labels.factors}
+    k = labels.settings.k
+    return {j: factor for (of, j), factor in factors.items() if of == k and factor.suggested}
+
+
 def agree(labels: Labels, suggestions: Mapping[tuple[int, int], Factor]) -> Labels:
-    """Agree with what is suggested for factors of the chosen k, where nobody said otherwise."""
-    agreed = {
-        number: replace(factor, suggested=False)
-        for (k, number), factor in {**suggestions, **labels.factors}.items()
-        if k == labels.settings.k and factor.suggested
-    }
+    """Agree with all suggestions that are open."""
+    factors = open_suggestions(labels, suggestions)
+    agreed = {j: replace(factor, suggested=False) for j, factor in factors.items()}
     return _edit(labels, _renamed(labels, agreed))
 
 

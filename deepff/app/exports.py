@@ -89,24 +89,19 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
 
 def write(workspace: Workspace, asked: Asked) -> str:
     """Export, and say where the archive can be downloaded."""
+    archive = archive_path(workspace.folder, asked.format)
     try:
-        count, archive = _write_archive(workspace, asked)
+        count = _write_archive(workspace, asked, archive)
     except (InputError, OSError) as error:
         return page.render("written.html", error=page.sentence(error), archive=None)
-    about = {
-        "name": archive.name,
-        "kilobytes": -(-archive.stat().st_size // 1000),
-        "folder": archive.with_suffix(""),
-    }
-    return page.render("written.html", error=None, archive=about, instances=count)
+    kilobytes = -(-archive.stat().st_size // 1000)
+    return page.render(
+        "written.html", error=None, archive=archive, instances=count, kilobytes=kilobytes
+    )
 
 
-def _write_archive(workspace: Workspace, asked: Asked) -> tuple[int, Path]:
-    """Replace ``export/FORMAT`` and the ZIP file of it; the number of instances, and that file.
-
-    Links to photographs are only in the folder.
-    """
-    archive = archive_path(workspace.folder, asked.format)
+def _write_archive(workspace: Workspace, asked: Asked, archive: Path) -> int:
+    """Replace ``export/FORMAT`` and the ZIP file of it, without links; the number of instances."""
     out = archive.with_suffix("")
     summary = export_labelled(
         workspace.result,
@@ -120,7 +115,7 @@ def _write_archive(workspace: Workspace, asked: Asked) -> tuple[int, Path]:
         for name in own_files(out):
             if not (out / name).is_symlink():
                 file.write(out / name, name, ZIP_DEFLATED)
-    return summary.n_instances, archive
+    return summary.n_instances
 
 
 def archive_path(folder: Path, format: str) -> Path:

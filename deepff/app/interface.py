@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -13,7 +14,7 @@ from deepff.app.actions import Shown
 from deepff.app.exports import Asked
 from deepff.app.labels import FACTORS, OBJECT, Settings
 from deepff.app.masks import refinements
-from deepff.app.view import View
+from deepff.app.page import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
@@ -26,6 +27,7 @@ from deepff.options import (
     Refinement,
     Threshold,
 )
+from deepff.results.run import Run
 
 # Gradio reads this when it is imported.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -106,12 +108,12 @@ class _Interface:
         for name, field in self._settings.items():
             # Of a slider's many values on the way, the last one counts.
             mode = "always_last" if name in _SLIDERS else "multiple"
-            change = self._choose(name)
+            change = partial(self._choose, name)
             edits.append(
                 field.input(change, [view, field], outputs, trigger_mode=mode, **_ONE_BY_ONE)
             )
         for name, tab in self._tabs.items():
-            edits.append(tab.select(self._select(name), view, outputs, **_ONE_BY_ONE))
+            edits.append(tab.select(partial(self._select, name), view, outputs, **_ONE_BY_ONE))
         export = self._export
         counted = [export.count, export.preview, export.written]
         for event in [edit.then for edit in edits] + [field.input for field in export.counted]:
@@ -125,8 +127,7 @@ class _Interface:
         export.button.click(self._write, export.fields, export.written, **_IN_PARALLEL)
 
     def _update(self, view: View, shown: Shown) -> Updates:
-        settings = shown.pop("settings")
-        fields = _shown_settings(self._workspace, settings)
+        fields = _shown_settings(self._workspace.result, shown.pop("settings"))
         return {
             self._view: view,
             self._export.which: gr.Dropdown([_BY_DEFAULT, *exports.which_choices(self._workspace)]),
@@ -166,18 +167,15 @@ class _Interface:
             await asyncio.sleep(0.5)
         yield {lesson: actions.lesson(workspace)}
 
-    def _choose(self, name: str) -> Callable[[View, Any], Updates]:
-        def change(view: View, value: Any) -> Updates:
-            before = view.revision
-            updates = self._update(view, actions.choose(self._workspace, view, name, value))
-            if name in _SLIDERS and view.revision == before + 1:
-                del updates[self._settings[name]]  # it would jump under the pointer that moves it
-            return updates
+    def _choose(self, name: str, view: View, value: Any) -> Updates:
+        before = view.revision
+        updates = self._update(view, actions.choose(self._workspace, view, name, value))
+        if name in _SLIDERS and view.revision == before + 1:
+            del updates[self._settings[name]]  # it would jump under the pointer that moves it
+        return updates
 
-        return change
-
-    def _select(self, tab: str) -> Callable[[View], Updates]:
-        return lambda view: self._update(view, actions.select(self._workspace, view, tab))
+    def _select(self, tab: str, view: View) -> Updates:
+        return self._update(view, actions.select(self._workspace, view, tab))
 
     def _measure(self, request: gr.Request, view: View, *fields: Any) -> Iterator[Updates]:
         this = self._counting[request.session_hash] = object()
@@ -211,58 +209,59 @@ def _html(elem_id: str) -> gr.HTML:
 
 
 def _settings() -> dict[str, Any]:
+    """The fields of the settings, which `_shown_settings` fills in."""
+    kinds = {
+        "k": gr.Dropdown,
+        "masks": gr.Radio,
+        "cut": gr.Slider,
+        "threshold": gr.Dropdown,
+        "value": gr.Slider,
+        "refine": gr.Radio,
+    }
+    return {name: kind(elem_id=name, interactive=True) for name, kind in kinds.items()}
+
+
+def _shown_settings(run: Run, chosen: Settings) -> dict[str, Any]:
+    """What the fields of the settings show; those that do nothing now are hidden."""
+    has_object = run.object is not None and run.parts_of is None
+    of_factors = chosen.masks == FACTORS or not has_object
+    is_fraction = chosen.threshold == Threshold.MAX_FRACTION
+    takes_value = chosen.threshold in THRESHOLD_VALUES
+    refined = refinements(run, chosen.k)
     return {
-        "k": gr.Dropdown([], label="Number of factors, k", elem_id="k", interactive=True),
+        "k": gr.Dropdown(list(run.factorizations), value=chosen.k, label="Number of factors, k"),
         "masks": gr.Radio(
             [("the object, piece by piece", OBJECT), ("the factors", FACTORS)],
+            value=chosen.masks,
             label="Masks are of",
-            elem_id="masks",
-            interactive=True,
+            visible=has_object,
         ),
         "cut": gr.Slider(
             0.05,
             0.95,
-            0.5,
+            chosen.cut,
             step=0.05,
             label="Object where it is at least this likely",
-            elem_id="cut",
-            interactive=True,
+            visible=not of_factors,
         ),
         "threshold": gr.Dropdown(
-            list(Threshold), label="Threshold", elem_id="threshold", interactive=True
+            list(Threshold), value=chosen.threshold, label="Threshold", visible=of_factors
         ),
-        "value": gr.Slider(0, 100, 75, elem_id="value", interactive=True),
+        "value": gr.Slider(
+            0.01 if is_fraction else 0,
+            1 if is_fraction else 100,
+            chosen.value,
+            step=0.01 if is_fraction else 1,
+            label="Fraction of the maximum" if is_fraction else "Percentile over the set",
+            visible=of_factors and takes_value,
+        ),
         "refine": gr.Radio(
-            [],
+            [("off" if name == "none" else name.removesuffix("-crf"), name) for name in refined],
+            # Factors without a classifier are refined by the dense CRF instead, as in their masks.
+            value=chosen.refine if chosen.refine in refined else Refinement.DENSE_CRF,
             label="CRF: refine along the edges",
-            elem_id="refine",
-            interactive=True,
+            visible=of_factors,
         ),
-    }
-
-
-def _shown_settings(workspace: Workspace, chosen: Settings) -> dict[str, Any]:
-    """The fields of the settings; those that do nothing now are hidden."""
-    has_object = workspace.result.object is not None and workspace.result.parts_of is None
-    of_factors = chosen.masks == FACTORS or not has_object
-    is_fraction = chosen.threshold == Threshold.MAX_FRACTION
-    scale: dict[str, Any] = (
-        {"minimum": 0.01, "maximum": 1, "step": 0.01, "label": "Fraction of the maximum"}
-        if is_fraction
-        else {"minimum": 0, "maximum": 100, "step": 1, "label": "Percentile over the set"}
-    )
-    takes_value = chosen.threshold in THRESHOLD_VALUES
-    refined = refinements(workspace.result, chosen.k)
-    named = [("off" if name == "none" else name.removesuffix("-crf"), name) for name in refined]
-    # Factors without a classifier are refined by the dense CRF instead, as in their masks.
-    refine = chosen.refine if chosen.refine in refined else Refinement.DENSE_CRF
-    return {
-        "k": gr.Dropdown(list(workspace.result.factorizations), value=chosen.k),
-        "masks": gr.Radio(value=chosen.masks, visible=has_object),
-        "cut": gr.Slider(value=chosen.cut, visible=not of_factors),
-        "threshold": gr.Dropdown(value=chosen.threshold, visible=of_factors),
-        "value": gr.Slider(value=chosen.value, visible=of_factors and takes_value, **scale),
-        "refine": gr.Radio(named, value=refine, visible=of_factors),
     }
 
 

@@ -47,10 +47,15 @@ class NamedMask:
         return self.names[int(counts.argmax())] if counts.any() else None
 
 
+def nearest(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """A label map at another size, (H, W)."""
+    return np.asarray(Image.fromarray(values).resize(shape[::-1], Image.Resampling.NEAREST))
+
+
 def kept_mask(labels: Labels, image: str) -> NamedMask | None:
     """The mask that an image keeps, if it has one; InputError where its file is gone or damaged."""
     kept = labels.image(image).mask
-    if kept is None or labels.folder is None:
+    if kept is None:
         return None
     mask = NamedMask(_read(labels.folder / FOLDER / kept.file), kept.names)
     names = tuple(dict.fromkeys(kept.names))  # two classes may have been given one name since
@@ -61,10 +66,7 @@ def kept_mask(labels: Labels, image: str) -> NamedMask | None:
 
 def keep(labels: Labels, image: str, mask: NamedMask, mended: bool = False) -> KeptMask:
     """Write a mask that an image keeps from now on, with only the names that have pixels in it."""
-    assert labels.folder is not None
     present = np.flatnonzero(np.bincount(mask.values.ravel(), minlength=256)[1:]).tolist()
-    if present and present[-1] >= MAX_CLASSES:
-        raise InputError(f"a mask has up to {MAX_CLASSES} classes")
     numbers = [present.index(i) + 1 if i in present else 0 for i in range(len(mask.names))]
     file = _write(mask.renumbered(numbers), labels.folder)
     names = tuple(mask.names[i] for i in present)

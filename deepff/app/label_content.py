@@ -14,7 +14,6 @@ from deepff.app.labels import (
     FACTORS,
     OBJECT,
     STATUSES,
-    Entries,
     Entry,
     Factor,
     ImageLabel,
@@ -117,18 +116,16 @@ def check(labels: Labels, result: Result) -> None:
     if type(labels.revision) is not int or labels.revision < 0:
         raise InputError(f"there is no revision {labels.revision!r}; it counts from 0")
     lesson, folder = labels.settings.lesson, labels.folder
-    if isinstance(lesson, str) and lesson and folder is not None and not has_file(lesson, folder):
+    if isinstance(lesson, str) and lesson and not has_file(lesson, folder):
         raise InputError(f"what mended masks taught, {folder / FOLDER / lesson}, is gone")
     names = frozenset(result.names)
-    states: list[Entries] = [{None: labels.settings}, labels.factors, labels.images]
-    for entries in [*states, *labels.history]:
-        for key, entry in entries.items():
-            if isinstance(entry, Settings):
-                _check_settings(entry, result)
-            elif isinstance(entry, Factor):
-                _check_factor(key, entry, result)
-            else:
-                _check_image(key, entry, result, names)
+    for key, entry in labels.entries:
+        if isinstance(entry, Settings):
+            _check_settings(entry, result)
+        elif isinstance(entry, Factor):
+            _check_factor(key, entry, result)
+        else:
+            _check_image(key, entry, result, names)
 
 
 def _check_settings(settings: Settings, result: Result) -> None:

@@ -77,7 +77,7 @@ class LabelStore:
             changed = change(self._labels)
             if changed != self._labels:
                 check(changed, self._result)
-                _save(changed, self._folder)
+                _save(changed)
                 self._labels, self._seen = changed, self._stamp()
             return changed
 
@@ -103,7 +103,7 @@ class LabelStore:
         of_object = result.object is not None and result.parts_of is None
         masks = OBJECT if of_object else FACTORS
         settings = replace(settings, refine=options.refine, masks=masks)
-        return Labels(run_digest(result), settings, self.suggested, folder=self._folder)
+        return Labels(run_digest(result), settings, self._folder, self.suggested)
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
@@ -142,15 +142,15 @@ def upgrade(folder: str | Path, result: Result) -> None:
     Then they stay valid when images are added to the result.
     """
     if (Path(folder) / FILE).exists():
-        _save(load_labels(folder, result), Path(folder))
+        _save(load_labels(folder, result))
 
 
 def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
     """Label a saved result that has the same factors in other images: names and settings."""
     settings = replace(labels.settings, lesson="")
-    carried = Labels(run_digest(result), settings, labels.factors)
+    carried = Labels(run_digest(result), settings, Path(folder), labels.factors)
     check(carried, result)
-    _save(carried, Path(folder))
+    _save(carried)
 
 
 def run_digest(result: Result, with_names: bool = False) -> str:
@@ -243,14 +243,16 @@ def labelled_maps(
 
 def _named_files(labels: Labels) -> set[str]:
     """The masks and lessons that the labels name, or would name after some `undo`."""
-    before = [entry for step in labels.history for entry in step.values()]
-    entries = [labels.settings, *labels.images.values(), *before]
-    files = {entry.lesson for entry in entries if isinstance(entry, Settings)} - {""}
-    masks = [entry.mask for entry in entries if isinstance(entry, ImageLabel)]
-    return files.union(mask.file for mask in masks if mask is not None)
+    files = set()
+    for _, entry in labels.entries:
+        if isinstance(entry, Settings):
+            files.add(entry.lesson)
+        elif isinstance(entry, ImageLabel) and entry.mask is not None:
+            files.add(entry.mask.file)
+    return files
 
 
-def _save(labels: Labels, folder: Path) -> None:
-    with atomic_path(folder / FILE) as temporary:
+def _save(labels: Labels) -> None:
+    with atomic_path(labels.folder / FILE) as temporary:
         content = json.dumps(content_of(labels), ensure_ascii=False, indent=1)
         temporary.write_text(content, "utf-8")

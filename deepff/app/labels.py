@@ -131,12 +131,12 @@ class Labels:
 
     run: str  # a digest of the result
     settings: Settings
+    folder: Path = field(compare=False)  # of the result
     # The factors, by (k, factor), and the images, by name, that something was said of.
     factors: Mapping[tuple[int, int], Factor] = field(default_factory=dict)
     images: Mapping[str, ImageLabel] = field(default_factory=dict)
     history: tuple[Entries, ...] = ()  # what each edit replaced, the latest last, for `undo`
     revision: int = 0  # one more with each edit and each undo
-    folder: Path | None = field(default=None, compare=False)  # of the result
 
     def factor(self, number: int) -> Factor:
         """What is said of a factor of the chosen k."""
@@ -203,10 +203,14 @@ class Labels:
 
     def name_suggestions(self) -> list[str]:
         """The names given so far, for any k, even those replaced since, in alphabetical order."""
-        before = [entry for step in self.history for entry in step.values()]
-        factors = [entry for entry in before if isinstance(entry, Factor)]
-        names = {factor.name for factor in [*self.factors.values(), *factors]}
+        names = {entry.name for _, entry in self.entries if isinstance(entry, Factor)}
         return sorted(names - {""}, key=str.casefold)
+
+    @property
+    def entries(self) -> list[tuple[Any, Entry]]:
+        """All that is said, by what it is said of, and all that `undo` would bring back."""
+        now: list[Entries] = [{None: self.settings}, self.factors, self.images]
+        return [entry for entries in [*now, *self.history] for entry in entries.items()]
 
     def count(self, status: str, names: Sequence[str]) -> int:
         """How many of the images have a status."""

@@ -88,12 +88,12 @@ def _read(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def taught(run: Run, settings: Settings, folder: Path | None) -> Run:
+def taught(run: Run, settings: Settings, folder: Path) -> Run:
     """The run with its object as the settings' lesson has it, if they name one.
 
     Images that were added after the lesson stay as they were.
     """
-    if not settings.lesson or folder is None or run.object is None:
+    if not settings.lesson or run.object is None:
         return run
     lesson = _read(folder / FOLDER / settings.lesson)
     maps = _probabilities(run.object)

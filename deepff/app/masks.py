@@ -1,9 +1,10 @@
 """What the settings make of images: masks, and at a glance what is likely in all images."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class Masks:
         self._run = run if run.applied is not None else replace(run, applied=run.bank)
         self._crf_size = crf_size
         self._index = {name: index for index, name in enumerate(run.names)}
-        self._finder = lru_cache(n_finders)(self._factor_finder)
+        self._finder = lru_cache(n_finders)(self._finder_of)
         # Each mend of an image, and its undo, begins with what the settings make of it.
         self._factors = lru_cache(n_images)(self._factors_of)
 
@@ -56,7 +57,7 @@ class Masks:
         settings = labels.settings_of(image)
         # What a factor marks does not depend on the others that are kept, but a piece's name does.
         kept = tuple(labels.parts) if settings.masks == OBJECT else ()
-        factors = self._factors(settings, kept, labels.folder, refined, image)
+        factors = self._factors(image, settings, kept, labels.folder, refined)
         names, dropped = labels.class_names, labels.dropped(image)
         table = np.zeros(256, np.uint8)
         for factor, name in labels.parts.items():
@@ -64,48 +65,36 @@ class Masks:
                 table[factor + 1] = names.index(name) + 1
         return NamedMask(table[factors], tuple(names))
 
-    def _factors_of(
-        self,
-        settings: Settings,
-        kept: tuple[int, ...],
-        folder: Path | None,
-        refined: bool,
-        image: str,
-    ) -> np.ndarray:
-        return self._finder(settings, kept, folder, refined)(self._index[image])
+    def _factors_of(self, image: str, *finder: Any) -> np.ndarray:
+        return self._finder(*finder)(self._index[image])
 
-    def _factor_finder(
-        self, settings: Settings, kept: tuple[int, ...], folder: Path | None, refined: bool
+    def _finder_of(
+        self, settings: Settings, kept: tuple[int, ...], folder: Path, refined: bool
     ) -> Finder:
+        """Gives one factor per pixel of image `index`, (H, W): 0 is none, factor j is j + 1."""
         run = taught(self._run, settings, folder)
-        return _factor_finder(run, settings, kept, self._crf_size, refined)
+        if settings.masks != OBJECT or run.object is None:
+            options = settings.region_options
+            if not refined:
+                options = replace(options, refine=Refinement.NONE)
+            find = region_finder(run, settings.k, options, self._crf_size)
+            return lambda index: find(index).labels.cpu().numpy()
+        whole = _at_cut(run.object, settings.cut)
+        contrast = RECIPE_OPTIONS[Recipe.CONTRAST]
+        options = contrast if refined else RegionOptions(Threshold.OTSU_IMAGE)
+        find_object = region_finder(whole, 1, options, self._crf_size)
+        # The object lacks images that could not be read when it was looked for.
+        object_index = {name: index for index, name in enumerate(whole.names)}
+        heatmaps = run.factorization(settings.k).heatmaps
 
+        def pieces(index: int) -> np.ndarray:
+            number = object_index.get(run.names[index])
+            if number is None:
+                return np.zeros(run.images[index].size, np.uint8)
+            mask = find_object(number).masks[0].cpu().numpy()
+            return named_pieces(mask, heatmaps.normalized(index), kept)
 
-def _factor_finder(
-    run: Run, settings: Settings, kept: Collection[int], crf_size: int | None, refined: bool
-) -> Finder:
-    """Gives one factor per pixel of image `index`, (H, W): 0 is none, factor j is j + 1."""
-    if settings.masks != OBJECT or run.object is None:
-        options = settings.region_options
-        if not refined:
-            options = replace(options, refine=Refinement.NONE)
-        find = region_finder(run, settings.k, options, crf_size)
-        return lambda index: find(index).labels.cpu().numpy()
-    whole = _at_cut(run.object, settings.cut)
-    options = RECIPE_OPTIONS[Recipe.CONTRAST] if refined else RegionOptions(Threshold.OTSU_IMAGE)
-    find_object = region_finder(whole, 1, options, crf_size)
-    # The object lacks images that could not be read when it was looked for.
-    object_index = {name: index for index, name in enumerate(whole.names)}
-    heatmaps = run.factorization(settings.k).heatmaps
-
-    def pieces(index: int) -> np.ndarray:
-        number = object_index.get(run.names[index])
-        if number is None:
-            return np.zeros(run.images[index].size, np.uint8)
-        mask = find_object(number).masks[0].cpu().numpy()
-        return named_pieces(mask, heatmaps.normalized(index), kept)
-
-    return pieces
+        return pieces
 
 
 def _at_cut(whole: Run, cut: float) -> Run:
@@ -145,7 +134,7 @@ class Overview:
     present: np.ndarray  # (n, k) bool: whether some cell is the factor's
 
 
-def overview(run: Run, settings: Settings, kept: Collection[int]) -> Overview:
+def overview(run: Run, settings: Settings, kept: Sequence[int]) -> Overview:
     """What settings make of a set, roughly, with these factors kept."""
     factorization = run.factorization(settings.k)
     if settings.masks == OBJECT and run.object is not None:
@@ -157,17 +146,17 @@ def overview(run: Run, settings: Settings, kept: Collection[int]) -> Overview:
         maps = factorization.heatmaps
         likely = _likely(run, factorization, settings)
     present = np.zeros((len(maps), settings.k), bool)
-    factors = sorted(kept)
-    if not factors:
-        return Overview(_doubt(likely.new_zeros(len(likely)), maps), present)
-    highest, owner = likely[:, factors].max(1)
-    for position, factor in enumerate(factors):
-        present[:, factor] = _count_per_image((owner == position) & (highest >= 0.5), maps) > 0
+    if not kept:
+        return Overview(np.ones(len(maps)), present)
+    highest, owner = likely[:, list(kept)].max(1)
+    for position, factor in enumerate(kept):
+        cells = (owner == position) & (highest >= 0.5)
+        present[:, factor] = sum_per_image(cells, maps) > 0
     return Overview(_doubt(highest, maps), present)
 
 
 def _object_overview(
-    run: Run, whole: Run, heatmaps: HeatMaps, settings: Settings, kept: Collection[int]
+    run: Run, whole: Run, heatmaps: HeatMaps, settings: Settings, kept: Sequence[int]
 ) -> Overview:
     factor = whole.factorization(1)
     if factor.probabilities is not None:
@@ -202,13 +191,12 @@ def _likely(run: Run, factorization: Factorization, settings: Settings) -> Tenso
 
 
 def _doubt(likely: Tensor, maps: HeatMaps) -> np.ndarray:
-    maybe = _count_per_image(likely >= 0.5 - _DECIDED, maps)
-    unclear = _count_per_image((likely - 0.5).abs() < _DECIDED, maps)
+    maybe = sum_per_image(likely >= 0.5 - _DECIDED, maps)
+    unclear = sum_per_image((likely - 0.5).abs() < _DECIDED, maps)
     return np.where(maybe > 0, unclear / np.maximum(maybe, 1), 1.0)
 
 
-def _count_per_image(cells: Tensor, maps: HeatMaps) -> np.ndarray:
-    """How many of each image's cells are on: (rows,) bool to (n,)."""
-    ends = np.cumsum([height * width for height, width in maps.grids])
-    counts = np.concatenate([[0], np.cumsum(cells.cpu().numpy())])
-    return counts[ends] - counts[np.concatenate([[0], ends[:-1]])]
+def sum_per_image(cells: Tensor, maps: HeatMaps) -> np.ndarray:
+    """The sum over each image's cells, in double precision: (rows, ...) to (n, ...)."""
+    areas = np.array([height * width for height, width in maps.grids])
+    return np.add.reduceat(cells.cpu().double().numpy(), np.cumsum(areas) - areas)

@@ -11,7 +11,7 @@ from scipy import ndimage
 from torch.nn import functional
 
 from deepff.app.edits import set_masks
-from deepff.app.kept_masks import MAX_CLASSES, NamedMask, keep
+from deepff.app.kept_masks import MAX_CLASSES, NamedMask, keep, nearest
 from deepff.app.labels import Labels
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
@@ -125,8 +125,8 @@ def spread(mask: NamedMask, photo: np.ndarray, stroke: Stroke, name: str | None)
 def _unary(mask: NamedMask, shape: tuple[int, int]) -> torch.Tensor:
     """How likely each pixel of a reduced mask is each class, (c + 1, h, w), background first."""
     n = len(mask.names) + 1
-    small = Image.fromarray(mask.values).resize(shape[::-1], Image.Resampling.NEAREST)
-    hard = functional.one_hot(torch.from_numpy(np.array(small)).long(), n).permute(2, 0, 1)
+    small = torch.from_numpy(nearest(mask.values, shape).astype(np.int64))
+    hard = functional.one_hot(small, n).permute(2, 0, 1)
     return torch.lerp(torch.full(hard.shape, 1 / n), hard.float(), _MASK_CERTAINTY)
 
 

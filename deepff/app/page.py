@@ -1,7 +1,7 @@
-"""The parts of the page that are not Gradio's, as HTML."""
+"""What one page shows of a result, and the parts of it that are not Gradio's, as HTML."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from deepff.app.edits import open_suggestions
 from deepff.app.kept_masks import has_file
 from deepff.app.labels import ACCEPTED, SKIPPED, Factor, Labels
 from deepff.app.lessons import Teaching, agreements, can_be_taught, pupils, teachers
 from deepff.app.masks import Masks
 from deepff.app.pictures import MEND_SIDE, Pictures, data_uris, mask_uri, merged
-from deepff.app.view import (
-    ALL,
-    CHANGED,
-    EMPTY,
-    GRIDS,
-    LOOKS,
-    OF_CLASS,
-    ORDERS,
-    STATUS_FILTERS,
-    TOOLS,
-    View,
-)
 from deepff.errors import InputError
+from deepff.images.image_files import natural_key
 from deepff.images.painting import factor_colors, hex_colors
 from deepff.options import Threshold
 
+LOOKS = ("masks", "heat maps", "photos")
+GRIDS = (5, 10, 20, 40)
+ALL, EMPTY, CHANGED = "all", "empty", "changed"
+STATUS_FILTERS = {"to do": "", "accepted": ACCEPTED, "skipped": SKIPPED}
+# A filter that shows a class is this and the class's name.
+OF_CLASS = "class "
+COVERING, DOUBT, NAME = "varied first", "doubtful first", "as named"
+ORDERS = (COVERING, DOUBT, NAME)
+# What a reload keeps.
+_KEPT = ("position", "look", "filter", "order", "search", "in_view")
 # IoU from which an image counts as unchanged by a lesson, and how many that change are shown.
 _UNCHANGED, _N_CHANGES = 0.98, 6
 _ENVIRONMENT = Environment(
@@ -39,6 +39,91 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+@dataclass
+class View:
+    """What one page shows."""
+
+    revision: int = -1  # of the labels that are shown
+    position: int = 0  # in `listing`, of the image under the keyboard
+    moves: int = 0  # grows when the server changes the position, so that the browser follows
+    serial: int = 0  # grows with each answer
+    look: str = LOOKS[0]
+    tab: str = "images"  # or "factors", "export"
+    filter: str = ALL  # or one of STATUS_FILTERS, EMPTY, CHANGED, OF_CLASS and a name
+    order: str = COVERING
+    search: str = ""  # part of the file's name
+    in_view: int = GRIDS[0]  # images per page
+    # The indices of the images that pass the filter, in order. They stay while images are decided
+    # about, so that none moves under the pointer.
+    listing: list[int] = field(default_factory=list)
+    mending: str = ""  # the image that is being mended
+
+    def go(self, position: int) -> None:
+        """Show another image without being asked to by the browser."""
+        self.position = min(max(position, 0), max(0, len(self.listing) - 1))
+        self.moves += 1
+
+    @property
+    def page(self) -> int:
+        """The number of the page of images that is shown, from 0."""
+        return self.position // self.in_view
+
+    def on_page(self, number: int) -> Sequence[int]:
+        """The indices of the images on a page."""
+        return self.listing[number * self.in_view : (number + 1) * self.in_view]
+
+    def kept(self) -> dict[str, Any]:
+        """What the browser keeps for a reload."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def restore(self, kept: Any) -> None:
+        """Take what a browser kept, as far as it makes sense."""
+        if not isinstance(kept, dict):
+            return
+        for name in _KEPT:
+            value = kept.get(name)
+            if type(value) is type(getattr(self, name)):
+                setattr(self, name, value)
+        self.look = self.look if self.look in LOOKS else LOOKS[0]
+        self.order = self.order if self.order in ORDERS else COVERING
+        self.in_view = self.in_view if self.in_view in GRIDS else GRIDS[0]
+
+
+def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
+    """The indices of the images that pass the view's filter and search, in its order."""
+    names = pictures.names
+    if view.order == COVERING:
+        order = pictures.order(labels.settings.k)
+    elif view.order == DOUBT:
+        doubt = pictures.overview(labels).doubt
+        order = sorted(range(len(names)), key=lambda index: -doubt[index])
+    else:
+        # Images that were added later come last in the set.
+        order = sorted(range(len(names)), key=lambda index: natural_key(names[index]))
+    wanted = view.search.casefold()
+    order = [index for index in order if wanted in names[index].casefold()]
+    if view.filter in STATUS_FILTERS:
+        status = STATUS_FILTERS[view.filter]
+        return [index for index in order if labels.image(names[index]).status == status]
+    if view.filter == CHANGED:
+        return [index for index in order if labels.differs(names[index])]
+    if view.filter != EMPTY and not view.filter.startswith(OF_CLASS):
+        return order
+    present = pictures.overview(labels).present
+    classes = {index: _likely_classes(labels, names[index], present[index]) for index in order}
+    if view.filter == EMPTY:
+        return [index for index in order if not classes[index]]
+    return [index for index in order if view.filter.removeprefix(OF_CLASS) in classes[index]]
+
+
+def _likely_classes(labels: Labels, name: str, present: np.ndarray) -> set[str]:
+    """The classes in the mask that an image keeps, else of factors that are likely there."""
+    mask, dropped = labels.image(name).mask, labels.dropped(name)
+    if mask is not None:
+        return {*mask.names}
+    return {part for j, part in labels.parts.items() if present[j] and j not in dropped}
 
 
 def render(template: str, **values: Any) -> str:
@@ -68,32 +153,26 @@ def header(folder: Path, labels: Labels, names: Sequence[str], view: View, notic
 
 
 def factor_rows(
-    pictures: Pictures,
-    labels: Labels,
-    shares: Sequence[float],
-    suggested: Mapping[tuple[int, int], Factor],
+    pictures: Pictures, labels: Labels, suggestions: Mapping[tuple[int, int], Factor]
 ) -> str:
     """A row per factor: color, name, keep or background."""
     first = merged(labels)
     colors = hex_colors(pictures.merged_colors(labels))
-    k = labels.settings.k
-    factors = {**suggested, **labels.factors}
+    shares = pictures.result.factorizations[labels.settings.k].energy_shares.tolist()
     return render(
         "factors.html",
         factors=[
             {
+                **vars(labels.factor(j)),
                 "number": j,
                 "color": colors[j],
-                "name": labels.factor(j).name,
                 "default_name": labels.default_names[j],
-                "keep": labels.factor(j).keep,
-                "suggested": labels.factor(j).suggested,
                 "merged_with": first[j] if first.get(j, j) != j else None,
                 "share": round(100 * share),
             }
             for j, share in enumerate(shares)
         ],
-        n_suggested=sum(factors[k, j].suggested for j in range(k) if (k, j) in factors),
+        n_suggested=len(open_suggestions(labels, suggestions)),
         suggestions=labels.name_suggestions(),
     )
 
@@ -101,7 +180,7 @@ def factor_rows(
 def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     """The images in view, with what was decided about them."""
     names = pictures.names
-    page, indices = view.position // view.in_view, view.page
+    indices = view.on_page(view.page)
     draw = {"masks": pictures.masks, "heat maps": pictures.heat_maps, "photos": pictures.plain}
     uris = data_uris(partial(draw[view.look], labels), indices)
     colors = _class_colors(pictures, labels)
@@ -111,24 +190,17 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     return render(
         "cards.html",
         cards=[
-            {
-                "position": page * view.in_view + offset,
-                "index": index,
-                "name": names[index],
-                "picture": uri,
-                "size": pictures.photo(index)[0].shape[:2],
-                "unreadable": pictures.photo(index)[1],
-                "regions": _classes(pictures, labels, index, colors),
-                **_state(pictures, labels, index),
-            }
-            for offset, (index, uri) in enumerate(zip(indices, uris, strict=True))
+            {"picture": uri, **_card(pictures, labels, index, colors)}
+            for index, uri in zip(indices, uris, strict=True)
         ],
         looks=LOOKS,
         grids=GRIDS,
         orders=ORDERS,
-        filters=_filters(labels, names),
+        filters=[
+            *(ALL, *STATUS_FILTERS, EMPTY, CHANGED),
+            *(OF_CLASS + name for name in labels.class_names_in(names)),
+        ],
         view=view,
-        page=page,
         n_pages=max(1, -(-len(view.listing) // view.in_view)),
         total=len(view.listing),
         of=len(names),
@@ -136,28 +208,31 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     )
 
 
-def _state(pictures: Pictures, labels: Labels, index: int) -> dict[str, Any]:
+def _card(
+    pictures: Pictures, labels: Labels, index: int, colors: Mapping[str, str]
+) -> dict[str, Any]:
     """What was decided about an image, and whether the settings make the same now."""
     name = pictures.names[index]
+    photo, unreadable = pictures.photo(index)
     label, settings = labels.image(name), labels.settings_of(name)
-    mask, folder = label.mask, labels.folder
-    differs = labels.differs(name)
+    mask = label.mask
     in_hundredths = settings.level_kind == Threshold.PERCENTILE
     return {
+        "index": index,
+        "name": name,
+        "size": photo.shape[:2],
+        "unreadable": unreadable,
+        "regions": _classes(pictures, labels, index, colors),
         "status": label.status,
         "mended": mask is not None and mask.mended,
-        "lost": mask is not None and folder is not None and not has_file(mask.file, folder),
-        "agreement": round(100 * pictures.agreement(labels, index)) if differs else 100,
+        "lost": mask is not None and not has_file(mask.file, labels.folder),
+        "agreement": (
+            round(100 * pictures.agreement(labels, index)) if labels.differs(name) else 100
+        ),
         "level": settings.level,
         "own_level": label.level is not None and label.level.kind == settings.level_kind,
         "level_range": (1, 99, 1) if in_hundredths else (0.05, 0.95, 0.05),
     }
-
-
-def _filters(labels: Labels, names: Sequence[str]) -> list[str]:
-    """The filters that the page offers."""
-    classes = [OF_CLASS + name for name in labels.class_names_in(names)]
-    return [ALL, *STATUS_FILTERS, EMPTY, CHANGED, *classes]
 
 
 def _class_colors(pictures: Pictures, labels: Labels) -> dict[str, str]:
@@ -196,33 +271,30 @@ def lesson(pictures: Pictures, labels: Labels, teaching: Teaching | None) -> str
     if teaching is None and not (n_teachers and others):
         return ""
     changed: list[int] = []
-    ious = np.ones(len(names))
+    changes: list[dict[str, Any]] = []
     if teaching is not None and teaching.lesson:
-        assert labels.folder is not None
         ious = agreements(result, labels.settings, teaching.lesson, labels.folder)
-        others.sort(key=lambda index: ious[index])
-        changed = [index for index in others if ious[index] < _UNCHANGED]
+        changed = [i for i in sorted(others, key=lambda i: ious[i]) if ious[i] < _UNCHANGED]
+        changes = _changes(pictures, labels, teaching.lesson, changed[:_N_CHANGES], ious)
     return render(
         "lesson.html",
         teaching=teaching,
         n_teachers=n_teachers,
         n_pupils=len(others),
         n_changed=len(changed),
-        changed=_changes(pictures, labels, teaching, changed[:_N_CHANGES], ious),
+        changes=changes,
     )
 
 
 def _changes(
     pictures: Pictures,
     labels: Labels,
-    teaching: Teaching | None,
+    lesson: str,
     indices: Sequence[int],
     ious: np.ndarray,
 ) -> list[dict[str, Any]]:
     """Images before and after the lesson that waits to be used."""
-    if teaching is None:
-        return []
-    taught = replace(labels, settings=replace(labels.settings, lesson=teaching.lesson))
+    taught = replace(labels, settings=replace(labels.settings, lesson=lesson))
     before, after = (data_uris(partial(pictures.masks, of), indices) for of in (labels, taught))
     return [
         {
@@ -253,7 +325,6 @@ def mend(pictures: Pictures, labels: Labels, view: View) -> str:
             for name, color in _class_colors(pictures, labels).items()
         ],
         accepted=labels.image(view.mending).status == ACCEPTED,
-        tools=TOOLS,
     )
 
 
@@ -274,25 +345,17 @@ def gallery(pictures: Pictures, labels: Labels) -> str:
     """Each factor alone, on the images where it is strongest."""
     k = labels.settings.k
     colors = hex_colors(pictures.colors(k))
-    return render(
-        "gallery.html",
-        factors=[
+    factors = []
+    for j in range(k):
+        images = pictures.strongest(k, j)
+        uris = data_uris(partial(pictures.factor, k, j), images)
+        factors.append(
             {
                 "number": j,
                 "color": colors[j],
                 "name": labels.factor(j).name or labels.default_names[j],
                 "keep": labels.factor(j).keep,
-                "pictures": _alone(pictures, k, j),
+                "pictures": list(zip(images, uris, strict=True)),
             }
-            for j in range(k)
-        ],
-    )
-
-
-def _alone(pictures: Pictures, k: int, factor: int) -> list[dict[str, Any]]:
-    strongest = pictures.strongest(k, factor)
-    uris = data_uris(partial(pictures.factor, k, factor), strongest)
-    return [
-        {"uri": uri, "name": pictures.names[index], "image": index}
-        for index, uri in zip(strongest, uris, strict=True)
-    ]
+        )
+    return render("gallery.html", factors=factors, names=pictures.names)

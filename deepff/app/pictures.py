@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from deepff.app.kept_masks import NamedMask, kept_mask
+from deepff.app.kept_masks import NamedMask, kept_mask, nearest
 from deepff.app.labels import Labels, Settings
 from deepff.app.lessons import taught
-from deepff.app.masks import Masks, Overview, overview
+from deepff.app.masks import Masks, Overview, overview, sum_per_image
 from deepff.errors import InputError
 from deepff.export.instances import Instance
 from deepff.images.decoding import UnreadableImageError
@@ -24,7 +24,6 @@ from deepff.images.image_set import ImageItem
 from deepff.images.painting import factor_colors, overlay
 from deepff.pictures.figures import photo_shape, region_picture
 from deepff.result import Result
-from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.results.tree import color_slots
@@ -53,28 +52,32 @@ class Pictures:
         self._color_slots = color_slots(result.factorizations)
         self._strengths = lru_cache(self._strengths_of)
         self._overview = lru_cache(4)(self._overview_of)
-        self._masks = Masks(_reduced(result, _Photos(self)), _CRF_SIDE, n_finders=16, n_images=1024)
+        self._masks = Masks(_reduced(result, self), _CRF_SIDE, n_finders=16, n_images=1024)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """The photograph, (h, w, 3) uint8."""
+        return self.photo(index)[0]
 
     def masks(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with its classes in their colors."""
-        return region_picture(self.photo(index)[0], self.region_labels(labels, index))
+        return region_picture(self[index], self.region_labels(labels, index))
 
     def heat_maps(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with the heat maps of all factors that are kept, in their colors."""
         colors = self.merged_colors(labels)
         dropped = labels.dropped(self.names[index])
         kept = [factor for factor in labels.parts if factor not in dropped]
-        photo = self.photo(index)[0]
+        photo = self[index]
         maps = self._heatmaps(labels.settings.k).normalized(index, photo.shape[:2])
         return overlay(photo, maps[kept], colors[kept])
 
     def plain(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph alone."""
-        return self.photo(index)[0]
+        return self[index]
 
     def factor(self, k: int, factor: int, index: int) -> np.ndarray:
         """The photograph with the heat map of one factor."""
-        photo = self.photo(index)[0]
+        photo = self[index]
         maps = self._heatmaps(k).normalized(index, photo.shape[:2])
         return overlay(photo, maps[factor : factor + 1], self.colors(k)[factor : factor + 1])
 
@@ -82,21 +85,21 @@ class Pictures:
         """The photograph with one annotation: its mask in the color of the region, and its box."""
         mask = instance.full_mask(self.result.image_sizes[index])
         values = (mask * (region + 1)).astype(np.int32)
-        return region_picture(self.photo(index)[0], values, [(region, instance.box)])
+        return region_picture(self[index], values, [(region, instance.box)])
 
     def mask(self, labels: Labels, index: int) -> NamedMask:
         """What the image keeps, else what the settings make of it, at the picture's size.
 
         It is empty where the file of the kept mask is gone.
         """
-        shape = self.photo(index)[0].shape[:2]
+        shape = self[index].shape[:2]
         try:
             kept = kept_mask(labels, self.names[index])
         except InputError:
             return NamedMask(np.zeros(shape, np.uint8), ())
         if kept is None:
             return self.made(labels, index)
-        return replace(kept, values=_nearest(kept.values, shape))
+        return replace(kept, values=nearest(kept.values, shape))
 
     def made(self, labels: Labels, index: int) -> NamedMask:
         """What the settings make of an image; unrefined where the photograph cannot be read."""
@@ -177,14 +180,10 @@ class Pictures:
         """Each factor's mean |value| in each image, (n, k)."""
         heatmaps = self._heatmaps(k)
         areas = np.array([height * width for height, width in heatmaps.grids])
-        sums = np.add.reduceat(
-            heatmaps.coefficients.abs().cpu().double().numpy(), np.cumsum(areas) - areas
-        )
+        sums = sum_per_image(heatmaps.coefficients.abs(), heatmaps)
         return (sums / areas[:, None]).astype(np.float32)
 
-    def _overview_of(
-        self, settings: Settings, kept: tuple[int, ...], folder: Path | None
-    ) -> Overview:
+    def _overview_of(self, settings: Settings, kept: tuple[int, ...], folder: Path) -> Overview:
         return overview(taught(self.result, settings, folder), settings, kept)
 
     def _photo(self, index: int, side: int = SIDE) -> tuple[np.ndarray, str | None]:
@@ -198,49 +197,31 @@ class Pictures:
         return np.array(resized), None
 
 
-class _Photos:
-    """The photographs of `Pictures`, as the items of a reduced run's images."""
-
-    def __init__(self, pictures: Pictures) -> None:
-        self._pictures = pictures
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self._pictures.photo(index)[0]
-
-
-def _reduced(run: Run, photos: _Photos, index: dict[str, int] | None = None) -> Run:
+def _reduced(run: Run, pictures: Pictures, index: dict[str, int] | None = None) -> Run:
     """A run whose images, and those of its object, are photographs of `SIDE` pixels.
 
     `index` has the photographs' numbers by name, as the object may lack images.
     """
     index = index or {name: number for number, name in enumerate(run.names)}
+    sizes = [photo_shape(image.size, SIDE) for image in run.images]
     return replace(
         run,
         images=[
-            replace(
-                image,
-                origin=ImageItem(photos, index[image.name], image.name),
-                size=photo_shape(image.size, SIDE),
-            )
-            for image in run.images
+            replace(image, origin=ImageItem(pictures, index[image.name], image.name), size=size)
+            for image, size in zip(run.images, sizes, strict=True)
         ],
-        factorizations={k: _reduced_factors(held) for k, held in run.factorizations.items()},
-        object=None if run.object is None else _reduced(run.object, photos, index),
+        factorizations={
+            k: replace(
+                factorization,
+                heatmaps=factorization.heatmaps.replace(image_sizes=sizes),
+                probabilities=factorization.probabilities
+                and factorization.probabilities.replace(image_sizes=sizes),
+            )
+            for k, factorization in run.factorizations.items()
+        },
+        object=None if run.object is None else _reduced(run.object, pictures, index),
         applied=run.bank,
     )
-
-
-def _reduced_factors(factorization: Factorization) -> Factorization:
-    maps, probabilities = factorization.heatmaps, factorization.probabilities
-    return replace(
-        factorization,
-        heatmaps=_reduced_maps(maps),
-        probabilities=None if probabilities is None else _reduced_maps(probabilities),
-    )
-
-
-def _reduced_maps(maps: HeatMaps) -> HeatMaps:
-    return maps.replace(image_sizes=[photo_shape(size, SIDE) for size in maps.image_sizes])
 
 
 def merged(labels: Labels) -> dict[int, int]:
@@ -268,10 +249,6 @@ def covering(strengths: np.ndarray, count: int) -> list[int]:
     return chosen
 
 
-def _nearest(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    return np.asarray(Image.fromarray(values).resize(shape[::-1], Image.Resampling.NEAREST))
-
-
 def data_uris(draw: Callable[[int], np.ndarray], indices: Sequence[int]) -> list[str]:
     """Pictures as JPEG data for ``src``, drawn on several threads."""
 
@@ -288,7 +265,7 @@ def mask_uri(values: np.ndarray, side: int) -> str:
     0 is the background, j + 1 the class that has color j.
     """
     height, width = values.shape
-    small = _nearest(values, photo_shape((height, width), side))
+    small = nearest(values, photo_shape((height, width), side))
     colors = factor_colors(max(1, int(small.max())))
     picture = Image.fromarray(small)
     picture.putpalette([0, 0, 0, *colors.ravel().tolist()])

@@ -1,20 +1,16 @@
 """The result that is being labeled, which is there already or is being made."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-
-import numpy as np
 
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Labels
 from deepff.app.lessons import Teaching, teacher_masks, write_lesson
 from deepff.app.masks import Masks
-from deepff.app.pictures import Pictures
-from deepff.app.view import View, listed
+from deepff.app.pictures import IN_VIEW, Pictures
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.image_set import Images, check_readable
@@ -58,8 +54,8 @@ class Workspace:
         self.pictures, self.masks = Pictures(result), Masks(result)
         # What first pictures need takes seconds to import, and a first filter to work out. In a
         # thread it would hold up the page that is being opened.
-        first, labels = View(), self.store.labels
-        self.pictures.warm(labels, listed(self.pictures, labels, first)[: first.in_view])
+        labels = self.store.labels
+        self.pictures.warm(labels, self.pictures.order(labels.settings.k)[:IN_VIEW])
         self.ready = True
 
     def prefetch(self, labels: Labels, indices: Sequence[int]) -> None:
@@ -72,56 +68,36 @@ class Workspace:
         """Work out in a thread what the masks that somebody looked at teach the set."""
         masks = teacher_masks(labels, self.result.names)
         teaching = self.teaching = Teaching(len(self.result.names), len(masks))
-        Thread(target=self._teach, args=(teaching, masks), daemon=True).start()
-
-    def _teach(self, teaching: Teaching, masks: dict[str, np.ndarray]) -> None:
-        from deepff.discovery.teaching import teach_object
 
         def tell(stage: str, done: int, total: int) -> None:
             if stage == "network":
                 teaching.done, teaching.total = done, total
 
-        with _kept_errors(teaching, "lesson"):
+        def teach() -> None:
+            from deepff.discovery.teaching import teach_object
+
             assert self.result.object is not None
             with listening(tell):
                 maps = teach_object(self.result.object, masks)
             teaching.lesson = write_lesson(maps, self.folder)
 
+        _in_thread(teach, teaching, "lesson")
+
     def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
         """Factorize images into the folder in a thread, then open it."""
         self.stage, self.total = "Loading the network", len(images)
-        Thread(target=self._discover, args=(images, counts, device), daemon=True).start()
 
-    def extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
-        """Add images to the folder's result in a thread, then open it."""
-        self.stage, self.total = f"Looking at {len(images)} new images", 0
-        Thread(target=self._extend, args=(result, images, device), daemon=True).start()
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage == "network":
+                self.done = done
+                if done == total:
+                    self.stage = "Factorizing"
 
-    def _extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
-        from deepff.discovery.apply import extend
+        def run() -> None:
+            from deepff.discovery.discover import discover, find_object
+            from deepff.networks.loading import load_backbone
 
-        with _kept_errors(self, "run"):
-            upgrade(self.folder, result)
-            try:
-                extend(result, images, device=device).save(self.folder)
-            except InputError as error:
-                # The result as it was can still be labeled.
-                self.notice = f"{len(images)} new images were not taken in: {error}"
-            self.open()
-
-    def _discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
-        from deepff.discovery.discover import discover, find_object
-        from deepff.networks.loading import load_backbone
-
-        with _kept_errors(self, "run"):
             backbone = load_backbone(device=device)
-
-            def tell(stage: str, done: int, total: int) -> None:
-                if stage == "network":
-                    self.done = done
-                    if done == total:
-                        self.stage = "Factorizing"
-
             self.stage = "Looking at the images"
             with listening(tell):
                 result = discover(images, counts, model=backbone)
@@ -130,6 +106,25 @@ class Workspace:
             self.stage, self.total = "Writing the result", 0
             result.save(self.folder)
             self.open()
+
+        _in_thread(run, self, "run")
+
+    def extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
+        """Add images to the folder's result in a thread, then open it."""
+        self.stage, self.total = f"Looking at {len(images)} new images", 0
+
+        def run() -> None:
+            from deepff.discovery.apply import extend
+
+            upgrade(self.folder, result)
+            try:
+                extend(result, images, device=device).save(self.folder)
+            except InputError as error:
+                # The result as it was can still be labeled.
+                self.notice = f"{len(images)} new images were not taken in: {error}"
+            self.open()
+
+        _in_thread(run, self, "run")
 
 
 def with_histograms(result: Result, folder: Path) -> Result:
@@ -151,16 +146,19 @@ def suggested_names(result: Result) -> dict[int, tuple[str | None, ...]]:
     return {k: of_k.names for k, of_k in classes.items() if of_k is not None and any(of_k.names)}
 
 
-@contextmanager
-def _kept_errors(to: Workspace | Teaching, what: str) -> Iterator[None]:
-    """Keep what goes wrong in a thread for the page, which says why nothing came of it."""
-    try:
-        yield
-    except (InputError, OSError) as error:
-        to.error = str(error)
-    except BaseException:
-        to.error = f"the {what} failed; the terminal says why"
-        raise
+def _in_thread(work: Callable[[], None], to: Workspace | Teaching, what: str) -> None:
+    """Begin the work; what goes wrong is kept for the page, which says why nothing came of it."""
+
+    def attempt() -> None:
+        try:
+            work()
+        except (InputError, OSError) as error:
+            to.error = str(error)
+        except BaseException:
+            to.error = f"the {what} failed; the terminal says why"
+            raise
+
+    Thread(target=attempt, daemon=True).start()
 
 
 def open_workspace(

@@ -7,7 +7,7 @@ from planted import planted
 from workspaces import opened_workspace
 
 from deepff.app.actions import opened
-from deepff.app.view import View
+from deepff.app.page import View
 from deepff.app.workspace import Workspace
 
 

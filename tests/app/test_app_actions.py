@@ -12,7 +12,7 @@ from workspaces import opened_workspace
 from deepff.app.actions import STALE, act, choose, opened, select
 from deepff.app.exports import Asked, measure, write
 from deepff.app.label_file import FILE, export_labelled
-from deepff.app.view import View
+from deepff.app.page import View
 from deepff.app.workspace import Workspace, open_workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS

@@ -29,7 +29,7 @@ from deepff.errors import InputError
 from deepff.results.factorization import Factorization
 
 Edit = Callable[[Labels], Labels]
-EMPTY = Labels("run", Settings(3))
+EMPTY = Labels("run", Settings(3), Path())
 
 texts = st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=8)
 factors, images = st.integers(0, 2), st.sampled_from(NAMES)

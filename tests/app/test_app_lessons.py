@@ -22,8 +22,8 @@ from deepff.app.lessons import (
     write_lesson,
 )
 from deepff.app.masks import Masks
+from deepff.app.page import View
 from deepff.app.pictures import Pictures
-from deepff.app.view import View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.layers.layer import Extent
@@ -150,7 +150,7 @@ def test_cells_are_where_their_extent_says_whatever_the_cut(tmp_path: Path, cut:
     second_and_third = torch.zeros(GRID)
     second_and_third[:, 1:3] = 1
     result = flags(tmp_path, halves, second_and_third, ((0.0, 1.0), (0.5, 1.5)))
-    labels = Labels("run", Settings(2, masks=OBJECT, cut=cut))
+    labels = Labels("run", Settings(2, masks=OBJECT, cut=cut), Path())
     pictures = Pictures(result)
     assert pictures.overview(labels).present.tolist() == [[False, True]] * 3
     for mask in (Masks(result).made(labels, "a.png"), pictures.made(labels, 0)):
@@ -169,7 +169,7 @@ def test_a_mask_is_refined_along_its_photograph_where_the_object_lacks_an_image(
     maps = HeatMaps(likely(LEFT.flatten().repeat(2)[:, None]), [GRID] * 2, [SIZE] * 2)
     result.object.images = result.object.images[1:]
     result.object.factorizations = {1: replace(factor, heatmaps=maps, probabilities=maps)}
-    labels, pictures = Labels("run", Settings(1, masks=OBJECT)), Pictures(result)
+    labels, pictures = Labels("run", Settings(1, masks=OBJECT), Path()), Pictures(result)
     photo, read = pictures.photo, set()
     pictures.photo = lambda index: read.add(index) or photo(index)
     assert pictures.made(labels, 1).values.any() and read == {1}

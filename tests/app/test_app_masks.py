@@ -18,7 +18,7 @@ from deepff.app.edits import agree, name_factor, undo
 from deepff.app.kept_masks import FOLDER, kept_mask
 from deepff.app.label_file import FILE, LabelStore, chosen_images, export_labelled, load_labels
 from deepff.app.masks import refinements
-from deepff.app.view import CHANGED, DOUBT, EMPTY, NAME, View
+from deepff.app.page import CHANGED, DOUBT, EMPTY, NAME, View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 

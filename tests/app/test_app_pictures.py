@@ -41,7 +41,7 @@ def quartered(folder: Path, n: int = 1) -> Result:
 
 def labelled() -> Labels:
     """Factors 0 and 3 are one class, 1 is background; in 0.png 2 is dropped."""
-    labels = Labels("run", Settings(4, "max-fraction", 0.5))
+    labels = Labels("run", Settings(4, "max-fraction", 0.5), Path())
     labels = name_factor(name_factor(labels, 0, "a"), 3, "a")
     return drop_factors(keep_factor(labels, 1, False), "0.png", [2], True)
 
@@ -88,7 +88,7 @@ def agreement(result: Result, labels: Labels) -> float:
 
 @pytest.mark.parametrize("refine", ["none", "guided-crf", "dense-crf"])
 def test_pictures_show_what_an_export_writes(gymnasts: Result, refine: str) -> None:
-    labels = set_settings(Labels("run", Settings(3)), refine=refine, value=80)
+    labels = set_settings(Labels("run", Settings(3), Path()), refine=refine, value=80)
     assert agreement(gymnasts, labels) > 0.97
 
 
@@ -96,7 +96,7 @@ def test_pictures_show_parts_of_the_object_as_an_export_writes_them(data_root: P
     result = discover_parts(data_root / "icoseg" / "images" / GROUP, 3)
     assert result.parts_of == "object"
     for refine in ("none", "dense-crf"):
-        labels = Labels("run", Settings(3, "otsu-image", 75, refine))
+        labels = Labels("run", Settings(3, "otsu-image", 75, refine), Path())
         assert agreement(result, labels) > 0.93
 
 
@@ -114,7 +114,7 @@ def test_a_class_keeps_the_color_of_its_factor_over_k(tmp_path: Path) -> None:
     assert (pictures.colors(2) == colors[:2]).all()
     assert (pictures.colors(4) == colors[[1, 2, 0, 3]]).all()
     labels = name_factor(
-        name_factor(Labels("run", Settings(4, "max-fraction", 0.5)), 0, "a"), 3, "b"
+        name_factor(Labels("run", Settings(4, "max-fraction", 0.5), Path()), 0, "a"), 3, "b"
     )
     assert pictures.color_numbers(labels) == {"a": 1, "factor 1": 2, "factor 2": 0, "b": 3}
     assert (pictures.merged_colors(labels) == colors[[1, 2, 0, 3]]).all()

@@ -148,7 +148,7 @@ def test_a_new_result_is_computed_on_the_device_that_was_asked_for(tmp_path: Pat
     workspace = Workspace(tmp_path / "result")
     workspace.discover(find_images(tmp_path), [1], "cuda")
     for thread in threading.enumerate():
-        if thread.name.endswith("(_discover)"):
+        if thread.name.endswith("(attempt)"):
             thread.join()
     assert workspace.error is not None and "no device 'cuda'" in workspace.error
 
