@@ -7,7 +7,7 @@ from deepff.app import edits, page
 from deepff.app.kept_masks import keep
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Labels
-from deepff.app.mending import mended, without_class_in
+from deepff.app.mending import mended, without_class
 from deepff.app.page import GRIDS, View, listed
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
@@ -29,13 +29,7 @@ Shown = dict[str, Any]
 
 def waiting(workspace: Workspace, error: str | None = None) -> str:
     """How far the run is that the page waits for, or why there will be no result."""
-    return page.render(
-        "waiting.html",
-        stage=workspace.stage,
-        done=workspace.done,
-        total=workspace.total,
-        error=error or workspace.error,
-    )
+    return page.render("waiting.html", workspace=workspace, error=error or workspace.error)
 
 
 def opened(workspace: Workspace, view: View, kept: Any = None) -> Shown:
@@ -62,7 +56,7 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
     view.serial += 1
     pictures = workspace.pictures
     parts: Shown = {
-        "head": page.header(workspace.folder, labels, pictures.names, view, notice),
+        "head": page.header(labels, pictures.names, view, notice),
         "factors": page.factor_rows(pictures, labels, workspace.store.suggested),
         "settings": labels.settings,
         "kept": view.kept(),
@@ -98,26 +92,24 @@ def choose(workspace: Workspace, view: View, name: str, value: Any) -> Shown:
 
 def act(workspace: Workspace, view: View, data: Mapping[str, Any]) -> Shown:
     """Do what a button or field asks for: ``act``, with what else its element says, all as text."""
-    numbers = {name: int(data[name]) for name in _NUMBERS if data.get(name) is not None}
+    data = {
+        name: int(value) if name in _NUMBERS else value
+        for name, value in data.items()
+        if value is not None
+    }
     last = len(view.listing) - 1
-    view.position = min(max(numbers.get("at", view.position), 0), max(last, 0))
+    view.position = min(max(data.get("at", view.position), 0), max(last, 0))
     if data["act"] in _LOOKS:
         labels = workspace.store.labels
-        _look(workspace, view, labels, data, numbers)
+        _look(workspace, view, labels, data)
         return shown(workspace, view, labels)
-    return _changed(workspace, view, lambda labels: _edited(workspace, view, labels, data, numbers))
+    return _changed(workspace, view, lambda labels: _edited(workspace, view, labels, data))
 
 
-def _look(
-    workspace: Workspace,
-    view: View,
-    labels: Labels,
-    data: Mapping[str, Any],
-    numbers: Mapping[str, int],
-) -> None:
+def _look(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, Any]) -> None:
     kind = data["act"]
     if kind == "mend":
-        view.mending = workspace.result.names[numbers["image"]]
+        view.mending = workspace.result.names[data["image"]]
     elif kind == "leave":
         view.mending = ""
     elif kind == "teach":
@@ -126,15 +118,15 @@ def _look(
         workspace.teaching = None
     elif kind == "look":
         view.look = data["look"]
-    elif kind == "show" and "image" in numbers:
-        index = numbers["image"]
+    elif kind == "show" and "image" in data:
+        index = data["image"]
         if index not in view.listing:
             view.filter, view.search = View.filter, View.search
             view.listing = listed(workspace.pictures, labels, view)
         view.go(view.listing.index(index))
     elif kind in ("show", "page"):
         page_number = int(data.get("text") or 1) - 1
-        view.go(numbers.get("position", page_number * view.in_view))
+        view.go(data.get("position", page_number * view.in_view))
     else:
         if kind == "grid":
             size = int(data["text"])
@@ -156,42 +148,37 @@ def _changed(workspace: Workspace, view: View, edit: Callable[[Labels], Labels])
         return shown(workspace, view, store.labels, page.sentence(error))
 
 
-def _edited(
-    workspace: Workspace,
-    view: View,
-    labels: Labels,
-    data: Mapping[str, Any],
-    numbers: Mapping[str, int],
-) -> Labels:
-    names, kind = workspace.result.names, data["act"]
+def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, Any]) -> Labels:
+    kind = data["act"]
     if kind == "undo":
         _turn_to_last(workspace, view, labels)
         return edits.undo(labels)
     if kind == "name":
-        return edits.name_factor(labels, numbers["factor"], data["text"])
+        return edits.name_factor(labels, data["factor"], data["text"])
     if kind == "keep":
-        return edits.keep_factor(labels, numbers["factor"], bool(numbers["keep"]))
+        return edits.keep_factor(labels, data["factor"], bool(data["keep"]))
     if kind == "agree":
         return edits.agree(labels, workspace.store.suggested)
     if kind == "use-lesson":
         return _with_lesson(workspace, labels)
     if kind == "take-all":
-        return _with_new_masks(workspace, labels, names)
+        return _with_new_masks(workspace, labels)
     if kind == "change":
         return mended(workspace, labels, view.mending, data)
-    name = names[numbers["image"]]
+    name = workspace.result.names[data["image"]]
     if kind == "level":
         return edits.set_level(labels, name, float(data["text"]) if data["text"] else None)
     if kind == "take":
-        mask = keep(labels, name, workspace.masks.made(labels, name))
+        kept = keep(labels, name, workspace.masks.made(labels, name))
         is_accepted = labels.image(name).status == ACCEPTED
-        return edits.set_masks(labels, {name: mask if is_accepted else None})
+        return edits.set_masks(labels, {name: kept if is_accepted else None})
     if kind == "drop":
         if labels.image(name).mask is not None:
-            return without_class_in(workspace, labels, name, data["name"])
-        region = labels.region(numbers["factor"])
-        return edits.drop_factors(labels, name, region, bool(numbers["drop"]))
-    if numbers.get("on", 1):
+            mask = without_class(workspace.masks.current(labels, name), data["name"])
+            return edits.set_masks(labels, {name: keep(labels, name, mask, mended=True)})
+        region = labels.region(data["factor"])
+        return edits.drop_factors(labels, name, region, bool(data["drop"]))
+    if data.get("on", 1):
         return _decided(workspace, view, labels, name, _STATUSES[kind])
     return edits.set_status(labels, name, "")
 
@@ -217,10 +204,10 @@ def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:
     return edits.set_settings(labels, lesson=teaching.lesson)
 
 
-def _with_new_masks(workspace: Workspace, labels: Labels, names: list[str]) -> Labels:
+def _with_new_masks(workspace: Workspace, labels: Labels) -> Labels:
     """What the settings make now, for all accepted images except those that were mended."""
     masks = {}
-    for name in names:
+    for name in workspace.result.names:
         label = labels.image(name)
         is_made = label.mask is not None and (label.mask.mended or not labels.differs(name))
         if label.status == ACCEPTED and not is_made:

@@ -59,7 +59,6 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
         return page.render(
             "count.html",
             contents=chosen(ExportFormat, asked.format, "format").contents,
-            singular={"masks": "mask", "boxes": "box"},
             instances=n_instances,
             images=n_images,
             total=total,
@@ -74,8 +73,7 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
         total = len(chosen_images(labels, result.names, which))
         yield count(), None
         maps = labelled_maps(result, labels, which)
-        options = ExportOptions(asked.instances, asked.min_area or None)
-        for image in annotated_images(result, maps, options):
+        for image in annotated_images(result, maps, asked.options):
             n_images += 1
             n_instances += len(image.instances)
             if image.instances and preview is None:

@@ -50,19 +50,14 @@ class LabelStore:
         self._folder, self._result, self._lock = Path(folder), result, Lock()
         self.suggested = suggested(names or {})
         self._seen: tuple[int, ...] | None = None
-        self._labels = self._read()
-        remove_unnamed(_named_files(self._labels), self._folder)
-
-    @property
-    def labels(self) -> Labels:
-        """The labels as last read or written here."""
-        return self._labels
+        self.labels = self._read()  # as last read or written here
+        remove_unnamed(_named_files(self.labels), self._folder)
 
     def refresh(self) -> Labels:
         """Read the file again, which another process may have written."""
         with self._lock:
-            self._labels = self._read()
-            return self._labels
+            self.labels = self._read()
+            return self.labels
 
     def edit(self, revision: int, change: Callable[[Labels], Labels]) -> Labels:
         """Change the labels and save them; nothing changes where an error is raised.
@@ -71,14 +66,14 @@ class LabelStore:
         decided. InputError: the change is not possible.
         """
         with self._lock:
-            self._labels = self._read()
-            if self._labels.revision != revision:
+            self.labels = self._read()
+            if self.labels.revision != revision:
                 raise StaleLabelsError
-            changed = change(self._labels)
-            if changed != self._labels:
+            changed = change(self.labels)
+            if changed != self.labels:
                 check(changed, self._result)
                 _save(changed)
-                self._labels, self._seen = changed, self._stamp()
+                self.labels, self._seen = changed, self._stamp()
             return changed
 
     def _stamp(self) -> tuple[int, ...] | None:
@@ -94,8 +89,8 @@ class LabelStore:
         if stamp is None:
             return self._new_labels()
         if stamp != self._seen:
-            self._labels, self._seen = load_labels(self._folder, self._result), stamp
-        return self._labels
+            self.labels, self._seen = load_labels(self._folder, self._result), stamp
+        return self.labels
 
     def _new_labels(self) -> Labels:
         result, options = self._result, RECIPE_OPTIONS[self._result.recipe]

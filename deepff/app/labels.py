@@ -167,11 +167,6 @@ class Labels:
         defaults = self.default_names
         return {j: factor.name or defaults[j] for j, factor in enumerate(factors) if factor.keep}
 
-    @property
-    def region_options(self) -> RegionOptions:
-        """The settings and names for :func:`deepff.regions.regions.find_regions`."""
-        return replace(self.settings.region_options, parts=self.parts)
-
     def settings_of(self, image: str) -> Settings:
         """The settings, with the image's level."""
         return self.settings.at_level(self.image(image).level)

@@ -166,15 +166,14 @@ def _object_overview(
         maps = factor.heatmaps
         likely = _likely(whole, factor, Settings(1, Threshold.OTSU))[:, 0]
     maps = maps.replace(coefficients=likely[:, None])
-    object_doubt, object_index = _doubt(likely, maps), {n: i for i, n in enumerate(whole.names)}
+    indices = {name: index for index, name in enumerate(run.names)}
     doubt, present = np.ones(len(run.names)), np.zeros((len(run.names), settings.k), bool)
-    for index, name in enumerate(run.names):
-        if name in object_index:
-            number = object_index[name]
-            doubt[index] = object_doubt[number]
-            mask = (maps.covering(number)[0] >= 0.5).cpu().numpy()
-            values = np.unique(named_pieces(mask, heatmaps.normalized(index), kept))
-            present[index, values[values > 0].astype(int) - 1] = True
+    object_indices = [indices[name] for name in whole.names]
+    doubt[object_indices] = _doubt(likely, maps)
+    for number, index in enumerate(object_indices):
+        mask = (maps.covering(number)[0] >= 0.5).cpu().numpy()
+        values = np.unique(named_pieces(mask, heatmaps.normalized(index), kept))
+        present[index, values[values > 0].astype(int) - 1] = True
     return Overview(doubt, present)
 
 

@@ -212,12 +212,6 @@ def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, 
     return set_masks(labels, {image: keep(labels, image, after, mended=True)})
 
 
-def without_class_in(workspace: Workspace, labels: Labels, image: str, name: str) -> Labels:
-    """The labels with a class taken out of the mask that an image keeps."""
-    after = without_class(workspace.masks.current(labels, image), name)
-    return set_masks(labels, {image: keep(labels, image, after, mended=True)})
-
-
 def _stroked(
     workspace: Workspace,
     image: str,

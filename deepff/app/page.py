@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,17 +136,16 @@ def sentence(error: Exception) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def header(folder: Path, labels: Labels, names: Sequence[str], view: View, notice: str) -> str:
+def header(labels: Labels, names: Sequence[str], view: View, notice: str) -> str:
     """The result's name, how many images are decided about, and the button that undoes."""
     return render(
         "header.html",
-        folder=folder.resolve().name,
+        folder=labels.folder.resolve().name,
         total=len(names),
         accepted=labels.count(ACCEPTED, names),
         skipped=labels.count(SKIPPED, names),
-        can_undo=bool(labels.history),
-        revision=labels.revision,
-        serial=view.serial,
+        labels=labels,
+        view=view,
         notice=notice,
     )
 

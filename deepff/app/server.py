@@ -13,7 +13,8 @@ from typing import Any
 from deepff.app.interface import blocks, gr  # isort: skip
 import uvicorn
 from fastapi import FastAPI, HTTPException
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, Response
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from deepff.app.exports import archive_path
@@ -127,13 +128,11 @@ class _Guard:
 
         async def with_policy(message: Any) -> None:
             if message["type"] == "http.response.start":
-                policy = (b"content-security-policy", _CONTENT_POLICY.encode())
-                message["headers"] = [*message["headers"], policy]
+                MutableHeaders(scope=message)["content-security-policy"] = _CONTENT_POLICY
             await send(message)
 
         if any(scope["path"].startswith(f"/gradio_api/{name}") for name in _CLOSED):
-            await send({"type": "http.response.start", "status": 403, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+            await Response(status_code=403)(scope, receive, send)
         else:
             await self._app(scope, receive, with_policy)
 

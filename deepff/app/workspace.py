@@ -175,7 +175,7 @@ def open_workspace(
     lacks are added first. `counts` are the k of a new result, by default 1 to 6. `photos` is where
     the photographs of a result were moved to.
     """
-    if len(sources) == 1 and _result_status(sources[0]) is not None:
+    if len(sources) == 1 and read_manifest(sources[0]) is not None:
         if out is not None or counts is not None:
             raise InputError(
                 f"{sources[0]} holds a result already; -k and --out are for a new one of images"
@@ -185,7 +185,7 @@ def open_workspace(
         return workspace
     images = find_images(sources)
     workspace = Workspace(Path("result") if out is None else out)
-    if _result_status(workspace.folder) == "complete":
+    if (read_manifest(workspace.folder) or {}).get("status") == "complete":
         result = with_histograms(load(workspace.folder), workspace.folder)
         old = {*result.names, *(skipped.name for skipped in result.skipped)}
         new = [image for image in images if image.name not in old]
@@ -209,9 +209,3 @@ def open_workspace(
     check_output_folder(workspace.folder)
     workspace.discover(images, range(1, 7) if counts is None else counts, device)
     return workspace
-
-
-def _result_status(folder: Path) -> str | None:
-    """The status of the result in a folder ("complete"), None where there is none."""
-    manifest = read_manifest(folder)
-    return None if manifest is None else manifest["status"]

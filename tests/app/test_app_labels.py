@@ -301,4 +301,4 @@ def test_whatever_stands_in_the_file_is_read_or_refused(
         return
     while labels.history:
         labels = undo(labels)
-    assert labels.region_options.refine == "none"
+    assert labels.settings.refine == "none"

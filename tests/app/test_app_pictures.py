@@ -73,9 +73,10 @@ def gymnasts(data_root: Path) -> Result:
 def agreement(result: Result, labels: Labels) -> float:
     """Set-wide IoU of what the pictures show of factors 0 and 2 with what an export writes."""
     labels = keep_factor(labels, 1, False)
+    options = replace(labels.settings.region_options, parts=labels.parts)
     pictures = Pictures(result)
     shared = either = 0
-    for index, regions in enumerate(find_regions(result, 3, labels.region_options)):
+    for index, regions in enumerate(find_regions(result, 3, options)):
         written = regions.labels.cpu().numpy()
         shown = Image.fromarray(pictures.region_labels(labels, index))
         small = np.asarray(shown.resize(written.shape[::-1], Image.Resampling.NEAREST))
