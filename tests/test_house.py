@@ -10,7 +10,7 @@ import deepff
 from deepff.export.formats import FORMATS
 from deepff.factorization import METHODS
 from deepff.options import ExportFormat, Method, Refinement
-from deepff.regions.refiners import REFINERS
+from deepff.regions.regions import REFINERS
 
 PACKAGE = Path(deepff.__file__).parent
 ROOMS = [

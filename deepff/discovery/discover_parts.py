@@ -34,10 +34,10 @@ from deepff.images.image_set import Images, resolve_images
 from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.options import N_PARTS, Method, Recipe, Refinement, RegionOptions, Threshold
-from deepff.regions.refiners import object_shares
-from deepff.regions.regions import object_probabilities
+from deepff.regions.regions import find_regions
 from deepff.result import Result
 from deepff.results.factorization import Factorization
+from deepff.results.sampling import cell_means
 from deepff.runtime import distributed
 from deepff.runtime.progress import Stopwatch, track
 
@@ -144,9 +144,9 @@ def _object_cells(whole: Result, activations: Activations, progress: bool) -> Te
     """The share of each cell of ``activations`` that is object, (rows,)."""
     shares = []
     with track("object", len(activations.images), enabled=progress) as advance:
-        probabilities = object_probabilities(whole, _CELLS)
-        for image, probability in zip(activations.images, probabilities, strict=True):
-            shares.append(object_shares(probability, image.grid, image.extent))
+        regions_of_images = find_regions(whole, 1, _CELLS)
+        for image, regions in zip(activations.images, regions_of_images, strict=True):
+            shares.append(cell_means(regions.masks.float(), image.grid, image.extent).flatten())
             advance(1)
     return torch.cat(shares)
 

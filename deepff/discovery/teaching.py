@@ -15,7 +15,13 @@ from deepff.errors import InputError
 from deepff.layers.pixel_layers import cell_layer
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Device, Threshold
-from deepff.regions.dense_crf import CrfKernels, refined_by_kernels, refined_densely
+from deepff.regions.dense_crf import (
+    CrfKernels,
+    photo_kernels,
+    refined_by_kernels,
+    refined_densely,
+    refined_parts,
+)
 from deepff.regions.pixel_classifier import (
     CellSample,
     classes_by_kernels,
@@ -25,7 +31,6 @@ from deepff.regions.pixel_classifier import (
     sample_cells,
 )
 from deepff.regions.probabilities import refined_masks, without_holes
-from deepff.regions.refiners import photo_kernels, refined_parts
 from deepff.regions.thresholds import thresholds
 from deepff.results.classifier import PixelClassifier, interpolated, unit_rows
 from deepff.results.factorization import Factorization

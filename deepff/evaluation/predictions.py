@@ -31,11 +31,10 @@ from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.backbone import Backbone
 from deepff.options import SIZE, Threshold
-from deepff.regions.dense_crf import refined_densely
+from deepff.regions.dense_crf import photo_kernels, refined_densely
 from deepff.regions.guided_crf import guided_crf
 from deepff.regions.pixel_classifier import classes_by_kernels
 from deepff.regions.probabilities import refined_masks, without_holes
-from deepff.regions.refiners import photo_kernels
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps

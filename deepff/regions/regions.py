@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import TypeVar
 
 import torch
@@ -14,9 +15,14 @@ from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.regions.part_names import check_parts, factor_names, part_map
 from deepff.regions.pixel_classifier import refined_classes
-from deepff.regions.probabilities import enclosed, unary_probabilities
-from deepff.regions.refiners import REFINERS, part_probabilities, photo_of
-from deepff.regions.thresholds import label_map, masks, thresholds
+from deepff.regions.probabilities import (
+    Refiner,
+    enclosed,
+    part_probabilities,
+    photo_of,
+    unary_probabilities,
+)
+from deepff.regions.thresholds import label_map, largest_factor, masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
@@ -26,6 +32,14 @@ from deepff.runtime.parallel import in_parallel
 T = TypeVar("T")
 
 Bands = Callable[[], Iterator[Band]]
+
+# Each refinement is the file in this folder that has its name. The classifier is none of them: its
+# probabilities come with the factorization, not with the image.
+REFINERS: dict[Refinement, Refiner] = {
+    name: import_module(f"deepff.regions.{name.replace('-', '_')}").REFINER
+    for name in Refinement
+    if name not in (Refinement.NONE, Refinement.CLASSIFIER)
+}
 
 # What work on an image takes at its peak: bytes per pixel in addition to the masks (labels; and for
 # a CRF the photograph, or numbered components), and bands of maps.
@@ -154,24 +168,6 @@ def check_classifier(refine: str | None, factorization: Factorization) -> None:
         )
 
 
-def object_probabilities(result: Run, options: RegionOptions) -> Iterator[Tensor]:
-    """How likely each pixel is the object, image by image: (1, H, W) in [0, 1].
-
-    The run has one factor, the object. Unrefined, the probability is 1/2 at the threshold.
-    """
-    factor = result.factorization(1)
-    options = available(options, factor)
-    bands_of = _probabilities(result, factor, options, None)
-    holes = _fills_holes(options)
-
-    def whole(index: int) -> Tensor:
-        probabilities = bands_of(index)
-        filled = _without_holes(probabilities) if holes else probabilities()
-        return torch.cat([band for _, band in filled], 1)
-
-    return in_parallel(whole, _costs(factor.heatmaps, options))
-
-
 def _costs(heatmaps: HeatMaps, options: RegionOptions, pixel_bytes: int = 0) -> list[int]:
     """The bytes that work on each image takes; ``pixel_bytes`` per pixel are for other work."""
     k = heatmaps.n_factors
@@ -267,8 +263,14 @@ def _probabilities(
     """
     heatmaps = factors.heatmaps
     if options.refine == Refinement.CLASSIFIER and factors.probabilities is not None:
+        classes = factors.probabilities
         size = min(DENSE_CRF_SIZE, crf_size or DENSE_CRF_SIZE)
-        return partial(_classified, result, factors.probabilities, size)
+
+        def classified(index: int) -> Bands:
+            refined = refined_classes(_photo(result, index, size), classes.covering(index), size)
+            return partial(bands, refined, classes.image_sizes[index])
+
+        return classified
     limit_of = _limits(result, heatmaps, options)
 
     def unrefined(index: int) -> Iterator[Band]:
@@ -303,12 +305,6 @@ def _surer(maps: Tensor, limits: Tensor) -> Tensor:
     return torch.where(maps > limits, limits * (maps / limits).pow(power), maps)
 
 
-def _classified(result: Run, maps: HeatMaps, size: int, index: int) -> Bands:
-    photo = _photo(result, index, size)
-    refined = refined_classes(photo, maps.covering(index), size)
-    return partial(bands, refined, maps.image_sizes[index])
-
-
 def _fills_holes(options: RegionOptions) -> bool:
     if options.refine == Refinement.CLASSIFIER:
         return True
@@ -321,13 +317,6 @@ def _foreground(probabilities: Bands, holes: bool) -> Tensor:
     return foreground | enclosed(~foreground) if holes else foreground
 
 
-def _without_holes(probabilities: Bands) -> Iterator[Band]:
-    """The probabilities of one factor, 1 in the holes that it encloses."""
-    hole = enclosed(~_foreground(probabilities, holes=False))
-    for rows, band in probabilities():
-        yield rows, band.masked_fill(hole[rows], 1.0)
-
-
 def _disjoint(probabilities: Bands, foreground: Tensor, k: int) -> Regions:
     """The foreground's most likely factor; of equal ones the first."""
     if k == 1:
@@ -335,8 +324,7 @@ def _disjoint(probabilities: Bands, foreground: Tensor, k: int) -> Regions:
     regions = _no_regions(k, foreground.shape, foreground.device)
     values = torch.arange(1, k + 1, device=foreground.device)[:, None, None]
     for rows, band in probabilities():
-        labels = (band.max(0).indices + 1) * foreground[rows]
-        regions.labels[rows] = labels.to(regions.labels.dtype)
+        regions.labels[rows] = labels = largest_factor(band, foreground[rows])
         regions.masks[:, rows] = labels == values
     return regions
 

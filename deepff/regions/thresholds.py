@@ -84,16 +84,23 @@ def masks(maps: Tensor, thresholds: Tensor) -> Tensor:
 def label_map(maps: Tensor, masks: Tensor, scale: Tensor | None = None) -> Tensor:
     """One factor per pixel (H, W), the largest of those whose mask has the pixel; j is j + 1.
 
-    0 is the background; of equal factors the first wins; uint8, or int32 for k > 255. Maps
-    (k, H, W) are compared as shares of ``scale`` (k,), each factor's maximum over the set; None
-    where they are on one scale already.
+    0 is the background. Maps (k, H, W) are compared as shares of ``scale`` (k,), each factor's
+    maximum over the set; None where they are on one scale already.
     """
     # NMF fixes each factor only up to a scale, so raw coefficients of two factors can't be
     # compared. Values relative to the thresholds would let a rare factor win everywhere it is
     # barely on, because its percentile is close to 0.
     if scale is not None:
         maps = maps / scale.to(maps.device)[:, None, None]
+    return largest_factor(maps.masked_fill(~masks, -math.inf), masks.any(0))
+
+
+def largest_factor(values: Tensor, foreground: Tensor) -> Tensor:
+    """Labels (H, W) from values (k, H, W): j + 1 where factor j is the largest, 0 elsewhere.
+
+    ``foreground`` (H, W) is where there is a factor; of equal ones the first wins; uint8, or int32
+    for k > 255.
+    """
     # max gives the first of equal ones too, in a ninth of argmax's time.
-    winner = maps.masked_fill(~masks, -math.inf).max(0).indices + 1
-    dtype = torch.uint8 if len(maps) <= 255 else torch.int32
-    return (winner * masks.any(0)).to(dtype)
+    dtype = torch.uint8 if len(values) <= 255 else torch.int32
+    return ((values.max(0).indices + 1) * foreground).to(dtype)

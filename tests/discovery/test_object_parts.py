@@ -24,11 +24,11 @@ from deepff.factorization import NMF
 from deepff.images.image_set import read_pixels
 from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
-from deepff.regions.dense_crf import REFINER, crf_kernels
-from deepff.regions.probabilities import refined_labels, refined_masks, without_holes
-from deepff.regions.refiners import object_shares, part_probabilities, refined_parts
+from deepff.regions.dense_crf import REFINER, crf_kernels, refined_parts
+from deepff.regions.probabilities import part_probabilities, refined_masks, without_holes
 from deepff.regions.thresholds import masks, thresholds
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.sampling import cell_means
 
 
 def as_activations(*images: Tensor) -> Activations:
@@ -229,16 +229,9 @@ def test_refined_parts_meet_at_the_edge_of_the_image_and_keep_to_the_object(edge
     maps[0, :, :6], maps[1, :, 6:] = 1.0, 1.0
     found = refined_parts(crf_kernels(image[None]), p, maps)
     torch.testing.assert_close(found.sum(0, keepdim=True), p)
-    labels = refined_labels(found)
-    expected = torch.zeros(32, 48, dtype=torch.uint8)
-    expected[4:28, 4:edge], expected[4:28, edge:40] = 1, 2
-    assert torch.equal(labels, expected)
-
-
-def test_shares_of_cells_worked_out_by_hand():
-    p = torch.tensor([[0.9, 0.5, 0.4, 0.0], [0.6, 0.1, 0.0, 0.0]])
-    assert object_shares(p[None], (1, 2)).tolist() == [0.75, 0.0]
-    assert object_shares(p[None], (2, 4)).tolist() == [1, 1, 0, 0, 1, 0, 0, 0]
+    expected = torch.zeros(2, 32, 48, dtype=torch.bool)
+    expected[0, 4:28, 4:edge] = expected[1, 4:28, edge:40] = True
+    assert torch.equal(refined_masks(found), expected)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +276,10 @@ def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
     ]
     kernels = [crf_kernels(torch.tensor(p).permute(2, 0, 1)[None] / 255) for p in photos]
     cells = torch.cat(
-        [object_shares(p, image.grid) for p, image in zip(objects, features.images, strict=True)]
+        [
+            cell_means(refined_masks(p).float(), image.grid).flatten()
+            for p, image in zip(objects, features.images, strict=True)
+        ]
     )
     ours, papers = [], []
     for k in (3, 5):

@@ -11,7 +11,6 @@ from torch.nn import functional
 from deepff.errors import InputError
 from deepff.regions.guided_crf import guided_crf, mean_field
 from deepff.regions.probabilities import (
-    refined_labels,
     refined_masks,
     unary_probabilities,
     without_holes,
@@ -105,7 +104,7 @@ def test_unaries_keep_the_thresholds_meaning(seed: int, k: int, data: st.DataObj
     assert (unary > 0).all()
     assert (unary.sum(0) <= 0.98 + 1e-6).all()
     near = ((maps - limits[:, None, None]).abs() < 1e-5).any(0)
-    assert ((refined_labels(unary) > 0) == on.any(0))[~near].all()
+    assert (refined_masks(unary).any(0) == on.any(0))[~near].all()
 
 
 def square(colour: tuple[float, float, float], rows: slice, columns: slice) -> torch.Tensor:
@@ -175,7 +174,6 @@ def test_probabilities_are_probabilities_at_any_size(
 def test_labels_weigh_the_background_against_all_factors_together() -> None:
     probabilities = torch.tensor([[[0.3, 0.2, 0.25]], [[0.25, 0.2, 0.25]]])
     # .55 of factors, factor 0 first; .4 of factors; .5 of factors, a tie
-    assert refined_labels(probabilities).tolist() == [[1, 0, 1]]
     assert refined_masks(probabilities).tolist() == [[[True, False, True]], [[False] * 3]]
 
 
@@ -222,20 +220,20 @@ def test_a_box_around_the_object_is_cut_to_its_outline(data_root: Path) -> None:
 
 
 def test_what_factors_enclose_is_theirs_in_proportion() -> None:
-    probabilities = torch.full((2, 2, 6, 7), 0.1)
-    first, second = probabilities  # a batch of two images
+    ring, bay = torch.full((2, 2, 6, 7), 0.1)
     # A ring of both factors around one pixel; a bay that opens to the border.
-    first[0, 1:4, 1:3] = 0.8
-    first[1, 1:4, 3] = 0.8
-    first[:, 2, 2] = torch.tensor([0.3, 0.1])
-    second[0, 1:6, 2:5] = 0.8
-    second[0, 3:6, 3] = 0.1
+    ring[0, 1:4, 1:3] = 0.8
+    ring[1, 1:4, 3] = 0.8
+    ring[:, 2, 2] = torch.tensor([0.3, 0.1])
+    bay[0, 1:6, 2:5] = 0.8
+    bay[0, 3:6, 3] = 0.1
 
-    filled = without_holes(probabilities)
+    filled = without_holes(ring)
 
-    assert torch.allclose(filled[0, :, 2, 2], torch.tensor([0.75, 0.25]))
-    filled[0, :, 2, 2] = first[:, 2, 2]
-    assert torch.equal(filled, probabilities)
+    assert torch.allclose(filled[:, 2, 2], torch.tensor([0.75, 0.25]))
+    filled[:, 2, 2] = ring[:, 2, 2]
+    assert torch.equal(filled, ring)
+    assert torch.equal(without_holes(bay), bay)
 
 
 @settings(deadline=None)
@@ -243,7 +241,6 @@ def test_what_factors_enclose_is_theirs_in_proportion() -> None:
 def test_holes_are_those_that_scipy_fills(seed: int, share: float) -> None:
     from scipy.ndimage import binary_fill_holes
 
-    on = torch.rand(2, 9, 11, generator=torch.Generator().manual_seed(seed)) < share
-    filled = without_holes(on[:, None].float() * 0.9 + 0.05)
-    expected = np.stack([binary_fill_holes(image) for image in on.numpy()])
-    assert np.array_equal(refined_masks(filled)[:, 0].numpy(), expected)
+    on = torch.rand(1, 9, 11, generator=torch.Generator().manual_seed(seed)) < share
+    filled = without_holes(on.float() * 0.9 + 0.05)
+    assert np.array_equal(refined_masks(filled)[0].numpy(), binary_fill_holes(on[0].numpy()))
