@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
+from deepff.activations.cache import Store
 from deepff.activations.engines import Forward
 from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
@@ -24,7 +23,7 @@ from deepff.images.reduced import read_and_reduce
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import forward_to_layers
 from deepff.networks.backbone import Backbone
-from deepff.runtime.parallel import ahead
+from deepff.runtime.parallel import ahead, reading_threads
 
 BATCHES_AHEAD = 2  # decoded before the one that is run
 BATCHES_STARTED = 1  # while the rows of the one before are awaited and kept
@@ -47,22 +46,15 @@ class PlannedImage:
 class Decoded:
     """An image as the network gets it."""
 
-    pixels: Tensor  # uint8, (3, H, W)
-    darkness: str | None  # the largest value of an image that is nearly black
+    image: PlannedImage
+    pixels: Tensor | None = None  # uint8, (3, H, W); None if it cannot be read
+    fault: str = ""  # why it cannot be read
+    darkness: str = ""  # where it is nearly black, its largest value
 
 
-Outcome = Decoded | UnreadableImageError
-
-# A batch, the outcomes of decoding its images, and for those that could be read the rows of each
-# layer, float32 (images, cells, c); no rows if none could be read.
-RunBatches = Generator[tuple[list[PlannedImage], list[Outcome], list[Tensor]], None, None]
-
-
-class Store(Protocol):
-    """Where rows of images are kept: in memory or in a cache."""
-
-    def holds(self, image: ImageRecord) -> bool:
-        """Whether the image's rows are there."""
+# A batch, and for its images that could be read the rows of each layer, float32
+# (images, cells, c); no rows if none could be read.
+RunBatches = Generator[tuple[list[Decoded], list[Tensor]], None, None]
 
 
 def plan(
@@ -77,27 +69,20 @@ def plan(
     With ``once_each`` images of equal content go through the network once: a cache identifies
     images by their digests.
     """
-
-    def inspect(image: SetImage) -> tuple[tuple[int, int], str] | UnreadableImageError:
-        try:
-            return origin_size_and_digest(image.origin)
-        except UnreadableImageError as error:
-            return error
-
     fixed = layers[0].input_size
     multiple = max(layer.stride for layer in layers)
     planned: list[PlannedImage] = []
     reasons: dict[str, str] = {}
-    grids: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    with ThreadPoolExecutor(_n_workers()) as pool:
-        for image, header in zip(images, pool.map(inspect, images), strict=True):
-            if isinstance(header, UnreadableImageError):
-                reasons[image.name] = str(header)
+    grids = cache(partial(_grids, backbone, layers))
+    with reading_threads() as pool:
+        headers = [pool.submit(origin_size_and_digest, image.origin) for image in images]
+        for image, header in zip(images, headers, strict=True):
+            try:
+                size, digest = header.result()
+            except UnreadableImageError as error:
+                reasons[image.name] = str(error)
                 continue
-            size, digest = header
             shape = (fixed, fixed) if fixed else resized_shape(*size, preparation.size, multiple)
-            if shape not in grids:
-                grids[shape] = _grids(backbone, layers, shape)
             records = tuple(
                 ImageRecord(
                     image.name,
@@ -108,7 +93,7 @@ def plan(
                     preparation.stretch,
                     layer.centers.extent(layer.stride, shape, grid) if layer.centers else None,
                 )
-                for layer, grid in zip(layers, grids[shape], strict=True)
+                for layer, grid in zip(layers, grids(shape), strict=True)
             )
             planned.append(PlannedImage(records, shape, digest if once_each else image.name))
     return planned, reasons
@@ -153,38 +138,27 @@ def is_held(image: PlannedImage, stores: Sequence[Store]) -> bool:
 
 def _decode_ahead(
     batches: Sequence[list[PlannedImage]], interpolation: str
-) -> Generator[tuple[list[PlannedImage], list[Outcome]], None, None]:
+) -> Generator[list[Decoded], None, None]:
     """Decode batches in threads, a few ahead of the one that is yielded."""
 
-    def decode(image: PlannedImage) -> Outcome:
+    def decode(image: PlannedImage) -> Decoded:
         record = image.records[0]
         try:
             picture = read_and_reduce(record.origin, record.size, max(image.shape), record.stretch)
         except UnreadableImageError as error:
-            return error
+            return Decoded(image, fault=str(error))
         is_dark = picture.is_nearly_black and not record.stretch
-        darkness = f"{picture.largest} of {picture.white}" if is_dark else None
-        return Decoded(resize(picture.pixels, image.shape, interpolation), darkness)
+        darkness = f"in {image.name} is {picture.largest} of {picture.white}" if is_dark else ""
+        pixels = resize(picture.pixels, image.shape, interpolation)
+        return Decoded(image, pixels, darkness=darkness)
 
-    pool = ThreadPoolExecutor(_n_workers())
-    submitted = ((batch, [pool.submit(decode, image) for image in batch]) for batch in batches)
+    pool = reading_threads()
+    submitted = ([pool.submit(decode, image) for image in batch] for batch in batches)
     try:
-        for batch, futures in ahead(submitted, BATCHES_AHEAD):
-            yield batch, [future.result() for future in futures]
+        for futures in ahead(submitted, BATCHES_AHEAD):
+            yield [future.result() for future in futures]
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def readable(
-    batch: Sequence[PlannedImage], outcomes: Sequence[Outcome]
-) -> list[tuple[PlannedImage, Tensor]]:
-    """The images of a batch that could be read, with their pixels."""
-    pairs = zip(batch, outcomes, strict=True)
-    return [(image, outcome.pixels) for image, outcome in pairs if isinstance(outcome, Decoded)]
-
-
-def _n_workers() -> int:
-    return min(8, os.cpu_count() or 1)
 
 
 def run_over(
@@ -199,42 +173,40 @@ def run_over(
     Raises InputError if the network cannot run on a batch, or gives another grid or values that
     are not finite.
     """
-
-    def start(
-        batch: Sequence[PlannedImage], outcomes: Sequence[Outcome]
-    ) -> Callable[[], list[Tensor]]:
-        pairs = readable(batch, outcomes)
-        if not pairs:
-            return lambda: []
-        images, pixels = zip(*pairs, strict=True)
-        maps = _start(backbone, forward, pixels, amp)
-        return lambda: [
-            _rows(layer, values.float(), [image.records[index] for image in images])
-            for index, (layer, values) in enumerate(zip(layers, maps(), strict=True))
-        ]
-
     with closing(_decode_ahead(batches, backbone.interpolation)) as decoded:
-        started = ((batch, outcomes, start(batch, outcomes)) for batch, outcomes in decoded)
-        for batch, outcomes, rows in ahead(started, BATCHES_STARTED):
-            yield batch, outcomes, rows()
+        started = ((batch, _started(batch, backbone, layers, forward, amp)) for batch in decoded)
+        for batch, rows in ahead(started, BATCHES_STARTED):
+            yield batch, rows()
             del rows  # before the next batch but one is started
 
 
-def _start(
-    backbone: Backbone, forward: Forward, pixels: Sequence[Tensor], amp: bool
+def _started(
+    batch: Sequence[Decoded],
+    backbone: Backbone,
+    layers: Sequence[Layer],
+    forward: Forward,
+    amp: bool,
 ) -> Callable[[], list[Tensor]]:
-    """Start the network on images, uint8 (3, H, W); calling the result waits for the maps."""
+    """Start the network on a batch; calling the result waits for the rows of each layer."""
+    images = [decoded.image for decoded in batch if decoded.pixels is not None]
+    pixels = [decoded.pixels for decoded in batch if decoded.pixels is not None]
+    if not images:
+        return lambda: []
     # With the channels last, as images are decoded, they are copied in one piece.
-    batch = torch.stack([image.permute(1, 2, 0) for image in pixels]).permute(0, 3, 1, 2)
+    inputs = torch.stack([image.permute(1, 2, 0) for image in pixels]).permute(0, 3, 1, 2)
     device = backbone.device
     try:
         with torch.inference_mode(), torch.autocast(device.type, torch.float16, enabled=amp):
-            return forward(batch)
+            maps = forward(inputs)
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"a batch of {len(batch)} images does not fit in the memory of {device}; choose a "
+            f"a batch of {len(images)} images does not fit in the memory of {device}; choose a "
             "smaller batch size"
         ) from error
+    return lambda: [
+        _rows(layer, values.float(), [image.records[index] for image in images])
+        for index, (layer, values) in enumerate(zip(layers, maps(), strict=True))
+    ]
 
 
 def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tensor:

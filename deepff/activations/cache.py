@@ -1,4 +1,4 @@
-"""Activations on disk, keyed by image content, that an interrupted run resumes."""
+"""Where activations are kept: in memory, or in a cache on disk that an interrupted run resumes."""
 
 import hashlib
 import json
@@ -8,7 +8,6 @@ import re
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from deepff.activations.activations import ImageRecord
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
 from deepff.runtime.files import reserve_space
+from deepff.runtime.parallel import reading_threads
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS images (
@@ -32,8 +32,7 @@ CREATE TABLE IF NOT EXISTS images (
     checksum INTEGER
 )
 """
-ADD_CHECKSUM = "ALTER TABLE images ADD COLUMN checksum INTEGER"  # older caches have none
-ENTRIES = "SELECT digest, first_row, n_cells, done, checksum FROM images"
+ENTRIES = "SELECT * FROM images"  # in the order of the columns; older caches have no checksum
 
 SAMPLED_BYTES = 2**28  # read when a result is opened, to check that its cache is still whole
 
@@ -44,8 +43,8 @@ class _Entry:
 
     first_row: int
     n_cells: int
-    is_done: bool
-    checksum: int | None
+    is_done: int
+    checksum: int | None = None
 
 
 class ActivationCache:
@@ -97,7 +96,7 @@ class ActivationCache:
         for image in images:
             entry = self._entries.get(_key(image))
             if entry is None or entry.n_cells != image.n_cells:
-                entry = _Entry(next_row, image.n_cells, False, None)
+                entry = _Entry(next_row, image.n_cells, False)
                 next_row += image.n_cells
             elif not entry.is_done or _key(image) in self._held:
                 continue
@@ -186,7 +185,7 @@ class ActivationCache:
                 return bool(rows.any())
             return zlib.crc32(rows.data.cast("B")) == entry.checksum
 
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        with reading_threads() as pool:
             return {k for k, sound in zip(keys, pool.map(is_sound, keys), strict=True) if sound}
 
     @contextmanager
@@ -207,9 +206,8 @@ def _opened_index(path: Path) -> sqlite3.Connection:
     try:
         with index:
             index.execute(SCHEMA)
-            columns = {row[1] for row in index.execute("PRAGMA table_info(images)")}
-            if "checksum" not in columns:
-                index.execute(ADD_CHECKSUM)
+            if "checksum" not in {row[1] for row in index.execute("PRAGMA table_info(images)")}:
+                index.execute("ALTER TABLE images ADD COLUMN checksum INTEGER")
             index.execute(f"{ENTRIES} LIMIT 1")
     except sqlite3.OperationalError:  # locked, read-only or full: nothing is wrong with it
         raise
@@ -221,9 +219,7 @@ def _opened_index(path: Path) -> sqlite3.Connection:
 
 
 def _entries(index: sqlite3.Connection) -> dict[str, _Entry]:
-    has_checksums = "checksum" in {row[1] for row in index.execute("PRAGMA table_info(images)")}
-    query = ENTRIES if has_checksums else ENTRIES.replace("checksum", "NULL")
-    return {key: _Entry(first, n, bool(done), c) for key, first, n, done, c in index.execute(query)}
+    return {key: _Entry(*values) for key, *values in index.execute(ENTRIES)}
 
 
 def _key_fields(source: FeatureSource) -> dict[str, Any]:
@@ -235,3 +231,53 @@ def _key_fields(source: FeatureSource) -> dict[str, Any]:
 def _key(image: ImageRecord) -> str:
     """An image's key: its content, or in a temporary cache its name."""
     return image.digest or image.name
+
+
+class InMemory:
+    """Activations in one tensor, on the network's device."""
+
+    def __init__(self, channels: int, device: torch.device) -> None:
+        self._channels = channels
+        self._device = device
+        self._held: set[str] = set()
+
+    def reserve(self, images: Sequence[ImageRecord]) -> None:
+        """Make room for the rows of all images."""
+        self._first_rows: dict[str, int] = {}
+        n_rows = 0
+        for image in images:
+            self._first_rows[image.name] = n_rows
+            n_rows += image.n_cells
+        try:
+            self._rows = torch.empty(n_rows, self._channels, device=self._device)
+        except RuntimeError as error:
+            gigabytes = 4 * n_rows * self._channels / 1e9
+            raise InputError(
+                f"{gigabytes:.1f} GB of activations do not fit in the memory of {self._device}; "
+                "keep them on disk with a cache folder"
+            ) from error
+
+    def holds(self, image: ImageRecord) -> bool:
+        """Whether the image's rows are written."""
+        return image.name in self._held
+
+    def write(self, images: Sequence[ImageRecord], rows: Tensor) -> None:
+        """Keep the rows of images, (images, cells, c)."""
+        for image, values in zip(images, rows, strict=True):
+            first = self._first_rows[image.name]
+            self._rows[first : first + image.n_cells] = values
+        self._held.update(image.name for image in images)
+
+    def blocks(self, images: Sequence[ImageRecord]) -> list[Tensor]:
+        """The rows of images in their order, moved together where skipped images left gaps."""
+        n_rows = 0
+        for image in images:
+            first = self._first_rows[image.name]
+            if first != n_rows:
+                moved = self._rows[first : first + image.n_cells].clone()
+                self._rows[n_rows : n_rows + image.n_cells] = moved
+            n_rows += image.n_cells
+        return [self._rows[:n_rows]]
+
+
+Store = InMemory | ActivationCache

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from torch import Tensor
 
 from deepff.activations.activations import Activations, ImageRecord
 from deepff.activations.batches import (
@@ -16,14 +15,12 @@ from deepff.activations.batches import (
     cut_into_batches,
     is_held,
     plan,
-    readable,
     run_over,
 )
-from deepff.activations.cache import ActivationCache
+from deepff.activations.cache import ActivationCache, InMemory, Store
 from deepff.activations.engines import chosen_engine, torch_forward
 from deepff.activations.feature_source import DEFAULT_PREPARATION, FeatureSource, Preparation
 from deepff.errors import InputError, InputWarning
-from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import SetImage, nothing_readable
 from deepff.images.reading import SkippedFile
 from deepff.layers.layer import Layer
@@ -166,7 +163,7 @@ def _stores(
     device: torch.device,
     cache: str | Path | None,
     memory: int | None,
-) -> "Iterator[Sequence[_Memory | ActivationCache]]":
+) -> Iterator[Sequence[Store]]:
     """Where the rows of each layer are kept: in memory, in the cache or in temporary files."""
     n_bytes = 4 * sum(
         record.n_cells * source.channels
@@ -178,7 +175,7 @@ def _stores(
     temporary = TemporaryDirectory(prefix="deepff-") if cache is None and not fits else None
     with temporary or nullcontext(cache) as folder:
         stores = [
-            _Memory(source.channels, device) if folder is None else ActivationCache(folder, source)
+            InMemory(source.channels, device) if folder is None else ActivationCache(folder, source)
             for source in sources
         ]
         for store, of_layer in zip(stores, records, strict=True):
@@ -191,7 +188,7 @@ def _free_memory(device: torch.device) -> int:
 
 
 def _fill(
-    stores: "Sequence[_Memory | ActivationCache]",
+    stores: Sequence[Store],
     running: RunBatches,
     n_images: int,
     progress: bool,
@@ -204,62 +201,15 @@ def _fill(
         freed_memory_kept(),
         closing(running),
     ):
-        for batch, outcomes, features in running:
-            images = [image for image, _ in readable(batch, outcomes)]
+        for batch, features in running:
+            images = [decoded.image for decoded in batch if not decoded.fault]
             for index, rows in enumerate(features):
                 store = stores[index]
                 records = [image.records[index] for image in images]
                 missing = [i for i, record in enumerate(records) if not store.holds(record)]
                 lacking = rows if len(missing) == len(records) else rows[missing]
                 store.write([records[i] for i in missing], lacking)
-            for image, outcome in zip(batch, outcomes, strict=True):
-                if isinstance(outcome, UnreadableImageError):
-                    unreadable[image.content] = str(outcome)
-                elif outcome.darkness is not None:
-                    dark.append(f"in {image.name} is {outcome.darkness}")
+            unreadable |= {x.image.content: x.fault for x in batch if x.fault}
+            dark += [decoded.darkness for decoded in batch if decoded.darkness]
             advance(len(batch))
     return dark, unreadable
-
-
-class _Memory:
-    """Activations in one tensor, on the network's device."""
-
-    def __init__(self, channels: int, device: torch.device) -> None:
-        self._channels = channels
-        self._device = device
-        self._held: set[str] = set()
-
-    def reserve(self, images: Sequence[ImageRecord]) -> None:
-        self._first_rows: dict[str, int] = {}
-        n_rows = 0
-        for image in images:
-            self._first_rows[image.name] = n_rows
-            n_rows += image.n_cells
-        try:
-            self._rows = torch.empty(n_rows, self._channels, device=self._device)
-        except RuntimeError as error:
-            gigabytes = 4 * n_rows * self._channels / 1e9
-            raise InputError(
-                f"{gigabytes:.1f} GB of activations do not fit in the memory of {self._device}; "
-                "keep them on disk with a cache folder"
-            ) from error
-
-    def holds(self, image: ImageRecord) -> bool:
-        return image.name in self._held
-
-    def write(self, images: Sequence[ImageRecord], rows: Tensor) -> None:
-        for image, values in zip(images, rows, strict=True):
-            first = self._first_rows[image.name]
-            self._rows[first : first + image.n_cells] = values
-        self._held.update(image.name for image in images)
-
-    def blocks(self, images: Sequence[ImageRecord]) -> list[Tensor]:
-        """The rows of images in their order, moved together where skipped images left gaps."""
-        n_rows = 0
-        for image in images:
-            first = self._first_rows[image.name]
-            if first != n_rows:
-                moved = self._rows[first : first + image.n_cells].clone()
-                self._rows[n_rows : n_rows + image.n_cells] = moved
-            n_rows += image.n_cells
-        return [self._rows[:n_rows]]

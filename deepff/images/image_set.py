@@ -1,10 +1,8 @@
 """An image set, of files or of images in a Python program: their pixels, sizes and digests."""
 
 import hashlib
-import os
 import warnings
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from deepff.images.reading import (
     to_rgb,
 )
 from deepff.runtime.distributed import is_distributed, n_ranks, rank
-from deepff.runtime.parallel import owners
+from deepff.runtime.parallel import owners, reading_threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +191,7 @@ def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
             return 0
         return height * width
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with reading_threads() as pool:
         ranks = owners(list(pool.map(resized_area, images)), n_ranks())
     return [image for image, owner in zip(images, ranks, strict=True) if owner == rank()]
 

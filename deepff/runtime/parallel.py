@@ -20,6 +20,11 @@ _MOST_MEMORY = 3 * 2**29  # bytes of work in flight by default, unless one item 
 _starting = Lock()
 
 
+def reading_threads() -> ThreadPoolExecutor:
+    """Threads for reading files: one per core, but at most 8."""
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+
+
 def ahead(items: Iterable[T], n: int) -> Iterator[T]:
     """The items, each of them after ``n`` later ones have been started."""
     started: deque[T] = deque()
