@@ -56,7 +56,9 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
     view.serial += 1
     pictures = workspace.pictures
     parts: Shown = {
-        "head": page.header(labels, pictures.names, view, notice),
+        "head": page.render(
+            "header.html", labels=labels, names=pictures.names, view=view, notice=notice
+        ),
         "factors": page.factor_rows(pictures, labels, workspace.store.suggested),
         "settings": labels.settings,
         "kept": view.kept(),

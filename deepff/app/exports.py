@@ -62,9 +62,8 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
             instances=n_instances,
             images=n_images,
             total=total,
-            of=len(result.names),
-            accepted=labels.count(ACCEPTED, result.names),
-            skipped=labels.count(SKIPPED, result.names),
+            labels=labels,
+            names=result.names,
             error=error,
         )
 

@@ -162,7 +162,7 @@ class _Interface:
         teaching = workspace.teaching
         if teaching is None:
             return
-        while not teaching.is_over:
+        while not (teaching.lesson or teaching.error):
             yield {lesson: actions.lesson(workspace)}
             await asyncio.sleep(0.5)
         yield {lesson: actions.lesson(workspace)}

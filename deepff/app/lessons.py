@@ -34,11 +34,6 @@ class Teaching:
     lesson: str = ""  # its file, once it is written
     error: str | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether there is a lesson or an error."""
-        return bool(self.lesson or self.error)
-
 
 def can_be_taught(run: Run, settings: Settings) -> bool:
     """Whether masks are those of an object that has a classifier."""

@@ -203,33 +203,27 @@ def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, 
         raise InputError("no image is open for mending")
     points = _points(data["points"])
     before = workspace.masks.current(labels, image)
-    tool = data["tool"]
-    if tool in _AT_POINT:
-        after = _AT_POINT[tool](before, points[-1])
-    else:
-        stroke = Stroke(points, min(max(float(data["size"]), 0.0), 1.0))
-        after = _stroked(workspace, image, before, tool, stroke, data.get("class") or None)
+    after = _changed(workspace, image, before, points, data)
     return set_masks(labels, {image: keep(labels, image, after, mended=True)})
 
 
-def _stroked(
-    workspace: Workspace,
-    image: str,
-    before: NamedMask,
-    tool: str,
-    stroke: Stroke,
-    name: str | None,
+def _changed(
+    workspace: Workspace, image: str, mask: NamedMask, points: list[Point], data: Mapping[str, Any]
 ) -> NamedMask:
+    tool, name = data["tool"], data.get("class") or None
+    if tool in _AT_POINT:
+        return _AT_POINT[tool](mask, points[-1])
+    stroke = Stroke(points, min(max(float(data["size"]), 0.0), 1.0))
     if tool == "cut":
-        return cut(before, stroke)
+        return cut(mask, stroke)
     if tool in ("paint", "more") and name is None:
         raise InputError("choose what is painted first: name a factor")
     if tool in ("paint", "erase"):
-        return painted(before, stroke, name if tool == "paint" else None)
+        return painted(mask, stroke, name if tool == "paint" else None)
     photo, reason = workspace.pictures.photo(workspace.result.names.index(image))
     if reason is not None:
         raise InputError(f"a stroke needs the photograph {image}, which cannot be read: {reason}")
-    return spread(before, photo, stroke, name if tool == "more" else None)
+    return spread(mask, photo, stroke, name if tool == "more" else None)
 
 
 def _points(text: str) -> list[Point]:

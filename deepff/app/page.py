@@ -1,6 +1,6 @@
 """What one page shows of a result, and the parts of it that are not Gradio's, as HTML."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -136,20 +136,6 @@ def sentence(error: Exception) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def header(labels: Labels, names: Sequence[str], view: View, notice: str) -> str:
-    """The result's name, how many images are decided about, and the button that undoes."""
-    return render(
-        "header.html",
-        folder=labels.folder.resolve().name,
-        total=len(names),
-        accepted=labels.count(ACCEPTED, names),
-        skipped=labels.count(SKIPPED, names),
-        labels=labels,
-        view=view,
-        notice=notice,
-    )
-
-
 def factor_rows(
     pictures: Pictures, labels: Labels, suggestions: Mapping[tuple[int, int], Factor]
 ) -> str:
@@ -179,7 +165,11 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     """The images in view, with what was decided about them."""
     names = pictures.names
     indices = view.on_page(view.page)
-    draw = {"masks": pictures.masks, "heat maps": pictures.heat_maps, "photos": pictures.plain}
+    draw: dict[str, Callable[[Labels, int], np.ndarray]] = {
+        "masks": pictures.masks,
+        "heat maps": pictures.heat_maps,
+        "photos": lambda _, index: pictures[index],
+    }
     uris = data_uris(partial(draw[view.look], labels), indices)
     colors = _class_colors(pictures, labels)
     changed = sum(
@@ -310,14 +300,15 @@ def mend(pictures: Pictures, labels: Labels, view: View) -> str:
     if not view.mending:
         return ""
     index = pictures.names.index(view.mending)
-    [uri] = data_uris(pictures.large, [index])
+    photo, _ = pictures.large(index)
+    [uri] = data_uris(lambda _: photo, [index])
     main = pictures.mask(labels, index).main_class
     return render(
         "mend.html",
         index=index,
         name=view.mending,
         picture=uri,
-        size=pictures.large(index).shape[:2],
+        size=photo.shape[:2],
         classes=[
             {"name": name, "color": color, "selected": name == main}
             for name, color in _class_colors(pictures, labels).items()

@@ -48,7 +48,7 @@ class Pictures:
     def __init__(self, result: Result) -> None:
         self.result, self.names = result, result.names
         self.photo = lru_cache(256)(self._photo)
-        self._large = lru_cache(4)(partial(self._photo, side=MEND_SIDE))
+        self.large = lru_cache(4)(partial(self._photo, side=MEND_SIDE))
         self._color_slots = color_slots(result.factorizations)
         self._strengths = lru_cache(self._strengths_of)
         self._overview = lru_cache(4)(self._overview_of)
@@ -64,22 +64,20 @@ class Pictures:
 
     def heat_maps(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with the heat maps of all factors that are kept, in their colors."""
-        colors = self.merged_colors(labels)
         dropped = labels.dropped(self.names[index])
         kept = [factor for factor in labels.parts if factor not in dropped]
-        photo = self[index]
-        maps = self._heatmaps(labels.settings.k).normalized(index, photo.shape[:2])
-        return overlay(photo, maps[kept], colors[kept])
-
-    def plain(self, labels: Labels, index: int) -> np.ndarray:
-        """The photograph alone."""
-        return self[index]
+        return self._overlaid(index, labels.settings.k, kept, self.merged_colors(labels))
 
     def factor(self, k: int, factor: int, index: int) -> np.ndarray:
         """The photograph with the heat map of one factor."""
+        return self._overlaid(index, k, [factor], self.colors(k))
+
+    def _overlaid(
+        self, index: int, k: int, factors: Sequence[int], colors: np.ndarray
+    ) -> np.ndarray:
         photo = self[index]
         maps = self._heatmaps(k).normalized(index, photo.shape[:2])
-        return overlay(photo, maps[factor : factor + 1], self.colors(k)[factor : factor + 1])
+        return overlay(photo, maps[factors], colors[factors])
 
     def instance(self, index: int, region: int, instance: Instance) -> np.ndarray:
         """The photograph with one annotation: its mask in the color of the region, and its box."""
@@ -158,10 +156,6 @@ class Pictures:
         values = self._strengths(k)[:, factor]
         order = np.argsort(-values, kind="stable")[:IN_VIEW]
         return [int(index) for index in order if values[index] > 0]
-
-    def large(self, index: int) -> np.ndarray:
-        """The photograph at `MEND_SIDE` pixels, gray where it cannot be read any more."""
-        return self._large(index)[0]
 
     def overview(self, labels: Labels) -> Overview:
         """What is likely in all images."""

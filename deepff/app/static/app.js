@@ -112,23 +112,21 @@
       busy(1);
       trigger("act", { at: current, ...data });
     };
-    const act = (target, more) => {
+    const pick = (target) => {
       const holder = target.closest(".dff-card");
-      if (holder) {
-        current = Number(holder.dataset.position);
-        highlight(false);
-      }
+      if (!holder) return;
+      current = Number(holder.dataset.position);
+      highlight(false);
+    };
+    const act = (target, more) => {
+      pick(target);
       tell({ ...target.dataset, ...more });
     };
     if (element.closest("#cards")) send = tell;
     element.addEventListener("click", (event) => {
       const target = event.target.closest("button[data-act]");
-      if (target) return act(target, {});
-      const holder = event.target.closest(".dff-card");
-      if (holder) {
-        current = Number(holder.dataset.position);
-        highlight(false);
-      }
+      if (target) act(target, {});
+      else pick(event.target);
     });
     element.addEventListener("change", (event) => {
       const target = event.target.closest("input[data-act], select[data-act]");
