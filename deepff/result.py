@@ -215,8 +215,9 @@ class Result(Run):
         ----------
         k : int, optional
             Which factorization; by default the largest.
-        threshold, value, refine, parts : optional
-            See :class:`deepff.options.RegionOptions`; by default as the result's recipe has them.
+        **settings
+            ``threshold``, ``value``, ``refine`` and ``parts`` of
+            :class:`deepff.options.RegionOptions`; by default those of the result's recipe.
 
         Yields
         ------
@@ -248,7 +249,7 @@ class Result(Run):
             Which factorization; by default the largest.
         all_components, min_area
             See :func:`deepff.export.boxes.region_boxes`.
-        threshold, value, refine, parts : optional
+        **settings
             As for :meth:`regions`, but the recipe contrast refines boxes by dense CRF.
         """
         from deepff.export.boxes import region_boxes
@@ -274,7 +275,7 @@ class Result(Run):
 
         Parameters
         ----------
-        k, threshold, value, refine, parts
+        k, **settings
             As for :meth:`regions`.
 
         Raises
@@ -304,10 +305,11 @@ class Result(Run):
             Of :class:`deepff.options.ExportFormat`.
         folder : path
             Where to write; several formats get a folder each in it, with the format's name.
-        k, threshold, value, refine, parts
-            As for :meth:`regions`.
+        k : int, optional
+            Which factorization; by default the largest.
         **settings
-            The fields of :class:`deepff.options.ExportOptions`: ``min_area=50``, ``images="copy"``.
+            As for :meth:`regions`, and the fields of :class:`deepff.options.ExportOptions`:
+            ``min_area=50``, ``images="copy"``.
         """
         from deepff.export.formats import export
 
