@@ -59,7 +59,7 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
         "head": page.render(
             "header.html", labels=labels, names=pictures.names, view=view, notice=notice
         ),
-        "factors": page.factor_rows(pictures, labels, workspace.store.suggested),
+        "factors": page.factor_rows(pictures, labels, workspace.store.suggestions),
         "settings": labels.settings,
         "kept": view.kept(),
     }
@@ -160,7 +160,7 @@ def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str,
     if kind == "keep":
         return edits.keep_factor(labels, data["factor"], bool(data["keep"]))
     if kind == "agree":
-        return edits.agree(labels, workspace.store.suggested)
+        return edits.agree(labels, workspace.store.suggestions)
     if kind == "use-lesson":
         return _with_lesson(workspace, labels)
     if kind == "take-all":

@@ -1,6 +1,6 @@
 """Edits of `Labels`: each returns new labels, which remember what it replaced, for `undo`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,15 +48,6 @@ def keep_factor(labels: Labels, number: int, keep: bool) -> Labels:
     """Keep a factor of the chosen k, or make it background."""
     factor = replace(labels.factor(number), keep=keep, suggested=False)
     return _edit(labels, {(labels.settings.k, number): factor})
-
-
-def suggested(names: Mapping[int, Sequence[str | None]]) -> dict[tuple[int, int], Factor]:
-    """What the network calls factors, by k and number; those named None are background."""
-    return {
-        (k, number): Factor(name or "", name is not None, suggested=True)
-        for k, of_k in names.items()
-        for number, name in enumerate(of_k)
-    }
 
 
 def open_suggestions(

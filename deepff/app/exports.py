@@ -10,7 +10,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from deepff.app import page
 from deepff.app.label_file import chosen_images, export_labelled, labelled_maps
 from deepff.app.labels import ACCEPTED, SKIPPED
-from deepff.app.pictures import data_uris
+from deepff.app.pictures import picture_uri
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
@@ -136,9 +136,9 @@ def _preview(workspace: Workspace, names: list[str], image: AnnotatedImage, form
     name = names[instance.region]
     index = workspace.result.names.index(image.name)
     color = workspace.pictures.color_numbers(workspace.store.labels).get(name, instance.region)
-    [uri] = data_uris(lambda i: workspace.pictures.instance(i, color, instance), [index])
+    picture = picture_uri(workspace.pictures.instance(index, color, instance))
     files = _sample(image, instance, names, format)
-    return page.render("preview.html", name=name, image=image.name, picture=uri, files=files)
+    return page.render("preview.html", name=name, image=image.name, picture=picture, files=files)
 
 
 def _sample(

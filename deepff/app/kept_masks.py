@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -116,8 +117,6 @@ def remove_unnamed(named: Collection[str], folder: Path) -> None:
     for path in (folder / FOLDER).glob("*"):
         ours = is_name(path.name) or is_name(path.name, LESSON)
         if path.name not in named and ours:
-            try:
+            with suppress(FileNotFoundError):  # another process may remove it first
                 if time.time() - path.stat().st_mtime > _MAX_AGE:
                     path.unlink()
-            except FileNotFoundError:
-                pass

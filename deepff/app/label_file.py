@@ -11,10 +11,9 @@ from threading import Lock
 
 import numpy as np
 
-from deepff.app.edits import suggested
 from deepff.app.kept_masks import remove_unnamed
 from deepff.app.label_content import FIRST_FORMAT, FORMAT, check, content_of, parsed
-from deepff.app.labels import ACCEPTED, FACTORS, OBJECT, STATUSES, ImageLabel, Labels, Settings
+from deepff.app.labels import ACCEPTED, OBJECT, STATUSES, Factor, ImageLabel, Labels, Settings
 from deepff.app.masks import Masks
 from deepff.errors import InputError
 from deepff.export.formats import ExportSummary, export_maps
@@ -38,17 +37,17 @@ class LabelStore:
     """The labels of a saved result, kept in its folder; threads may share a store.
 
     Edits come with the revision that they were made on, so that of two people who edit, neither
-    overwrites unseen changes. New labels begin with the names that the network suggests, by k.
+    overwrites unseen changes. New labels begin with what the network suggests of factors.
     """
 
     def __init__(
         self,
         folder: str | Path,
         result: Result,
-        names: Mapping[int, Sequence[str | None]] | None = None,
+        suggestions: Mapping[tuple[int, int], Factor] | None = None,
     ) -> None:
         self._folder, self._result, self._lock = Path(folder), result, Lock()
-        self.suggested = suggested(names or {})
+        self.suggestions = suggestions or {}
         self._seen: tuple[int, ...] | None = None
         self.labels = self._read()  # as last read or written here
         remove_unnamed(_named_files(self.labels), self._folder)
@@ -95,10 +94,10 @@ class LabelStore:
     def _new_labels(self) -> Labels:
         result, options = self._result, RECIPE_OPTIONS[self._result.recipe]
         settings = Settings(result.n_components).with_threshold(options.threshold)
-        of_object = result.object is not None and result.parts_of is None
-        masks = OBJECT if of_object else FACTORS
-        settings = replace(settings, refine=options.refine, masks=masks)
-        return Labels(run_digest(result), settings, self._folder, self.suggested)
+        settings = replace(settings, refine=options.refine)
+        if result.object is not None and result.parts_of is None:
+            settings = replace(settings, masks=OBJECT)
+        return Labels(run_digest(result), settings, self._folder, self.suggestions)
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:

@@ -13,7 +13,7 @@ from deepff.app.kept_masks import has_file
 from deepff.app.labels import ACCEPTED, SKIPPED, Factor, Labels
 from deepff.app.lessons import Teaching, agreements, can_be_taught, pupils, teachers
 from deepff.app.masks import Masks
-from deepff.app.pictures import MEND_SIDE, Pictures, data_uris, mask_uri, merged
+from deepff.app.pictures import MEND_SIDE, Pictures, data_uris, mask_uri, merged, picture_uri
 from deepff.errors import InputError
 from deepff.images.image_files import natural_key
 from deepff.images.painting import factor_colors, hex_colors
@@ -301,13 +301,12 @@ def mend(pictures: Pictures, labels: Labels, view: View) -> str:
         return ""
     index = pictures.names.index(view.mending)
     photo, _ = pictures.large(index)
-    [uri] = data_uris(lambda _: photo, [index])
     main = pictures.mask(labels, index).main_class
     return render(
         "mend.html",
         index=index,
         name=view.mending,
-        picture=uri,
+        picture=picture_uri(photo),
         size=photo.shape[:2],
         classes=[
             {"name": name, "color": color, "selected": name == main}

@@ -245,12 +245,13 @@ def covering(strengths: np.ndarray, count: int) -> list[int]:
 
 def data_uris(draw: Callable[[int], np.ndarray], indices: Sequence[int]) -> list[str]:
     """Pictures as JPEG data for ``src``, drawn on several threads."""
-
-    def uri(index: int) -> str:
-        return _data_uri(Image.fromarray(draw(index)), "JPEG", quality=_JPEG_QUALITY)
-
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(uri, indices))
+        return list(pool.map(lambda index: picture_uri(draw(index)), indices))
+
+
+def picture_uri(picture: np.ndarray) -> str:
+    """A picture, (h, w, 3) uint8, as JPEG data."""
+    return _data_uri(Image.fromarray(picture), "JPEG", quality=_JPEG_QUALITY)
 
 
 def mask_uri(values: np.ndarray, side: int) -> str:

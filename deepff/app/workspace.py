@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 from deepff.app.label_file import LabelStore, upgrade
-from deepff.app.labels import Labels
+from deepff.app.labels import Factor, Labels
 from deepff.app.lessons import Teaching, teacher_masks, write_lesson
 from deepff.app.masks import Masks
 from deepff.app.pictures import IN_VIEW, Pictures
@@ -50,7 +50,7 @@ class Workspace:
     def open(self, photos: Images | None = None) -> None:
         """Open the folder's result, with its photographs where they are now."""
         result = with_histograms(load(self.folder, photos), self.folder)
-        self.store = LabelStore(self.folder, result, suggested_names(result))
+        self.store = LabelStore(self.folder, result, suggestions(result))
         self.pictures, self.masks = Pictures(result), Masks(result)
         # What first pictures need takes seconds to import, and a first filter to work out. In a
         # thread it would hold up the page that is being opened.
@@ -140,10 +140,14 @@ def with_histograms(result: Result, folder: Path) -> Result:
     return replace(result, object=whole, applied=load_concepts(folder / BANK))
 
 
-def suggested_names(result: Result) -> dict[int, tuple[str | None, ...]]:
-    """What the network calls the factors, by k, where it has a name for any."""
-    classes = {k: held.classes for k, held in result.factorizations.items()}
-    return {k: of_k.names for k, of_k in classes.items() if of_k is not None and any(of_k.names)}
+def suggestions(result: Result) -> dict[tuple[int, int], Factor]:
+    """What the network calls factors, by k and number; those without a name are background."""
+    return {
+        (k, number): Factor(name or "", name is not None, suggested=True)
+        for k, factorization in result.factorizations.items()
+        if factorization.classes is not None and any(factorization.classes.names)
+        for number, name in enumerate(factorization.classes.names)
+    }
 
 
 def _in_thread(work: Callable[[], None], to: Workspace | Teaching, what: str) -> None:
@@ -168,12 +172,10 @@ def open_workspace(
     device: str = Device.AUTO,
     photos: Images | None = None,
 ) -> Workspace:
-    """Open a result, or begin one of images in a thread.
+    """Open a result, or begin one of images in a thread; its k are `counts`, by default 1 to 6.
 
-    `sources` are the folder of a result, or folders, files and globs of images whose result goes to
-    `out`, by default ``result``. If their result is there already, it is opened; images that it
-    lacks are added first. `counts` are the k of a new result, by default 1 to 6. `photos` is where
-    the photographs of a result were moved to.
+    `sources` are the folder of a result, whose photographs may be in `photos` now, or images whose
+    result goes to `out`, by default ``result``. A result there gets the images that it lacks.
     """
     if len(sources) == 1 and read_manifest(sources[0]) is not None:
         if out is not None or counts is not None:

@@ -17,6 +17,7 @@ from deepff.app.actions import act, choose, opened
 from deepff.app.edits import agree, name_factor, undo
 from deepff.app.kept_masks import FOLDER, kept_mask
 from deepff.app.label_file import FILE, LabelStore, chosen_images, export_labelled, load_labels
+from deepff.app.labels import Factor
 from deepff.app.masks import refinements
 from deepff.app.page import CHANGED, DOUBT, EMPTY, NAME, View
 from deepff.app.workspace import Workspace
@@ -190,11 +191,15 @@ def test_which_images_an_export_is_of(workspace: Workspace, view: View) -> None:
 
 def test_suggested_names_are_there_at_the_start_and_agreed_with_at_once(tmp_path: Path) -> None:
     result = planted(tmp_path)
-    store = LabelStore(tmp_path, result, {3: ("bear", None, "bear")})
+    suggestions = {
+        (3, number): Factor(name, bool(name), suggested=True)
+        for number, name in enumerate(["bear", "", "bear"])
+    }
+    store = LabelStore(tmp_path, result, suggestions)
     assert store.labels.parts == {0: "bear", 2: "bear"}
     assert all(store.labels.factor(j).suggested for j in range(3))
     store.edit(0, lambda labels: name_factor(labels, 2, "paw"))
-    store.edit(1, lambda labels: agree(labels, store.suggested))
+    store.edit(1, lambda labels: agree(labels, store.suggestions))
     assert store.labels.parts == {0: "bear", 2: "paw"}
     assert not any(store.labels.factor(j).suggested for j in range(3))
     assert undo(store.labels).factor(0).suggested
@@ -202,9 +207,9 @@ def test_suggested_names_are_there_at_the_start_and_agreed_with_at_once(tmp_path
     (tmp_path / FILE).unlink()
     old = LabelStore(tmp_path, result)
     old.edit(0, lambda labels: name_factor(labels, 0, "head"))
-    again = LabelStore(tmp_path, result, {3: ("bear", None, "bear")})
+    again = LabelStore(tmp_path, result, suggestions)
     assert again.labels.parts == {0: "head", 1: "factor 1", 2: "factor 2"}
-    agreed = again.edit(1, lambda labels: agree(labels, again.suggested))
+    agreed = again.edit(1, lambda labels: agree(labels, again.suggestions))
     assert agreed.parts == {0: "head", 2: "bear"}
 
 
