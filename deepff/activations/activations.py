@@ -56,25 +56,16 @@ class ImageRecord:
 
 @dataclass(frozen=True, repr=False)
 class Activations:
-    """A, the activations of one layer for an image set.
-
-    Attributes
-    ----------
-    images : list of ImageRecord
-        The set in order; the rows of A are ordered image by image, row-major.
-    blocks : list of Tensor, each (rows of the block, c)
-        A cut into blocks of rows, float32: one tensor in memory, or parts of a memory-mapped file.
-    source : FeatureSource or None
-        The network, the layer and the preparation that gave them, where that is known.
-    """
+    """A, the activations of one layer for an image set; its rows are image by image, row-major."""
 
     images: list[ImageRecord]
+    # (rows of the block, c) each, float32: one in memory, or parts of a memory-mapped file.
     blocks: list[Tensor]
-    source: FeatureSource | None = None
+    source: FeatureSource | None = None  # what gave them, where that is known
 
     def __repr__(self) -> str:
-        n_rows, channels = sum(map(len, self.blocks)), self.blocks[0].shape[1]
-        return f"<Activations of {len(self.images)} images, {n_rows} × {channels}>"
+        n_rows = sum(map(len, self.blocks))
+        return f"<Activations of {len(self.images)} images, {n_rows} × {self.channels}>"
 
     @property
     def channels(self) -> int:

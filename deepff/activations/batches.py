@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -136,31 +135,6 @@ def is_held(image: PlannedImage, stores: Sequence[Store]) -> bool:
     return all(store.holds(record) for store, record in zip(stores, image.records, strict=True))
 
 
-def _decode_ahead(
-    batches: Sequence[list[PlannedImage]], interpolation: str
-) -> Generator[list[Decoded], None, None]:
-    """Decode batches in threads, a few ahead of the one that is yielded."""
-
-    def decode(image: PlannedImage) -> Decoded:
-        record = image.records[0]
-        try:
-            picture = read_and_reduce(record.origin, record.size, max(image.shape), record.stretch)
-        except UnreadableImageError as error:
-            return Decoded(image, fault=str(error))
-        is_dark = picture.is_nearly_black and not record.stretch
-        darkness = f"in {image.name} is {picture.largest} of {picture.white}" if is_dark else ""
-        pixels = resize(picture.pixels, image.shape, interpolation)
-        return Decoded(image, pixels, darkness=darkness)
-
-    pool = reading_threads()
-    submitted = ([pool.submit(decode, image) for image in batch] for batch in batches)
-    try:
-        for futures in ahead(submitted, BATCHES_AHEAD):
-            yield [future.result() for future in futures]
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def run_over(
     batches: Sequence[list[PlannedImage]],
     backbone: Backbone,
@@ -173,11 +147,32 @@ def run_over(
     Raises InputError if the network cannot run on a batch, or gives another grid or values that
     are not finite.
     """
-    with closing(_decode_ahead(batches, backbone.interpolation)) as decoded:
-        started = ((batch, _started(batch, backbone, layers, forward, amp)) for batch in decoded)
+    pool = reading_threads()
+    submitted = (
+        [pool.submit(_decode, image, backbone.interpolation) for image in batch]
+        for batch in batches
+    )
+    decoded = (
+        [future.result() for future in futures] for futures in ahead(submitted, BATCHES_AHEAD)
+    )
+    started = ((batch, _started(batch, backbone, layers, forward, amp)) for batch in decoded)
+    try:
         for batch, rows in ahead(started, BATCHES_STARTED):
             yield batch, rows()
             del rows  # before the next batch but one is started
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _decode(image: PlannedImage, interpolation: str) -> Decoded:
+    record = image.records[0]
+    try:
+        picture = read_and_reduce(record.origin, record.size, max(image.shape), record.stretch)
+    except UnreadableImageError as error:
+        return Decoded(image, fault=str(error))
+    is_dark = picture.is_nearly_black and not record.stretch
+    darkness = f"in {image.name} is {picture.largest} of {picture.white}" if is_dark else ""
+    return Decoded(image, resize(picture.pixels, image.shape, interpolation), darkness=darkness)
 
 
 def _started(

@@ -69,10 +69,8 @@ def chosen_engine(
 ) -> tuple[str, Forward | None]:
     """The engine ("torch", or "openvino" with its version), and what runs batches in OpenVINO.
 
-    "auto" takes OpenVINO on the CPU for sets of `AUTO_LEAST_IMAGES` or more, over all processes,
-    and networks of convolutions with batch normalization: others gain nothing. ``is_held`` says
-    whether all activations from an engine are cached, so that nothing needs to run. Conversions
-    are kept in ``cache``, or next to the weights that torch downloads.
+    ``is_held`` says whether all activations from an engine are cached, so that nothing needs to
+    run. Conversions are kept in ``cache``, or next to the weights that torch downloads.
     """
     installed = openvino_version()
     n_all = int(all_reduce_sum(torch.tensor(n_images, device=backbone.device)))
@@ -112,6 +110,7 @@ def _obstacle(backbone: Backbone) -> str | None:
 
 
 def _gains(backbone: Backbone, layers: Sequence[Layer]) -> bool:
+    """Whether OpenVINO is faster: it is for convolutions with batch normalization."""
     are_maps = all(layer.layout.kind == "channels first" for layer in layers)
     return are_maps and any(isinstance(m, nn.BatchNorm2d) for m in backbone.network.modules())
 
@@ -137,13 +136,11 @@ def openvino_forward(backbone: Backbone, layers: Sequence[Layer], folder: Path) 
             # OpenVINO also keeps what it compiles there: compiling takes longer than reading.
             core.set_property({"CACHE_DIR": str(kept)})
             forward = _compiled(core, core.read_model(kept / _MODEL), backbone, layers)
-            _compare(forward, backbone, layers)
             kept.touch()
             return forward
     try:
         model = _converted(openvino, backbone, layers)
         forward = _compiled(core, model, backbone, layers)
-        _compare(forward, backbone, layers)
     except ConversionError as error:
         reason = str(error)
         _keep(kept, lambda new: (new / _REASON).write_text(reason, "utf-8"))
@@ -230,7 +227,7 @@ def _image(backbone: Backbone, layers: Sequence[Layer], cells: tuple[int, int, i
 
 
 def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]) -> Forward:
-    """What runs batches, one image per thread.
+    """What runs batches, one image per thread; ConversionError unless its values are torch's.
 
     That is faster than all threads on one batch, and a thread that is slowed down, as images are
     decoded at the same time, does not stop the others.
@@ -262,6 +259,7 @@ def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]
 
         return finish
 
+    _compare(start, backbone, layers)
     return start
 
 

@@ -65,12 +65,12 @@ def resolve_images(images: Images) -> list[SetImage]:
     """
     if isinstance(images, str | Path):
         return list(find_images(images))
-    if isinstance(images, Image.Image):
+    if isinstance(images, Image.Image) or (
+        isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 3
+    ):
         images = [images]
-    if not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
+    elif not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
         images = list(images)
-    if isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 3:
-        images = [images]
     assert hasattr(images, "__len__") and hasattr(images, "__getitem__")
     if not isinstance(images, list | tuple):
         return _named_by_index(images)

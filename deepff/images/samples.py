@@ -93,9 +93,6 @@ def photographs(names: Iterable[str] = _FILES) -> dict[str, Path]:
 class _SampleSet:
     """The images of the set by their index."""
 
-    def __len__(self) -> int:
-        return len(FRAMINGS)
-
     def __getitem__(self, index: int) -> Image.Image:
         pieces = list(FRAMINGS.values())[index]
         files = photographs()

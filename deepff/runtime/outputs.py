@@ -7,7 +7,7 @@ is not listed, or has changed since, is a user's work.
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -130,8 +130,7 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
 
 def listed_files(folder: str | Path) -> list[str]:
     """The POSIX paths in a folder's list of what deepff wrote; empty if there is no list."""
-    record = Path(folder) / RECORD
-    return list(_read_record(record)) if record.is_file() else []
+    return list(_read_record(Path(folder) / RECORD))
 
 
 def own_files(folder: str | Path, adopted: Collection[str] = ()) -> Digests:
@@ -146,11 +145,9 @@ def own_files(folder: str | Path, adopted: Collection[str] = ()) -> Digests:
         for name, digests in _read_record(record).items():
             files.setdefault((below / name).as_posix(), []).extend(digests)
     if adopted and not (folder / RECORD).exists():
-        tops = [folder / name for name in adopted]
-        names = [path.name for path in tops if path.is_file()]
-        names += [f"{path.name}/{name}" for path in tops if path.is_dir() for name in _files(path)]
-        for name in names:
-            files.setdefault(name, [_digest(folder / name)])
+        for name in _files(folder):
+            if name.partition("/")[0] in adopted:
+                files.setdefault(name, [_digest(folder / name)])
     return files
 
 
@@ -172,41 +169,33 @@ def _check_folder(path: Path) -> None:
 def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: str | None) -> None:
     check_outputs(folder, written, rules)
     before = own_files(folder, rules.adopted)
-    stale = [name for name in before if rules.remove_stale and name not in written]
     # Until all files are moved, old and new ones are both listed: the process may be killed.
-    _write_record(folder, _merged(before, written))
+    both = {name: before.get(name, []) + written.get(name, []) for name in before | written}
+    _write_record(folder, both)
     if seal is not None:
         (folder / seal).unlink(missing_ok=True)
     for name in sorted(written, key=lambda name: name == seal):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         (new / name).replace(path)
-    for name in stale:
-        _remove_own(folder, name, before)
     if rules.remove_stale:
-        for record in list(folder.rglob(RECORD)):
-            record.unlink()
-            _remove_empty_folders(record.parent, folder)
-        _write_record(folder, written)
-    else:
-        _write_record(folder, {**_read_record(folder / RECORD), **written})
+        _remove_stale(folder, {name: before[name] for name in before if name not in written})
+    _write_record(folder, written if rules.remove_stale else before | written)
 
 
-def _remove_own(folder: Path, name: str, listed: Mapping[str, list[str]]) -> None:
-    path = folder / name
-    if os.path.lexists(path) and not path.is_dir() and _digest(path) in listed[name]:
+def _remove_stale(folder: Path, listed: Digests) -> None:
+    """Remove listed files that have not changed, all lists, and the folders that become empty."""
+    removed = [
+        path
+        for path, digests in ((folder / name, listed[name]) for name in listed)
+        if os.path.lexists(path) and not path.is_dir() and _digest(path) in digests
+    ]
+    for path in [*removed, *folder.rglob(RECORD)]:
         path.unlink()
-        _remove_empty_folders(path.parent, folder)
-
-
-def _remove_empty_folders(folder: Path, top: Path) -> None:
-    while folder != top and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
-
-
-def _merged(first: Digests, second: Digests) -> Digests:
-    return {name: [*first.get(name, []), *second.get(name, [])] for name in {**first, **second}}
+        above = path.parent
+        while above != folder and not any(above.iterdir()):
+            above.rmdir()
+            above = above.parent
 
 
 def _files(folder: Path) -> list[str]:
