@@ -130,9 +130,9 @@ class ExportFormat(StrEnum):
     YOLO = "yolo", "yolo", ("boxes",), True
     YOLO_SEG = "yolo-seg", "yolo", ("masks",), True
     VOC = "voc", "voc", ("masks", "boxes"), True
-    LABELME = "labelme", "labelme", ("masks",)
-    LABEL_STUDIO = "label-studio", "label_studio", ("masks",)
-    CVAT = "cvat", "cvat", ("masks",)
+    LABELME = "labelme", "labeling_tools", ("masks",)
+    LABEL_STUDIO = "label-studio", "labeling_tools", ("masks",)
+    CVAT = "cvat", "labeling_tools", ("masks",)
     PNG = "png", "png", ("masks",)
 
     def __new__(

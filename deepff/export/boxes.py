@@ -10,16 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepff.errors import InputError
-from deepff.regions.components import (
-    Box,
-    bounding_box,
-    component_boxes,
-    largest_component,
-    least_area,
-)
+from deepff.regions.components import Box, component_boxes, least_area
 from deepff.regions.regions import Regions
 from deepff.results.heatmaps import HeatMaps
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import atomic_text, write_text
 
 if TYPE_CHECKING:
     import pandas
@@ -60,16 +54,12 @@ def region_boxes(
     """
     height, width = regions.labels.shape
     least = least_area((height, width)) if min_area is None else min_area
-    region_boxes = []
-    for name, mask in zip(names, regions.masks.cpu().numpy(), strict=True):
-        if all_components:
-            boxes = component_boxes(mask, least)
-        else:
-            component = largest_component(mask)
-            box = bounding_box(component) if component.sum() >= least else None
-            boxes = [] if box is None else [box]
-        region_boxes += [RegionBox(image, name, *box) for box in boxes]
-    return region_boxes
+    last = None if all_components else 1  # the largest is first
+    return [
+        RegionBox(image, name, *box)
+        for name, mask in zip(names, regions.masks, strict=True)
+        for box in component_boxes(mask, least)[:last]
+    ]
 
 
 def region_table(
@@ -92,7 +82,7 @@ def region_table(
         for number, name in enumerate(regions.names):
             factors = [factor for factor, part in parts.items() if part == name] or [number]
             mask = regions.masks[number].cpu().numpy()
-            box = bounding_box(largest_component(mask)) or (None,) * 4
+            box = next(iter(component_boxes(mask)), (None,) * 4)
             rows.append(
                 {
                     "image": names[index],
@@ -108,13 +98,9 @@ def region_table(
 def write_boxes(boxes: Iterable[RegionBox], path: Path, description: str) -> None:
     """Write boxes as ``<path>.json``, with their convention, and as ``<path>.csv``, in UTF-8."""
     rows = [asdict(box) for box in boxes]
-    with atomic_path(path.with_suffix(".json")) as temporary:
-        content = {"made by": description, "convention": CONVENTION, "boxes": rows}
-        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
-    with (
-        atomic_path(path.with_suffix(".csv")) as temporary,
-        open(temporary, "w", newline="", encoding="utf-8") as file,
-    ):
+    content = {"made by": description, "convention": CONVENTION, "boxes": rows}
+    write_text(path.with_suffix(".json"), json.dumps(content, ensure_ascii=False, indent=1))
+    with atomic_text(path.with_suffix(".csv")) as file:
         writer = csv.DictWriter(file, list(RegionBox.__dataclass_fields__))
         writer.writeheader()
         writer.writerows(rows)

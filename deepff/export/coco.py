@@ -12,7 +12,7 @@ from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
 from deepff.export.polygons import enclosed_area, instance_polygons
 from deepff.options import ExportOptions
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import atomic_text
 
 
 def write_coco(
@@ -30,10 +30,7 @@ def write_coco(
     lengths; simplified ones have boxes and areas of their own.
     """
     entry = partial(_polygons, settings.simplify) if polygons else _run_length_encoder()
-    with (
-        atomic_path(folder / "annotations.json") as temporary,
-        open(temporary, "w", encoding="utf-8") as file,
-    ):
+    with atomic_text(folder / "annotations.json") as file:
         categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
         head = {"info": {"description": "deepff"}, "licenses": [], "categories": categories}
         file.write(f'{_json(head)[:-1]}, "annotations": [')
@@ -42,7 +39,7 @@ def write_coco(
         for image_id, image in enumerate(images, 1):
             height, width = image.size
             name = image.photo_name
-            image.write_photo(f"images/{name}", folder, settings.images or "none")
+            image.write_photo(f"images/{name}", folder, settings.images)
             entries.append({"id": image_id, "file_name": name, "width": width, "height": height})
             for instance in image.instances:
                 n_annotations += 1

@@ -30,13 +30,12 @@ from deepff.runtime.outputs import Rules, check_outputs, output_folder
 Writer = Callable[[Iterable[AnnotatedImage], Sequence[str], Path, ExportOptions], None]
 
 
-def _writer(format: ExportFormat) -> Writer:
-    module = import_module(f"deepff.export.{format.file}")
-    writer: Writer = getattr(module, f"write_{format.replace('-', '_')}")
-    return writer
-
-
-FORMATS: dict[str, Writer] = {format: _writer(format) for format in ExportFormat}
+FORMATS: dict[str, Writer] = {
+    format: getattr(
+        import_module(f"deepff.export.{format.file}"), f"write_{format.replace('-', '_')}"
+    )
+    for format in ExportFormat
+}
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,10 @@ from deepff.options import (
     RegionOptions,
     chosen,
 )
-from deepff.regions.components import Box, least_area
+from deepff.regions.components import Box, connected_components, least_area
 from deepff.regions.regions import find_regions, region_names
 from deepff.results.run import Run
 from deepff.runtime.progress import track
-
-_EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -108,13 +106,15 @@ class AnnotatedImage:
         except UnreadableImageError:
             return None
 
-    def write_photo(self, path: str, folder: Path, images: str, as_png: bool = False) -> None:
+    def write_photo(
+        self, path: str, folder: Path, images: str | None, as_png: bool = False
+    ) -> None:
         """Write a copy of the photograph, or a link to it, to a POSIX path in a folder.
 
-        Nothing is written where the photograph is already there, or `images` is "none". With
-        `as_png` a file too is written as PNG, upright and in RGB.
+        Nothing is written where the photograph is already there, or `images` is None or
+        "none". With `as_png` a file too is written as PNG, upright and in RGB.
         """
-        if images == Photographs.NONE or path == self.inside:
+        if images in (None, Photographs.NONE) or path == self.inside:
             return
         target, origin = folder / path, self.origin
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -192,8 +192,7 @@ def annotated_images(
     with track("export", len(images), enabled=progress) as advance:
         for image, labels in zip(images, maps.maps, strict=True):
             all_instances = find_instances(labels, settings.instances, min_area=1)
-            least = settings.min_area
-            least = least_area(image.size) if least is None else least
+            least = least_area(image.size) if settings.min_area is None else settings.min_area
             instances = [instance for instance in all_instances if instance.area >= least]
             n_specks = len(all_instances) - len(instances)
             yield replace(image, instances=instances, n_specks=n_specks)
@@ -221,7 +220,7 @@ def find_instances(
             continue
         numbers = array[window] == region + 1
         if instances == Instances.COMPONENTS:
-            numbers, _ = ndimage.label(numbers, structure=_EIGHT_CONNECTED)
+            numbers, _ = connected_components(numbers)
         of_region = []
         for number, (rows, columns) in enumerate(ndimage.find_objects(numbers.astype(np.int32)), 1):
             y, x = window[0].start, window[1].start

@@ -15,7 +15,7 @@ from deepff.images.image_files import shortened
 from deepff.images.painting import factor_colors
 from deepff.options import ExportOptions
 from deepff.regions.regions import Regions
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import atomic_path, write_text
 
 
 def write_png(
@@ -51,8 +51,7 @@ def write_label_map(labels: np.ndarray, n_regions: int, folder: Path, file: str)
 
 def write_label_names(names: Sequence[str], folder: Path) -> None:
     """Write ``labels.txt``: line n is the name of value n, the first the background."""
-    with atomic_path(folder / "labels.txt") as path:
-        path.write_text("".join(f"{name}\n" for name in ("background", *names)), "utf-8")
+    write_text(folder / "labels.txt", "".join(f"{name}\n" for name in ("background", *names)))
 
 
 def folder_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:

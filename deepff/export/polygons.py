@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from deepff.export.instances import Instance
+from deepff.regions.components import connected_components
 
 Point = tuple[int, int]
 
@@ -33,7 +34,7 @@ def instance_polygons(instance: Instance, simplify: float = 0.0) -> list[np.ndar
     """
     from scipy import ndimage
 
-    components, _ = ndimage.label(instance.mask, structure=np.ones((3, 3)))
+    components, _ = connected_components(instance.mask)
     polygons = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(components), 1):
         mask = components[rows, columns] == number

@@ -13,7 +13,7 @@ from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
 from deepff.export.png import write_label_names
 from deepff.options import ExportOptions
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import atomic_path, write_text
 
 LARGEST_VALUE = 254  # 255 marks pixels that are not judged
 
@@ -47,21 +47,18 @@ def write_voc(
         objects = image.painted(list(range(1, count + 1)))
         _write_indexed(classes, palette, folder / "SegmentationClass" / f"{image.file}.png")
         _write_indexed(objects, palette, folder / "SegmentationObject" / f"{image.file}.png")
-        with atomic_path(folder / "Annotations" / f"{image.file}.xml") as path:
-            tree = ET.ElementTree(_annotation(image, names))
-            ET.indent(tree)
-            tree.write(path, encoding="utf-8")
+        annotation = xml_string(_annotation(image, names))
+        write_text(folder / "Annotations" / f"{image.file}.xml", annotation)
         photo = f"JPEGImages/{image.file}{image.photo_suffix}"
-        image.write_photo(photo, folder, settings.images or "none")
+        image.write_photo(photo, folder, settings.images)
         for subset in {"test"} if image.subset == "test" else {image.subset, "trainval"}:
             listed[subset].append(image.file)
     for kind in ("Main", "Segmentation"):
         for subset, files in listed.items():
-            with atomic_path(folder / "ImageSets" / kind / f"{subset}.txt") as path:
-                path.write_text("".join(f"{file}\n" for file in files), "utf-8")
+            text = "".join(f"{file}\n" for file in files)
+            write_text(folder / "ImageSets" / kind / f"{subset}.txt", text)
     write_label_names(names, folder)
-    with atomic_path(folder / "labelmap.txt") as path:
-        path.write_text("".join(_label_map(names, palette)), "utf-8")
+    write_text(folder / "labelmap.txt", "".join(_label_map(names, palette)))
 
 
 def _label_map(names: Sequence[str], palette: bytes) -> Iterator[str]:
@@ -73,33 +70,35 @@ def _label_map(names: Sequence[str], palette: bytes) -> Iterator[str]:
 
 
 def _annotation(image: AnnotatedImage, names: Sequence[str]) -> ET.Element:
+    height, width = image.size
     root = ET.Element("annotation")
-    _add(root, "filename", xml_text(image.name))
-    size = ET.SubElement(root, "size")
-    for tag, value in zip(("width", "height", "depth"), (*image.size[::-1], 3), strict=True):
-        _add(size, tag, value)
-    _add(root, "segmented", int(bool(image.instances)))
+    _add(root, filename=xml_name(image.name))
+    _add(ET.SubElement(root, "size"), width=width, height=height, depth=3)
+    _add(root, segmented=int(bool(image.instances)))
     for instance in image.instances:
         x_min, y_min, x_max, y_max = instance.box
         element = ET.SubElement(root, "object")
-        _add(element, "name", names[instance.region])
-        _add(element, "pose", "Unspecified")
-        _add(element, "truncated", 0)
-        _add(element, "difficult", 0)
+        name = names[instance.region]
+        _add(element, name=name, pose="Unspecified", truncated=0, difficult=0)
         box = ET.SubElement(element, "bndbox")
-        corners = {"xmin": x_min + 1, "ymin": y_min + 1, "xmax": x_max, "ymax": y_max}
-        for tag, value in corners.items():
-            _add(box, tag, value)
+        _add(box, xmin=x_min + 1, ymin=y_min + 1, xmax=x_max, ymax=y_max)
     return root
 
 
-def _add(parent: ET.Element, tag: str, value: str | int) -> None:
-    ET.SubElement(parent, tag).text = str(value)
+def _add(parent: ET.Element, **texts: str | int) -> None:
+    for tag, text in texts.items():
+        ET.SubElement(parent, tag).text = str(text)
 
 
-def xml_text(name: str) -> str:
+def xml_name(name: str) -> str:
     """A name with the control characters that XML cannot hold escaped as in a URL."""
     return re.sub(r"[\x00-\x1f\x7f\ufffe\uffff]", lambda match: quote(match[0]), name)
+
+
+def xml_string(element: ET.Element) -> str:
+    """An element as text, one line per element, indented."""
+    ET.indent(element)
+    return ET.tostring(element, encoding="unicode")
 
 
 def _voc_palette() -> bytes:

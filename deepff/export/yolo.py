@@ -19,10 +19,10 @@ import numpy as np
 import yaml
 
 from deepff.errors import InputError
-from deepff.export.instances import AnnotatedImage, Instance
+from deepff.export.instances import AnnotatedImage
 from deepff.export.polygons import instance_polygons, joined
 from deepff.options import SUBSETS, ExportOptions
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import write_text
 
 # The formats that Ultralytics reads, by Pillow's names, and a suffix by which it finds such files.
 _TAKEN = {
@@ -67,21 +67,19 @@ def write_yolo(
         owners[label] = image.name
         photos[image.subset].append(photo)
         image.write_photo(photo, folder, mode, as_png=suffix is None)
-        with atomic_path(folder / label) as temporary:
-            temporary.write_text("".join(_lines(image, polygons, settings.simplify)), "utf-8")
+        write_text(folder / label, "".join(_lines(image, polygons, settings.simplify)))
     # Ultralytics needs images to validate on, even if they are those of training.
     photos["val"] = photos["val"] or photos["train"]
     content: dict[str, Any] = {}
     for subset, paths in photos.items():
         if paths and mode == "none":
             content[subset] = f"{subset}.txt"
-            with atomic_path(folder / f"{subset}.txt") as temporary:
-                temporary.write_text("".join(f"./{path}\n" for path in paths), "utf-8")
+            write_text(folder / f"{subset}.txt", "".join(f"./{path}\n" for path in paths))
         elif paths:
             content[subset] = "/".join(paths[0].split("/")[:2])
     content["names"] = dict(enumerate(names))
-    with atomic_path(folder / "data.yaml") as temporary:
-        temporary.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), "utf-8")
+    text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+    write_text(folder / "data.yaml", text)
 
 
 write_yolo_seg = partial(write_yolo, polygons=True)
@@ -113,15 +111,10 @@ def _photo_path(image: AnnotatedImage, mode: str, suffix: str) -> str:
 def _lines(image: AnnotatedImage, polygons: bool, simplify: float) -> Iterable[str]:
     height, width = image.size
     for instance in image.instances:
-        points = _polygon(instance, simplify) if polygons else _box(instance)
+        if polygons:
+            points = joined(instance_polygons(instance, simplify))
+        else:
+            low, high = np.array(instance.box).reshape(2, 2)
+            points = np.array([(low + high) / 2, high - low])
         shares = " ".join(f"{share:.6f}" for share in (points / (width, height)).ravel())
         yield f"{instance.region} {shares}\n"
-
-
-def _box(instance: Instance) -> np.ndarray:
-    low, high = np.array(instance.box).reshape(2, 2)
-    return np.array([(low + high) / 2, high - low])
-
-
-def _polygon(instance: Instance, simplify: float) -> np.ndarray:
-    return joined(instance_polygons(instance, simplify))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TextIO
 from uuid import uuid4
 
 from deepff.errors import InputError
@@ -55,6 +55,19 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_text(path: str | Path) -> Iterator[TextIO]:
+    """Yield a file for UTF-8 text, which becomes ``path`` if the block succeeds."""
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        yield file
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with atomic_text(path) as file:
+        file.write(text)
 
 
 def save_tensors(

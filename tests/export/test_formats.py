@@ -36,7 +36,7 @@ import deepff
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, annotated_images, find_instances, found_maps
-from deepff.export.label_studio import brush_run_lengths
+from deepff.export.labeling_tools import brush_run_lengths
 from deepff.export.polygons import instance_polygons
 from deepff.images.image_files import find_images
 

@@ -26,7 +26,7 @@ from deepff.export.folder import localize, segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.png import folder_names
 from deepff.options import RegionOptions
-from deepff.regions.components import bounding_box, largest_component
+from deepff.regions.components import component_boxes
 from deepff.regions.part_names import factor_names
 from deepff.regions.regions import Regions, find_regions
 from deepff.report.load import load
@@ -175,8 +175,9 @@ def test_the_crf_finds_more_of_the_objects_and_their_boxes_hold(data_root, group
     for refine in ("none", "guided-crf"):
         masks = [found.masks for found in find_regions(result, 1, RegionOptions(refine=refine))]
         scores[refine] = score(masks)
-        boxes = [bounding_box(largest_component(mask[0])) for mask in masks]
-        located[refine] = corloc(boxes, [[bounding_box(label == 1)] for label in labels])
+        boxes = [next(iter(component_boxes(mask[0])), None) for mask in masks]
+        objects = [[Image.fromarray(label == 1).getbbox()] for label in labels]
+        located[refine] = corloc(boxes, objects)
     assert scores["guided-crf"] > scores["none"] + 0.1
     assert scores["guided-crf"] > 0.55
     assert located["guided-crf"] > 0.5
