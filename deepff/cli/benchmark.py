@@ -218,7 +218,7 @@ def figure5a(
     out: Out = Path("benchmark/figure5a"),
 ) -> None:
     """Factor quality over k for several layers: a plot and its table."""
-    names = layer or _layer_names(lambda: _network(model, None, setup))
+    names = layer or _layer_names(_network(model, None, setup))
     networks = {name: partial(_network, model, name, setup) for name in names}
     _figure5("figure5a", networks, data, curves, out)
 
@@ -278,11 +278,10 @@ def _network(model: str, layer: str | None, setup: SetupPanel, contrast: bool = 
     return Network.of(backbone, layer, setup.size, setup.cache, contrast)
 
 
-def _layer_names(load: "Callable[[], Network]") -> list[str]:
+def _layer_names(network: "Network") -> list[str]:
     """The last layer of each of the four largest strides that is never negative."""
     from deepff.layers.layer_map import list_layers
 
-    network = load()
     by_stride = {
         layer.stride: layer.name
         for layer in list_layers(network.backbone, network.size)

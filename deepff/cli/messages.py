@@ -11,7 +11,6 @@ import typer
 from deepff.options import METHODS_IN_WORDS
 
 if TYPE_CHECKING:
-    from deepff.images.reading import SkippedFile
     from deepff.meaning.importance import Importance
     from deepff.result import Result
     from deepff.results.factorization import Factorization
@@ -36,14 +35,6 @@ def user_warnings_as_lines() -> Iterator[None]:
         warnings.showwarning = show
         warnings.simplefilter("default", UserWarning)
         yield
-
-
-def report_skipped(skipped: "list[SkippedFile]", out: Path) -> None:
-    if skipped:
-        shown = "; ".join(f"{file.name} ({file.reason})" for file in skipped[:3])
-        n_more = len(skipped) - 3
-        rest = f"; and {n_more} more, see {out / 'manifest.json'}" if n_more > 0 else ""
-        warn(f"skipped {len(skipped)} of the files: {shown}{rest}")
 
 
 def report_replaced(out: Path) -> None:
@@ -93,9 +84,15 @@ def explained(
 
 
 def summarize(result: "Result", out: Path) -> None:
+    """Say what a run left out and found, and where its report is."""
     from deepff.discovery.choose_k import AGREED
     from deepff.discovery.contrast import separation_warning
 
+    if result.skipped:
+        shown = "; ".join(f"{file.name} ({file.reason})" for file in result.skipped[:3])
+        n_more = len(result.skipped) - 3
+        rest = f"; and {n_more} more, see {out / 'manifest.json'}" if n_more > 0 else ""
+        warn(f"skipped {len(result.skipped)} of the files: {shown}{rest}")
     n = len(result.images)
     typer.echo(f"{n} image{'s' if n > 1 else ''}, {result.model} {result.layer}")
     for k, factorization in result.factorizations.items():

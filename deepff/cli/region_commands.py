@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepff.cli.messages import report_skipped, summarize, warn
+from deepff.cli.messages import summarize, warn
 from deepff.cli.parameters import (
     OUTPUT,
     MinArea,
@@ -126,7 +126,6 @@ def _opened(
     object_result = find_object(result, model=backbone, device=opening.device, progress=True)
     if object_result is not result.object:
         object_result.save(folder / OBJECT, progress=True)
-        report_skipped(object_result.skipped, folder / OBJECT)
         summarize(object_result, folder / OBJECT)
     return object_result, folder / OBJECT, 1
 

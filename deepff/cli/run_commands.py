@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepff.cli.messages import report_replaced, report_skipped, summarize
+from deepff.cli.messages import report_replaced, summarize
 from deepff.cli.parameters import (
     FACTORIZATION,
     IMAGES,
@@ -206,7 +206,6 @@ def discover(
     distributed.leave()
     if is_first:
         _save(result, out, overlays)
-        report_skipped(result.skipped, out)
         summarize(result, out)
 
 
@@ -298,5 +297,4 @@ def apply(
     _save(result, out, overlays)
     if (bank.parent / FILE).is_file():
         carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
-    report_skipped(result.skipped, out)
     summarize(result, out)

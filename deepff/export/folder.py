@@ -1,5 +1,7 @@
 """Masks and boxes of a saved result, written into its folder and shown in its report."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from deepff.export.png import folder_names, write_label_map, write_label_names, 
 from deepff.images.image_files import output_names
 from deepff.options import RECIPE_OPTIONS, ExportOptions, RegionOptions, region_options
 from deepff.regions.regions import Regions, available, find_regions, region_names, with_regions
-from deepff.report.galleries import RegionGallery, gallery_settings
+from deepff.report.galleries import galleries, region_gallery
 from deepff.report.report import PAGE, write_report_page
 from deepff.report.save import OBJECT
 from deepff.result import Result
@@ -50,10 +52,9 @@ def segment(
     planned = [f"{name}/{file}.png" for name in [*region_folders, _LABELS] for file in files]
     rules = Rules(settings.overwrite, remove_stale=True, inputs=result.paths)
     _check_folder(Path(folder), out, [*planned, f"{_LABELS}/labels.txt"], rules)
-    gallery = _gallery(result, folder, "masks", k, options)
     with (
         output_folder(out, rules) as temporary,
-        gallery,
+        _gallery(result, folder, "masks", k, options) as draw,
         track("masks", len(files), enabled=progress) as advance,
     ):
 
@@ -61,7 +62,7 @@ def segment(
             labels = regions.labels.cpu().numpy()
             write_masks(regions, [temporary / name for name in region_folders], files[index])
             write_label_map(labels, len(names), temporary / _LABELS, files[index])
-            gallery.add(result, index, [labels])
+            draw(result, index, [labels])
 
         for _ in with_regions(write, result, k, options, settings.memory, _WRITING_BYTES):
             advance(1)
@@ -80,17 +81,16 @@ def compare_recipes(result: Result, folder: str | Path, progress: bool = False) 
         raise InputError("the result has no masks of the object to compare; segment it first")
     folder = Path(folder)
     description = "left the paper's recipe, k = 1, right contrast"
-    gallery = RegionGallery(folder, "recipes", description, ["object"], n_panels=2)
+    gallery = region_gallery(folder, "recipes", description, ["object"], n_panels=2)
     labels = folder / OBJECT / "masks" / "k1" / "labels"
     contrast = dict(zip(result.object.names, output_names(result.object.names), strict=True))
-    with gallery, track("recipes", len(result.names), enabled=progress) as advance:
+    with gallery as draw, track("recipes", len(result.names), enabled=progress) as advance:
         for index, regions in enumerate(find_regions(result, 1, RECIPE_OPTIONS["paper"])):
             paper = regions.labels.cpu().numpy()
+            other = np.zeros_like(paper)
             if result.names[index] in contrast:
-                with Image.open(labels / f"{contrast[result.names[index]]}.png") as image:
-                    gallery.add(result, index, [paper, np.asarray(image)])
-            else:
-                gallery.add(result, index, [paper, np.zeros_like(paper)])
+                other = np.asarray(Image.open(labels / f"{contrast[result.names[index]]}.png"))
+            draw(result, index, [paper, other])
             advance(1)
     write_report_page(result, folder)
 
@@ -118,11 +118,10 @@ def localize(
     out = Path(folder) / "boxes"
     rules = Rules(settings.overwrite, inputs=result.paths)
     _check_folder(Path(folder), out, [f"k{k}.json", f"k{k}.csv"], rules)
-    gallery = _gallery(result, folder, "boxes", k, options)
     all_boxes: list[RegionBox] = []
     with (
         output_folder(out, rules) as temporary,
-        gallery,
+        _gallery(result, folder, "boxes", k, options) as draw,
         track("boxes", len(result.names), enabled=progress) as advance,
     ):
 
@@ -130,7 +129,7 @@ def localize(
             image = result.names[index]
             boxes = region_boxes(regions, image, names, all_components, settings.min_area)
             drawn = [(names.index(box.region), box.box) for box in boxes]
-            gallery.add(result, index, [regions.labels.cpu().numpy()], drawn)
+            draw(result, index, [regions.labels.cpu().numpy()], drawn)
             return boxes
 
         for boxes in with_regions(boxes_of, result, k, options, settings.memory, _WRITING_BYTES):
@@ -147,9 +146,11 @@ def settings_of(folder: str | Path, kind: str, k: int) -> tuple[str, str] | None
     None where there are none.
     """
     path = Path(folder) / kind / f"k{k}"
-    if not (path.is_dir() or path.with_suffix(".json").is_file()):
-        return None
-    return gallery_settings(folder, f"{kind}-k{k}")
+    if path.is_dir() or path.with_suffix(".json").is_file():
+        for gallery in galleries(Path(folder)):
+            if gallery["title"] == f"{kind}-k{k}":
+                return gallery["description"], f"regions: {', '.join(gallery['regions'])}"
+    return None
 
 
 def _check_folder(folder: Path, out: Path, files: list[str], rules: Rules) -> None:
@@ -161,11 +162,11 @@ def _check_folder(folder: Path, out: Path, files: list[str], rules: Rules) -> No
 
 def _gallery(
     result: Result, folder: str | Path, kind: str, k: int, options: RegionOptions
-) -> RegionGallery:
+) -> AbstractContextManager[Callable[..., None]]:
     """The gallery in the report, where regions have the color of their first factor's heat map."""
     names = region_names(result, k, options)
     slots = color_slots(result.factorizations)[k]
     if options.parts is not None:
         first = {name: factor for factor, name in sorted(options.parts.items(), reverse=True)}
         slots = [slots[first[name]] for name in names]
-    return RegionGallery(folder, f"{kind}-k{k}", str(options), names, color_slots=slots)
+    return region_gallery(folder, f"{kind}-k{k}", str(options), names, color_slots=slots)

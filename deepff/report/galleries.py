@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,73 +19,54 @@ from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names
 from deepff.result import Result
 from deepff.results.factorization import Factorization
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import write_text
 from deepff.runtime.outputs import Rules, output_folder
 
 GALLERIES = "regions"
 
 
-class RegionGallery(AbstractContextManager["RegionGallery"]):
+@contextmanager
+def region_gallery(
+    folder: str | Path,
+    name: str,
+    description: str,
+    regions: Sequence[str],
+    n_panels: int = 1,
+    color_slots: Sequence[int] | None = None,
+) -> Iterator[Callable[..., None]]:
     """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``.
 
-    A context: after it, the next report shows the gallery in place of one of the same name; if it
-    fails, the one before. `description` says how the regions were made, `n_panels` is the number of
-    pictures side by side per image, and `color_slots` the regions' colors, by default in order.
+    Yields ``draw(result, index, panels, boxes=())``. The next report shows the gallery in place of
+    one of the same name; the one before stays if the block fails. `description` says how the
+    regions were made, and `color_slots` are the regions' colors, by default in order.
     """
+    slots = list(range(len(regions)) if color_slots is None else color_slots)
+    content = {
+        "title": name,
+        "description": description,
+        "regions": list(regions),
+        "n_panels": n_panels,
+        "places": slots,
+    }
+    # These pictures belong to deepff, as the report does: changed ones are not kept.
+    with output_folder(Path(folder) / GALLERIES, Rules(overwrite=True)) as temporary:
 
-    def __init__(
-        self,
-        folder: str | Path,
-        name: str,
-        description: str,
-        regions: Sequence[str],
-        n_panels: int = 1,
-        color_slots: Sequence[int] | None = None,
-    ) -> None:
-        self._name = name
-        self._content: dict[str, Any] = {
-            "title": name,
-            "description": description,
-            "regions": list(regions),
-            "n_panels": n_panels,
-            "places": list(range(len(regions)) if color_slots is None else color_slots),
-        }
-        # These pictures belong to deepff, as the report does: changed ones are not kept.
-        self._output = output_folder(Path(folder) / GALLERIES, Rules(overwrite=True))
+        def draw(
+            result: Result,
+            index: int,
+            panels: Sequence[np.ndarray],
+            boxes: Iterable[tuple[int, Box]] = (),
+        ) -> None:
+            """Draw one image's regions, a label map (H, W) per panel, and boxes of regions."""
+            photo, _ = read_photo(result.images[index])
+            numbers = np.array([0, *(slot + 1 for slot in slots)], panels[0].dtype)
+            colored = [(slots[region], box) for region, box in boxes]
+            pictures = [region_picture(photo, numbers[labels], colored) for labels in panels]
+            picture = Image.fromarray(np.concatenate(pictures, axis=1))
+            save_jpeg(picture, temporary / name / f"{index:05d}.jpg")
 
-    def __enter__(self) -> Self:
-        self._folder = self._output.__enter__()
-        return self
-
-    def add(
-        self,
-        result: Result,
-        index: int,
-        panels: Sequence[np.ndarray],
-        boxes: Sequence[tuple[int, Box]] = (),
-    ) -> None:
-        """Draw one image's regions, one label map (H, W) per panel, and boxes of regions."""
-        photo, _ = read_photo(result.images[index])
-        slots = self._content["places"]
-        numbers = np.array([0, *(slot + 1 for slot in slots)], panels[0].dtype)
-        colored = [(slots[region], box) for region, box in boxes]
-        pictures = [region_picture(photo, numbers[labels], colored) for labels in panels]
-        picture = np.concatenate(pictures, axis=1)
-        save_jpeg(Image.fromarray(picture), self._folder / self._name / f"{index:05d}.jpg")
-
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
-            with atomic_path(self._folder / f"{self._name}.json") as path:
-                path.write_text(json.dumps(self._content))
-        self._output.__exit__(*error)
-
-
-def gallery_settings(folder: str | Path, name: str) -> tuple[str, str] | None:
-    """How the regions of a gallery were made, and their names, in words; None without a gallery."""
-    for gallery in galleries(Path(folder)):
-        if gallery["title"] == name:
-            return gallery["description"], f"regions: {', '.join(gallery['regions'])}"
-    return None
+        yield draw
+        write_text(temporary / f"{name}.json", json.dumps(content))
 
 
 def galleries(folder: Path) -> list[dict[str, Any]]:

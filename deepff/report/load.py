@@ -63,6 +63,9 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     records = [_image_record(entry, stretch) for entry in used]
     if images is not None:
         records = _with_origins(records, resolve_images(images))
+    agreements = manifest.get("agreements")
+    object_manifest = read_manifest(folder / OBJECT) or {}
+    has_object = object_manifest.get("status") == "complete"
     return Result(
         images=records,
         skipped=[
@@ -77,11 +80,11 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         command=manifest["command"],
         seconds=manifest["seconds"],
         cache=manifest["cache"],
-        agreements=_agreements(manifest),
+        agreements=agreements and {int(k): value for k, value in agreements.items()},
         channel_weights=bank.channel_weights,
         recipe=manifest["recipe"],
         separation=manifest["separation"],
-        object=_load_object(folder / OBJECT, images),
+        object=load(folder / OBJECT, images) if has_object else None,
         parts_of=manifest["parts_of"],
         applied=bank if manifest["applied"] else None,
         importances={
@@ -170,15 +173,6 @@ def _is_same(record: ImageRecord, image: SetImage) -> bool:
         return False
 
 
-def _load_object(folder: Path, images: Images | None) -> Result | None:
-    manifest = read_manifest(folder)
-    return (
-        load(folder, images)
-        if manifest is not None and manifest.get("status") == "complete"
-        else None
-    )
-
-
 def _cached_activations(
     cache: str | None, sources: tuple[FeatureSource, ...], images: list[ImageRecord]
 ) -> Activations | None:
@@ -186,11 +180,6 @@ def _cached_activations(
         return None
     blocks = ActivationCache(cache, sources[0]).find(images)
     return None if blocks is None else Activations(images, blocks, sources[0])
-
-
-def _agreements(manifest: dict[str, Any]) -> dict[int, float] | None:
-    agreements = manifest.get("agreements")
-    return None if agreements is None else {int(k): value for k, value in agreements.items()}
 
 
 def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepff import __version__
 from deepff.errors import InputError
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import write_text
 
 if TYPE_CHECKING:
     from deepff.activations.activations import ImageRecord
@@ -44,22 +44,9 @@ def complete_manifest(folder: Path) -> dict[str, Any]:
 
 def write_manifest(run: Result, folder: Path) -> None:
     """Write the manifest of a run that is finished."""
-    with atomic_path(folder / MANIFEST) as temporary:
-        temporary.write_text(json.dumps(_content(run), indent=1))
-
-
-def probabilities_of(run: Result) -> HeatMaps | None:
-    """The pixel classifier's maps, whose grid is the same for all k; None without a classifier."""
-    for factorization in run.factorizations.values():
-        if factorization.probabilities is not None:
-            return factorization.probabilities
-    return None
-
-
-def _content(run: Result) -> dict[str, Any]:
     packages = ("torch", "torchvision", "timm")
     classified = probabilities_of(run)
-    return {
+    content = {
         "deepff": __version__,
         "status": "complete",
         "created": run.created,
@@ -99,6 +86,15 @@ def _content(run: Result) -> dict[str, Any]:
         + [{**asdict(skipped), "status": "skipped"} for skipped in run.skipped],
         "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
     }
+    write_text(folder / MANIFEST, json.dumps(content, indent=1))
+
+
+def probabilities_of(run: Result) -> HeatMaps | None:
+    """The pixel classifier's maps, whose grid is the same for all k; None without a classifier."""
+    for factorization in run.factorizations.values():
+        if factorization.probabilities is not None:
+            return factorization.probabilities
+    return None
 
 
 def _image_entry(image: ImageRecord) -> dict[str, Any]:

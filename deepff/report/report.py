@@ -29,7 +29,7 @@ from deepff.pictures.tree_drawing import agreement_svg, colors_over_k, tree_svg
 from deepff.report.galleries import galleries, section
 from deepff.result import Result
 from deepff.results.tree import tree
-from deepff.runtime.files import atomic_path
+from deepff.runtime.files import atomic_path, write_text
 from deepff.runtime.outputs import own_file
 from deepff.runtime.progress import track
 
@@ -106,12 +106,11 @@ def write_report_page(
     """
     notes = Path(folder) / _UNREADABLE
     if unreadable is not None:
-        with atomic_path(notes) as path:
-            path.write_text(json.dumps({str(i): reason for i, reason in unreadable.items()}))
+        write_text(notes, json.dumps({str(i): reason for i, reason in unreadable.items()}))
     elif notes.exists():
         unreadable = {int(i): reason for i, reason in json.loads(notes.read_text()).items()}
     crops = strongest_crops(result) if crops is None else crops
-    page = _page(result, output_names(result.names), unreadable or {}, crops, Path(folder))
+    page = _page(result, unreadable or {}, crops, Path(folder))
     with own_file(Path(folder) / PAGE) as path:
         # The command may hold bytes of a file's name that are not valid Unicode.
         path.write_bytes(page.encode("utf-8", "replace"))
@@ -137,13 +136,7 @@ def _thumbnail(i: int) -> str:
     return f"thumbnails/{i:05d}.jpg"
 
 
-def _page(
-    result: Result,
-    files: list[str],
-    unreadable: Mapping[int, str],
-    crops: Crops,
-    folder: Path,
-) -> str:
+def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: Path) -> str:
     environment = Environment(
         loader=PackageLoader("deepff.report"),
         autoescape=True,
@@ -154,21 +147,15 @@ def _page(
     shown = galleries(folder)
     slots = [slot for gallery in shown for slot in gallery["places"]]
     region_colors = factor_colors(1 + max(slots, default=0))
-    colors = {k: hex_colors(values) for k, values in colors_over_k(result.factorizations).items()}
-    images = [
-        {
-            "name": result.names[i],
-            "thumbnail": _thumbnail(i),
-            "size": (height, width),
-            "shape": photo_shape((height, width)),
-            "unreadable": unreadable.get(i),
-        }
-        for i, (height, width) in enumerate(result.image_sizes)
-    ]
+    rgb = colors_over_k(result.factorizations)
+    colors = {k: hex_colors(values) for k, values in rgb.items()}
+    data = _embedded(result, colors, folder)
+    ks = list(result.factorizations)
     return environment.get_template("report.html").render(
         result=result,
         region_colors=hex_colors(region_colors),
-        images=images,
+        images=data["images"],
+        unreadable=unreadable,
         sections=[section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
         overlays=(folder / "overlays").is_dir(),
         skipped=[(file.name, file.reason) for file in result.skipped]
@@ -177,32 +164,20 @@ def _page(
             for i, reason in unreadable.items()
         ],
         galleries=shown,
-        drawings=_drawings(result),
+        agreement=result.agreements
+        and agreement_svg(result.agreements, result.n_components, AGREED),
+        tree=tree_svg(tree(result.factorizations), ks, rgb) if len(ks) > 1 else None,
         separation_warning=result.separation is not None
         and separation_warning(result.separation, result.sources[-1].by_sign),
         methods_in_words=METHODS_IN_WORDS,
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),
-        data=_embedded(result, files, colors, folder),
+        data=data,
     )
 
 
-def _drawings(result: Result) -> dict[str, str | None]:
-    """The drawings that compare several k."""
-    ks = list(result.factorizations)
-    return {
-        "agreement": agreement_svg(result.agreements, result.n_components, AGREED)
-        if result.agreements
-        else None,
-        "tree": tree_svg(tree(result.factorizations), ks, colors_over_k(result.factorizations))
-        if len(ks) > 1
-        else None,
-    }
-
-
-def _embedded(
-    result: Result, files: list[str], colors: Mapping[int, list[str]], folder: Path
-) -> dict[str, Any]:
+def _embedded(result: Result, colors: Mapping[int, list[str]], folder: Path) -> dict[str, Any]:
     """The data that the page's script draws."""
+    files = output_names(result.names)
     shapes = [result.heatmaps.covering(i).shape[1:] for i in range(len(result.images))]
     n_cells = sum(height * width for height, width in shapes)
     scale = min(1.0, (MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
