@@ -37,10 +37,8 @@ class _Group(TyperGroup):
             warn(f"error: {error.strerror or error}{where}")
             raise typer.Exit(2) from None
         except RuntimeError as error:
-            from deepff.runtime.distributed import n_ranks
-
             # One of the processes of a shared run is gone, and its connections with it.
-            if n_ranks() == 1:
+            if "torch" not in sys.modules or not _is_shared():
                 raise
             warn(f"error: another process of this run has stopped ({str(error).splitlines()[0]})")
             raise typer.Exit(1) from None
@@ -57,6 +55,12 @@ def _going_on(ctx: Any) -> str:
     if any("--cache" in option.opts for option in options):
         return "with --cache the same command goes on where it stopped"
     return "what was there before has stayed, and the same command starts over"
+
+
+def _is_shared() -> bool:
+    from deepff.runtime.distributed import n_ranks
+
+    return n_ranks() > 1
 
 
 app = typer.Typer(

@@ -37,10 +37,11 @@ def user_warnings_as_lines() -> Iterator[None]:
         yield
 
 
-def report_replaced(out: Path) -> None:
-    """Say what is replaced with an earlier result in the folder."""
-    from deepff.report.save import earlier_outputs
+def check_output(out: Path) -> None:
+    """Raise InputError if no result may go there; warn that an earlier one will be replaced."""
+    from deepff.report.save import check_output_folder, earlier_outputs
 
+    check_output_folder(out)
     outputs = earlier_outputs(out)
     if outputs:
         warn(f"{out} holds an earlier result, and {', '.join(outputs)} made of it, to be replaced")

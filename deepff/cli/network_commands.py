@@ -78,11 +78,8 @@ def _described(layer: "Layer") -> tuple[str, ...]:
 def _centers(layer: "Layer") -> tuple[str, ...]:
     """Spacing, and the offset that was measured and that is used, in pixels of the input."""
     if layer.centers is None:
-        return (
-            str(layer.stride),
-            "what it covers",
-            f"{layer.stride / 2:.1f}, {layer.stride / 2:.1f}",
-        )
+        middle = f"{layer.stride / 2:.1f}"
+        return str(layer.stride), "what it covers", f"{middle}, {middle}"
     centers = layer.centers
     measured = (
         f"{value:.1f} ± {error:.1f}"

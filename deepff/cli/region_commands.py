@@ -209,7 +209,11 @@ def export(
             raise InputError(
                 "--which is for what was decided with `deepff label`: give --labels too"
             )
-        write, folder = _regions_writer(folder, regions, opening)
+        from deepff.export import formats
+
+        result, folder, k = _opened(folder, regions, opening)
+        options = _region_options(result, k, regions)
+        write = partial(formats.export, result, k=k, options=options)
     settings = ExportOptions(
         instances,
         min_area,
@@ -229,16 +233,6 @@ def export(
     typer.echo(f"{summary.n_instances} instances{left_out if summary.n_specks else ''}")
     for path in summary.folders:
         typer.echo(path)
-
-
-def _regions_writer(
-    folder: Path, regions: RegionPanel, opening: ResultPanel
-) -> "tuple[Callable[..., ExportSummary], Path]":
-    """What exports a result's regions, and the result's folder."""
-    from deepff.export.formats import export
-
-    result, folder, k = _opened(folder, regions, opening)
-    return partial(export, result, k=k, options=_region_options(result, k, regions)), folder
 
 
 def _labels_writer(

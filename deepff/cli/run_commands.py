@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepff.cli.messages import report_replaced, summarize
+from deepff.cli.messages import check_output, summarize
 from deepff.cli.parameters import (
     FACTORIZATION,
     IMAGES,
@@ -167,13 +167,11 @@ def discover(
     from deepff.images.samples import sample_images
     from deepff.networks.class_labels import read_labels
     from deepff.networks.loading import load_backbone
-    from deepff.report.save import check_output_folder
     from deepff.runtime import distributed
 
     distributed.join()
     if distributed.rank() == 0:
-        check_output_folder(out)
-        report_replaced(out)
+        check_output(out)
     # In natural order over all that was named: a shell puts img10 before img2.
     named = sorted(images.images or [], key=lambda path: natural_key(path.as_posix()))
     files = sample_images() if images.sample else find_images(named)
@@ -274,12 +272,10 @@ def apply(
     from deepff.app.label_file import FILE, carry_over, load_labels
     from deepff.discovery.apply import apply
     from deepff.report.load import load
-    from deepff.report.save import check_output_folder
     from deepff.results.concept_bank import load_concepts
 
     concepts = load_concepts(bank)
-    check_output_folder(out)
-    report_replaced(out)
+    check_output(out)
     backbone = None
     if weights is not None or engine != Engine.AUTO:
         backbone = concepts.sources[0].backbone(

@@ -24,7 +24,7 @@ from deepff.export.instances import (
 from deepff.images.image_set import ImageItem
 from deepff.options import ExportFormat, ExportOptions, RegionOptions, chosen
 from deepff.results.run import Run
-from deepff.runtime.outputs import Rules, check_outputs, output_folder
+from deepff.runtime.outputs import Rules, check_outputs, files_below, output_folder
 
 # Writes images, whose regions have these names, into a folder.
 Writer = Callable[[Iterable[AnnotatedImage], Sequence[str], Path, ExportOptions], None]
@@ -156,11 +156,7 @@ def planned_files(
             photo_path = image.origin if isinstance(image.origin, Path) else None
             tiny.append(replace(image, size=(1, 1), origin=origin, photo_path=photo_path))
         FORMATS[format](tiny, names, out, settings)
-        return [
-            path.relative_to(out).as_posix()
-            for path in out.rglob("*")
-            if path.is_symlink() or path.is_file()
-        ]
+        return files_below(out)
 
 
 def _folders(formats: str | Sequence[str], folder: Path) -> dict[ExportFormat, Path]:

@@ -72,7 +72,11 @@ class AnnotatedImage:
 
     def located(self, folder: Path) -> "AnnotatedImage":
         """The same with its photograph's path in the folder that annotations are written to."""
-        inside = _path_inside(self.origin, folder) if isinstance(self.origin, Path) else None
+        inside = None
+        if isinstance(self.origin, Path):  # links on the way to both are resolved
+            photo = Path(os.path.realpath(self.origin.parent), self.origin.name)
+            top = os.path.realpath(folder)
+            inside = photo.relative_to(top).as_posix() if photo.is_relative_to(top) else None
         return replace(self, inside=inside)
 
     def painted(self, values: list[int]) -> np.ndarray:
@@ -111,8 +115,8 @@ class AnnotatedImage:
     ) -> None:
         """Write a copy of the photograph, or a link to it, to a POSIX path in a folder.
 
-        Nothing is written where the photograph is already there, or `images` is None or
-        "none". With `as_png` a file too is written as PNG, upright and in RGB.
+        Not where it is already there, or `images` is None or "none". With `as_png` a file too is
+        written as PNG, upright and in RGB.
         """
         if images in (None, Photographs.NONE) or path == self.inside:
             return
@@ -138,13 +142,6 @@ class AnnotatedImage:
                 raise InputError(
                     f"no links can be made in {folder.parent} ({error.strerror}): use --images copy"
                 ) from error
-
-
-def _path_inside(path: Path, folder: Path) -> str | None:
-    """A photograph's POSIX path in a folder, links on the way to both resolved."""
-    inside = Path(os.path.realpath(path.parent), path.name)
-    top = Path(os.path.realpath(folder))
-    return inside.relative_to(top).as_posix() if inside.is_relative_to(top) else None
 
 
 @dataclass(frozen=True)
@@ -204,10 +201,9 @@ def find_instances(
 ) -> list[Instance]:
     """The instances of a label map (H, W), in which 0 is the background and region j is j + 1.
 
-    "components" has one instance per 8-connected component of a region, "parts" one per region.
-    Those of fewer pixels than `min_area` are left out, by default
-    :func:`deepff.regions.components.least_area`. They are sorted by region, those of a region by
-    size, the largest first, and those of one size by their first pixel.
+    "components" has one per 8-connected component of a region, "parts" one per region, without
+    those of fewer pixels than `min_area`, by default `least_area`. They are sorted by region, then
+    by size, the largest first, then by their first pixel.
     """
     from scipy import ndimage
 

@@ -18,7 +18,6 @@ from deepff.pictures.figures import read_photo, region_picture
 from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names
 from deepff.result import Result
-from deepff.results.factorization import Factorization
 from deepff.runtime.files import write_text
 from deepff.runtime.outputs import Rules, output_folder
 
@@ -98,11 +97,12 @@ def section(
     factorization = result.factorizations[k]
     error = factorization.relative_error
     explained = None if math.isnan(error) else max(0.0, 1 - error**2)
-    classes = None if factorization.classes is None else factorization.classes.best(N_CLASSES)
-    names = [None] * k if factorization.classes is None else factorization.classes.names
+    classes = factorization.classes
+    names = [None] * k if classes is None else classes.names
+    best = [[]] * k if classes is None else classes.best(N_CLASSES)
+    likeness = [[]] * k if classes is None else classes.nearest_words(N_CLASSES)
     importance = result.importances.get(k)
     shares = factorization.energy_shares.tolist()
-    likeness = _likeness(factorization)
     return {
         "k": k,
         "relative_error": None if math.isnan(error) else error,
@@ -116,7 +116,7 @@ def section(
                 "color": colors[j],
                 "share": shares[j],
                 "called": names[j],
-                "classes": [] if classes is None else classes[j],
+                "classes": best[j],
                 "likeness": likeness[j],
                 "importance": [] if importance is None else _of_factor(importance, j),
                 "crops": [crop for crop in crops[j] if (folder / crop.file).is_file()],
@@ -124,18 +124,6 @@ def section(
             for j, name in enumerate(factor_names(k))
         ],
     }
-
-
-def _likeness(factorization: Factorization) -> list[list[tuple[str, float]]]:
-    """For each factor the most similar words, and the cosines."""
-    k, classes = len(factorization.components), factorization.classes
-    if classes is None or classes.likeness is None:
-        return [[]] * k
-    values, indices = classes.likeness.topk(min(N_CLASSES, len(classes.labels)), dim=1)
-    return [
-        [(classes.labels[i], value) for i, value in zip(*row, strict=True)]
-        for row in zip(indices.tolist(), values.tolist(), strict=True)
-    ]
 
 
 def _of_factor(importance: Importance, factor: int) -> list[dict[str, Any]]:

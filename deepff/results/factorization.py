@@ -51,8 +51,17 @@ class FactorClasses:
 
     def best(self, n: int = 5) -> list[list[tuple[str, float]]]:
         """For each factor the ``n`` classes of the highest probability, with it, in [0, 1]."""
-        probabilities, indices = self.scores.softmax(1).topk(min(n, len(self.labels)), dim=1)
+        return self._largest(self.scores.softmax(1), n)
+
+    def nearest_words(self, n: int) -> list[list[tuple[str, float]]]:
+        """For each factor the ``n`` words it is most like, with the cosine; none for classes."""
+        if self.likeness is None:
+            return [[]] * len(self.scores)
+        return self._largest(self.likeness, n)
+
+    def _largest(self, scores: Tensor, n: int) -> list[list[tuple[str, float]]]:
+        values, indices = scores.topk(min(n, len(self.labels)), dim=1)
         return [
-            [(self.labels[i], p) for i, p in zip(row, values, strict=True)]
-            for row, values in zip(indices.tolist(), probabilities.tolist(), strict=True)
+            [(self.labels[i], value) for i, value in zip(*row, strict=True)]
+            for row in zip(indices.tolist(), values.tolist(), strict=True)
         ]

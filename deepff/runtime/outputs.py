@@ -59,7 +59,7 @@ def output_folder(
         temporary.mkdir()
     try:
         yield temporary
-        written = {name: [_digest(temporary / name)] for name in _files(temporary)}
+        written = {name: [_digest(temporary / name)] for name in files_below(temporary)}
         if within == path:
             _move_into(path, temporary, written, rules, seal)
         else:
@@ -145,7 +145,7 @@ def own_files(folder: str | Path, adopted: Collection[str] = ()) -> Digests:
         for name, digests in _read_record(record).items():
             files.setdefault((below / name).as_posix(), []).extend(digests)
     if adopted and not (folder / RECORD).exists():
-        for name in _files(folder):
+        for name in files_below(folder):
             if name.partition("/")[0] in adopted:
                 files.setdefault(name, [_digest(folder / name)])
     return files
@@ -198,7 +198,7 @@ def _remove_stale(folder: Path, listed: Digests) -> None:
             above = above.parent
 
 
-def _files(folder: Path) -> list[str]:
+def files_below(folder: Path) -> list[str]:
     """The POSIX paths of the files and links below a folder."""
     files = []
     for path, folders, names in os.walk(folder):
