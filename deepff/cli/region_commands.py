@@ -72,15 +72,8 @@ def localize(
     result, folder, k = _opened(folder, regions, opening)
     options = _region_options(result, k, regions, for_boxes=True)
     with _other_settings_reported(folder, "boxes", k or result.n_components):
-        boxes = localize(
-            result,
-            folder,
-            k,
-            options,
-            _settings(opening, min_area),
-            all_components,
-            progress=True,
-        )
+        settings = _settings(opening, min_area)
+        boxes = localize(result, folder, k, options, settings, all_components, progress=True)
     typer.echo(f"{len(boxes)} boxes")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
 

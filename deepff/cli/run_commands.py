@@ -163,6 +163,9 @@ def discover(
     memory = byte_count(run.memory)
     mean, std = three_numbers(images.mean, "--mean"), three_numbers(images.std, "--std")
 
+    from deepff.discovery.discover import discover
+    from deepff.discovery.discover_parts import discover_parts
+    from deepff.factorization import NMF
     from deepff.images.image_files import find_images, natural_key
     from deepff.images.samples import sample_images
     from deepff.networks.class_labels import read_labels
@@ -187,7 +190,7 @@ def discover(
         engine=run.engine,
     )
     layer = network.layer
-    common = {
+    common: dict[str, Any] = {
         "model": backbone,
         "layer": layer[0] if layer and len(layer) == 1 else layer or None,
         "size": images.size,
@@ -199,7 +202,18 @@ def discover(
         "stretch": images.stretch,
         "progress": True,
     }
-    result = _factorized(files, k, factors, common)
+    if factors.inside_object:
+        result = discover_parts(files, k or N_PARTS, **common)
+    else:
+        method = factors.method or Method.AUTO
+        result = discover(
+            files,
+            k,
+            recipe=factors.recipe or Recipe.PAPER,
+            channel_weights=factors.channel_weights,
+            method=NMF(1, solver=factors.solver) if factors.solver else method,
+            **common,
+        )
     is_first = distributed.rank() == 0
     distributed.leave()
     if is_first:
@@ -222,29 +236,6 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
         )
     if solver and method not in (None, Method.AUTO, Method.NMF):
         raise InputError(f"--solver is for the method nmf; leave it out for {method}")
-
-
-def _factorized(
-    files: Any,
-    k: list[int] | Literal["auto"] | None,
-    factors: FactorPanel,
-    common: dict[str, Any],
-) -> "Result":
-    from deepff.discovery.discover import discover
-    from deepff.discovery.discover_parts import discover_parts
-    from deepff.factorization import NMF
-
-    if factors.inside_object:
-        return discover_parts(files, k or N_PARTS, **common)
-    method = factors.method or Method.AUTO
-    return discover(
-        files,
-        k,
-        recipe=factors.recipe or Recipe.PAPER,
-        channel_weights=factors.channel_weights,
-        method=NMF(1, solver=factors.solver) if factors.solver else method,
-        **common,
-    )
 
 
 def _save(result: "Result", out: Path, overlays: bool) -> None:

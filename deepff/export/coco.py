@@ -24,10 +24,8 @@ def write_coco(
 ) -> None:
     """Write ``<folder>/annotations.json``, and photographs that are wanted into ``images/``.
 
-    Categories are numbered from 1 in the order of the names, images and annotations from 1 in the
-    order of the images. Every annotation has ``iscrowd`` 0: COCO's evaluation ignores crowds, and
-    a mask with holes or pieces is no crowd. With ``polygons``, masks are polygons instead of run
-    lengths; simplified ones have boxes and areas of their own.
+    With ``polygons``, masks are polygons instead of run lengths; simplified ones have boxes and
+    areas of their own.
     """
     entry = partial(_polygons, settings.simplify) if polygons else _run_length_encoder()
     with atomic_text(folder / "annotations.json") as file:
@@ -38,7 +36,8 @@ def write_coco(
         n_annotations = 0
         for image_id, image in enumerate(images, 1):
             height, width = image.size
-            name = image.photo_name
+            suffix = image.photo_suffix
+            name = image.name if image.name.endswith(suffix) else image.name + suffix
             image.write_photo(f"images/{name}", folder, settings.images)
             entries.append({"id": image_id, "file_name": name, "width": width, "height": height})
             for instance in image.instances:
@@ -48,7 +47,7 @@ def write_coco(
                     "image_id": image_id,
                     "category_id": instance.region + 1,
                     **entry(instance, image.size),
-                    "iscrowd": 0,
+                    "iscrowd": 0,  # also with holes or pieces: evaluation ignores crowds
                 }
                 file.write(f"{',' if n_annotations > 1 else ''}\n{_json(annotation)}")
         file.write(f'\n], "images": {_json(entries)}}}\n')

@@ -38,8 +38,7 @@ def segment(
     """Write every image's masks and label map as PNG, and show them in the report.
 
     Returns ``<folder>/masks/k<k>``, which has a folder of masks per region, and ``labels/`` with
-    label maps and ``labels.txt``. What an earlier call left there is replaced when all is written.
-    ``overwrite`` and ``memory`` are those of the settings.
+    label maps and ``labels.txt``. Of the settings it takes ``overwrite`` and ``memory``.
     """
     settings = settings or ExportOptions()
     factorization = result.factorization(k)
@@ -106,9 +105,8 @@ def localize(
 ) -> list[RegionBox]:
     """Write the boxes around every image's regions as JSON and CSV, and show them in the report.
 
-    They are in ``<folder>/boxes/k<k>.json`` and ``.csv``. Parameters are as for :func:`segment`;
-    ``overwrite``, ``memory`` and ``min_area`` are those of the settings. See also
-    :func:`deepff.export.boxes.region_boxes`.
+    They are in ``<folder>/boxes/k<k>.json`` and ``.csv``; see :func:`region_boxes`. Of the settings
+    it takes ``overwrite``, ``memory`` and ``min_area``.
     """
     settings = settings or ExportOptions()
     factorization = result.factorization(k)

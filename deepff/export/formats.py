@@ -93,9 +93,8 @@ def export_maps(
 ) -> ExportSummary:
     """Write label maps in the formats of labeling tools; see `export`.
 
-    The maps are read once for all formats, and memory holds one image at a time. The files appear
-    in their folders when all are written: an export that is cut short leaves none, and earlier
-    files stay until then. Files of other names always stay.
+    The maps are read once for all formats, and memory holds one image at a time. Files replace
+    earlier ones when all are written; files of other names stay.
     """
     settings = settings or ExportOptions()
     folders = _folders(formats, Path(folder))

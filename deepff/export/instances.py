@@ -94,12 +94,6 @@ class AnnotatedImage:
         return os.path.splitext(self.name)[1] if is_file else ".png"
 
     @property
-    def photo_name(self) -> str:
-        """The image's name with the suffix of its photograph, copied or not."""
-        suffix = self.photo_suffix
-        return self.name if self.name.endswith(suffix) else self.name + suffix
-
-    @property
     def photo_format(self) -> str | None:
         """Pillow's name for the content of the photograph's file; None without a file."""
         file = self.photo_path or self.origin
@@ -199,11 +193,10 @@ def annotated_images(
 def find_instances(
     labels: Tensor | np.ndarray, instances: str = Instances.COMPONENTS, min_area: int | None = None
 ) -> list[Instance]:
-    """The instances of a label map (H, W), in which 0 is the background and region j is j + 1.
+    """The instances of a label map (H, W), sorted by region, then by size, the largest first.
 
-    "components" has one per 8-connected component of a region, "parts" one per region, without
-    those of fewer pixels than `min_area`, by default `least_area`. They are sorted by region, then
-    by size, the largest first, then by their first pixel.
+    "components" has one per 8-connected component of a region, "parts" one per region; those of
+    fewer pixels than `min_area` (by default `least_area`) are left out.
     """
     from scipy import ndimage
 

@@ -30,11 +30,8 @@ def write_labelme(
 ) -> None:
     """Write ``<folder>/<image>.json`` with polygons, and ``<folder>/labels.txt``.
 
-    LabelMe opens ``a.json`` with ``a.jpg`` in the same folder. If there is ``a.png`` too, the first
-    of both has ``a.json`` and the other ``a.png.json``, which LabelMe opens on its own; a copy or
-    link is then named ``a.png.png``. A file names its image without a folder. The polygons of an
-    instance in several pieces share a ``group_id``. ``labels.txt`` is as LabelMe's converters read
-    it, with ``__ignore__`` and ``_background_`` before the names.
+    LabelMe opens ``a.json`` with ``a.jpg`` in the same folder. If there is ``a.png`` too, it has
+    ``a.png.json``, and a copy or link is named ``a.png.png``.
     """
     mode = settings.images or "none"
     taken: set[str] = set()
@@ -56,7 +53,7 @@ def write_labelme(
             "imageWidth": image.size[1],
         }
         write_text(folder / f"{file}.json", json.dumps(content, ensure_ascii=False))
-    labels = ("__ignore__", "_background_", *names)
+    labels = ("__ignore__", "_background_", *names)  # as LabelMe's converters read them
     write_text(folder / "labels.txt", "".join(f"{name}\n" for name in labels))
 
 
@@ -70,7 +67,7 @@ def _labelme_shapes(
             {
                 "label": names[instance.region],
                 "points": polygon.tolist(),
-                "group_id": number if len(polygons) > 1 else None,
+                "group_id": number if len(polygons) > 1 else None,  # an instance in pieces
                 "description": "",
                 "shape_type": "polygon",
                 "flags": {},
@@ -89,9 +86,8 @@ def write_label_studio(
 ) -> None:
     """Write ``<folder>/tasks.json``, brush masks as predictions, and ``label_config.xml``.
 
-    An image's address is ``/data/local-files/?d=<folder of the set>/<its name>``. Label Studio
-    serves it if LOCAL_FILES_DOCUMENT_ROOT is the folder above the set's, and the set's folder is a
-    storage of the project.
+    Label Studio serves the images if LOCAL_FILES_DOCUMENT_ROOT is the folder above the set's, and
+    the set's folder is a storage of the project.
     """
     with atomic_text(folder / "tasks.json") as file:
         file.write("[")
@@ -142,10 +138,10 @@ def _brush_result(image: AnnotatedImage, instance: Instance, name: str, id: str)
 def brush_run_lengths(mask: np.ndarray) -> list[int]:
     """A mask (H, W) in Label Studio's brush format: the bytes of a packed RGBA image of 0 and 255.
 
-    A stream of bits: the number of values (32 bits), bits per value minus one (5), the four widths
-    of a length minus one (4 each); then for each run a 1, which of the widths (2), its length minus
-    one, and its value. It is the format of the JavaScript library @thi.ng/rle-pack.
+    It is the format of the JavaScript library @thi.ng/rle-pack.
     """
+    # Bits: the number of values (32), bits per value minus one (5), the four widths of a length
+    # minus one (4 each); then for each run a 1, which width (2), its length minus one, its value.
     widths = "".join(f"{width - 1:04b}" for width in _LENGTH_BITS)
     bits = [f"{mask.size * _CHANNELS:032b}{_WORD_BITS - 1:05b}{widths}"]
     for i, run in enumerate(run_lengths(mask)):

@@ -1,7 +1,6 @@
 """Masks and label maps as PNG."""
 
 import re
-import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from PIL import Image
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
-from deepff.images.image_files import shortened
+from deepff.images.image_files import file_key, shortened
 from deepff.images.painting import factor_colors
 from deepff.options import ExportOptions
 from deepff.regions.regions import Regions
@@ -59,17 +58,17 @@ def folder_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
 
     They differ from each other and from those that are taken, on every file system.
     """
-    keys = {name.casefold() for name in taken}
+    keys = set(map(file_key, taken))
     folders = []
     for name in names:
         folder = _UNSAFE.sub(lambda part: "".join(map(_escaped, part[0])), name) or "%"
         folder = shortened(folder)
         position = 0
-        while unicodedata.normalize("NFC", folder).casefold() in keys:
+        while file_key(folder) in keys:
             escaped = _escaped(folder[position])
             folder = folder[:position] + escaped + folder[position + 1 :]
             position += 3
-        keys.add(unicodedata.normalize("NFC", folder).casefold())
+        keys.add(file_key(folder))
         folders.append(folder)
     return folders
 

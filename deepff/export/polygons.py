@@ -25,12 +25,9 @@ _STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (y, x) to the right, down, left, 
 def instance_polygons(instance: Instance, simplify: float = 0.0) -> list[np.ndarray]:
     """The polygons of an instance in its image, one (m, 2) per 8-connected component.
 
-    Corners (x, y) are in pixel edges, clockwise as one sees the image: whole numbers, and halves
-    where simplified. A hole is joined to its outline by a slit of no width, since the formats have
-    no holes. Filled by the even-odd or the non-zero rule, pixels by their centers, the polygons are
-    exactly the mask unless they are simplified. `simplify` is how far, in pixels, left-out corners
-    may be off the polygon (Douglas & Peucker 1973); less where more than 1 % of a component's area
-    would change. 0 keeps all corners.
+    Corners (x, y) go clockwise, and a slit of no width joins a hole to its outline. Filled at the
+    pixels' centers, by the even-odd or the non-zero rule, they are the mask to the pixel, but for
+    corners that are less than `simplify` pixels off (Douglas & Peucker 1973).
     """
     from scipy import ndimage
 
@@ -106,10 +103,10 @@ def _simplified(
 ) -> np.ndarray:
     """A polygon with fewer corners than those of a path, where at most `max_change` pixels change.
 
-    It goes through the middles of the path's steps, so that a straight slanted edge, which is a
-    staircase in pixels, becomes straight. Points that the path passes twice stay: there, pieces
-    meet and slits end. The tolerance is reduced until the change, on both sides, is small enough.
+    It goes through the middles of the path's steps, so that the staircase of a slanted edge becomes
+    straight. The tolerance is reduced until the change, on both sides, is small enough.
     """
+    # Points that the path passes twice stay: there, pieces meet and slits end.
     _, which, counts = np.unique(path, axis=0, return_inverse=True, return_counts=True)
     twice = counts[which.ravel()] > 1
     middles = (path + np.roll(path, -1, axis=0)) / 2

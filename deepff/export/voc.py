@@ -26,11 +26,8 @@ def write_voc(
 ) -> None:
     """Write VOC's ``Annotations/``, ``SegmentationClass/`` and ``SegmentationObject/``.
 
-    Boxes are VOC's: pixels counted from 1, maxima inclusive. In the images of classes the value n
-    is line n of ``labels.txt``, counted from 0, the first the background; in those of objects, the
-    n-th object of the XML. ``train.txt``, ``val.txt``, ``trainval.txt`` and ``test.txt`` in
-    ``ImageSets/Main/`` and ``ImageSets/Segmentation/`` list the images. ``labelmap.txt`` has the
-    classes and their colors, as CVAT and Datumaro read them. Photographs go to ``JPEGImages/``.
+    A class's value is its line in ``labels.txt``, from 0, an object's its number in the XML, from
+    1. ``labelmap.txt`` has the classes and their colors, as CVAT and Datumaro read them.
     """
     if len(names) > LARGEST_VALUE:
         raise InputError(f"VOC's images hold up to {LARGEST_VALUE} classes, not {len(names)}")
@@ -80,7 +77,7 @@ def _annotation(image: AnnotatedImage, names: Sequence[str]) -> ET.Element:
         element = ET.SubElement(root, "object")
         name = names[instance.region]
         _add(element, name=name, pose="Unspecified", truncated=0, difficult=0)
-        box = ET.SubElement(element, "bndbox")
+        box = ET.SubElement(element, "bndbox")  # pixels are counted from 1, maxima are inclusive
         _add(box, xmin=x_min + 1, ymin=y_min + 1, xmax=x_max, ymax=y_max)
     return root
 

@@ -45,11 +45,8 @@ def write_yolo(
 ) -> None:
     """Write ``images/<subset>/``, ``labels/<subset>/<image>.txt`` and ``data.yaml``.
 
-    One line per instance: its class, counted from 0 in the order of the names, then center, width
-    and height of its box, or with ``polygons`` one polygon (YOLO-seg), as shares of the image's
-    width and height. A photograph that Ultralytics refuses is written as PNG; if only its suffix is
-    unknown, it gets the suffix of its format. Without photographs, ``labels/`` has the folders that
-    ``images/`` has or will have, and subsets are lists, ``train.txt`` and so on.
+    A photograph that Ultralytics refuses is written as PNG. Without photographs, ``labels/`` has
+    the folders that ``images/`` has or will have, and subsets are lists such as ``train.txt``.
     """
     mode = settings.images or "link"
     photos: dict[str, list[str]] = {subset: [] for subset in SUBSETS}
@@ -109,6 +106,7 @@ def _photo_path(image: AnnotatedImage, mode: str, suffix: str) -> str:
 
 
 def _lines(image: AnnotatedImage, polygons: bool, simplify: float) -> Iterable[str]:
+    """Each instance's class, then the center and size of its box, or its corners, as shares."""
     height, width = image.size
     for instance in image.instances:
         if polygons:

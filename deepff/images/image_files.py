@@ -208,15 +208,15 @@ def output_names(names: Sequence[str]) -> list[str]:
     stems = [os.path.splitext(name)[0] for name in full]
     # "a" and a suffix must not be the folder "a.png" of another image.
     folders = {os.path.dirname(name) for name in full}
-    taken = {_file_key(folder[: dot.start()]) for folder in folders for dot in DOT.finditer(folder)}
+    taken = {file_key(folder[: dot.start()]) for folder in folders for dot in DOT.finditer(folder)}
 
     chosen = [shortened(stem) for stem in stems]
     clashing = set(range(len(chosen)))
     kept: set[int] = set()
     while clashing:
-        counts = Counter(map(_file_key, chosen))
+        counts = Counter(map(file_key, chosen))
         clashing = {
-            i for i, name in enumerate(chosen) if counts[_file_key(name)] > 1 and i not in kept
+            i for i, name in enumerate(chosen) if counts[file_key(name)] > 1 and i not in kept
         }
         kept |= clashing
         for i in clashing:
@@ -225,15 +225,15 @@ def output_names(names: Sequence[str]) -> list[str]:
     unique = []
     for name in chosen:
         candidate, number = name, 1
-        while _file_key(candidate) in taken:
+        while file_key(candidate) in taken:
             number += 1
             candidate = f"{name}-{number}"
-        taken.add(_file_key(candidate))
+        taken.add(file_key(candidate))
         unique.append(candidate)
     return unique
 
 
-def _file_key(name: str) -> str:
+def file_key(name: str) -> str:
     """Equal for two names that are one file on some file system."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 

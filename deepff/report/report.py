@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,13 @@ from deepff.discovery.choose_k import AGREED
 from deepff.discovery.contrast import separation_warning
 from deepff.images.image_files import output_names
 from deepff.images.painting import factor_colors, hex_colors, overlay
+from deepff.meaning.importance import Importance
 from deepff.options import METHODS_IN_WORDS
-from deepff.pictures.crops import Crops, save_jpeg, strongest_crops, write_crops
+from deepff.pictures.crops import Crop, Crops, save_jpeg, strongest_crops, write_crops
 from deepff.pictures.figures import captions, compose, photo_shape, read_photo, spread
 from deepff.pictures.tree_drawing import agreement_svg, colors_over_k, tree_svg
-from deepff.report.galleries import galleries, section
+from deepff.regions.part_names import factor_names
+from deepff.report.galleries import galleries
 from deepff.result import Result
 from deepff.results.tree import tree
 from deepff.runtime.files import atomic_path, write_text
@@ -42,6 +45,9 @@ _UNREADABLE = "thumbnails/unreadable.json"
 STRIP_GAP = 4
 # Map values embedded in the page, one byte each before compression; above it grids are coarsened.
 MAX_EMBEDDED_VALUES = 6_000_000
+_N_CLASSES = 3
+# The share of a set's activations explained at k = 1; below it, images have little in common.
+_LITTLE = 0.2
 
 
 def write_report(
@@ -50,8 +56,7 @@ def write_report(
     """Write ``report.html``, ``figure.png``, ``thumbnails/`` and ``crops/`` into a folder.
 
     The page opens from disk and requests nothing from a network. An image that cannot be read any
-    more is shown gray, and the page says so. With `overlays`, ``overlays/`` has a strip per image
-    and k.
+    more is shown gray. With `overlays`, ``overlays/`` has a strip per image and k.
     """
     folder = Path(folder)
     files = output_names(result.names)
@@ -156,7 +161,7 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
         region_colors=hex_colors(region_colors),
         images=data["images"],
         unreadable=unreadable,
-        sections=[section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
+        sections=[_section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
         overlays=(folder / "overlays").is_dir(),
         skipped=[(file.name, file.reason) for file in result.skipped]
         + [
@@ -173,6 +178,60 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
         signed=any(f.heatmaps.signed for f in result.factorizations.values()),
         data=data,
     )
+
+
+def _section(
+    result: Result, k: int, colors: Sequence[str], crops: Sequence[Sequence[Crop]], folder: Path
+) -> dict[str, Any]:
+    """The facts of one k, for the page.
+
+    `colors` are the factors' as CSS has them. Crops whose pictures the folder lacks are left out.
+    """
+    factorization = result.factorizations[k]
+    error = factorization.relative_error
+    explained = None if math.isnan(error) else max(0.0, 1 - error**2)
+    classes = factorization.classes
+    names = [None] * k if classes is None else classes.names
+    best = [[]] * k if classes is None else classes.best(_N_CLASSES)
+    likeness = [[]] * k if classes is None else classes.nearest_words(_N_CLASSES)
+    importance = result.importances.get(k)
+    shares = factorization.energy_shares.tolist()
+    return {
+        "k": k,
+        "relative_error": None if math.isnan(error) else error,
+        "explained": explained,
+        "has_little_in_common": k == 1 and explained is not None and explained < _LITTLE,
+        "by_words": any(likeness),
+        "classes": [] if importance is None else list(importance.labels),
+        "factors": [
+            {
+                "name": name,
+                "color": colors[j],
+                "share": shares[j],
+                "called": names[j],
+                "classes": best[j],
+                "likeness": likeness[j],
+                "importance": [] if importance is None else _importance_of(importance, j),
+                "crops": [crop for crop in crops[j] if (folder / crop.file).is_file()],
+            }
+            for j, name in enumerate(factor_names(k))
+        ],
+    }
+
+
+def _importance_of(importance: Importance, factor: int) -> list[dict[str, Any]]:
+    """For each class the fall, also relative to the largest of the section, and the Sobol index."""
+    falls = importance.mean_falls
+    largest = max(float(falls.abs().max()), 1e-12)
+    return [
+        {
+            "label": label,
+            "fall": float(falls[factor, c]),
+            "length": abs(float(falls[factor, c])) / largest,
+            "sobol": float(importance.sobol[factor, c]),
+        }
+        for c, label in enumerate(importance.labels)
+    ]
 
 
 def _embedded(result: Result, colors: Mapping[int, list[str]], folder: Path) -> dict[str, Any]:
@@ -215,10 +274,8 @@ def _gram(factorization: Factorization) -> list[list[float]]:
 
     The page computes the similarity of two cells from it and from their coefficients.
     """
-    W = (
-        factorization.components
-        * factorization.heatmaps.scale.to(factorization.components)[:, None]
-    )
+    components = factorization.components
+    W = components * factorization.heatmaps.scale.to(components)[:, None]
     products = (W @ W.T).cpu().double()
     return (products / products.abs().max().clamp_min(1e-300)).numpy().round(6).tolist()
 

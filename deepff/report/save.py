@@ -33,10 +33,8 @@ OUTPUTS = (
 def save(run: Result, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
     """Write the run's files, its pictures and its report.
 
-    An earlier result in the folder stays until all is written, and is then replaced, with what was
-    made of it (`earlier_outputs`). Files that deepff did not write, or that were changed since,
-    stay. With `overlays`, pictures of the heat maps over the photographs are written too, one per
-    image and k: they take most of a result's space on disk, and the report does not need them.
+    When all is written it replaces an earlier result, with what was made of it (`earlier_outputs`);
+    users' files stay. `overlays` take most of a result's space, and the report does not need them.
     """
     folder = check_output_folder(folder)
     rules = Rules(remove_stale=True, inputs=run.paths, adopted=OUTPUTS)
