@@ -106,7 +106,7 @@ def write_report_page(
 ) -> None:
     """Write ``report.html`` alone, with the pictures that :func:`write_report` wrote.
 
-    Galleries in the folder are shown as well (:class:`deepff.report.galleries.RegionGallery`).
+    Galleries in the folder are shown as well (:func:`deepff.report.galleries.region_gallery`).
     `unreadable` says why images could not be read, by default as when the pictures were written.
     """
     notes = Path(folder) / _UNREADABLE
