@@ -30,7 +30,7 @@ from deepff.layers.layer import SHARE, Centers, Layer
 from deepff.layers.layer_map import forward_to_layers
 from deepff.layers.layouts import declared
 from deepff.networks.backbone import Backbone, normalized
-from deepff.runtime.distributed import from_first_rank, rank
+from deepff.runtime.distributed import gather, rank
 from deepff.runtime.files import atomic_path
 
 # From scikit-image, the most informative ones first.
@@ -64,15 +64,13 @@ _measured: dict[str, Centers | None] = {}
 def with_centers(
     backbone: Backbone, layers: Sequence[Layer], cache: str | Path | None = None
 ) -> list[Layer]:
-    """The layers with their measured centers, over several ranks those of the first.
+    """The layers with their measured centers, which over several ranks are those of the first.
 
     ``centers`` are None where windows do not overlap, so that cells respond to the pixels that they
-    cover, and where there is no gradient. They are kept in the folder ``cache``; by default, for
-    networks by name with trained weights, next to the weights that torch downloads
-    (:func:`torch.hub.get_dir`).
+    cover, and where there is no gradient. They are kept in ``cache``, or with torch's downloads.
     """
     return [
-        replace(layer, centers=_of_rank_0(_centers_of(backbone, layer, cache))) for layer in layers
+        replace(layer, centers=gather([_centers_of(backbone, layer, cache)])[0]) for layer in layers
     ]
 
 
@@ -82,11 +80,11 @@ def _centers_of(backbone: Backbone, layer: Layer, cache: str | Path | None) -> C
     key = _key(backbone, layer)
     if key not in _measured:
         folder = _kept_in(backbone, cache)
-        file = None if folder is None else folder / f"{key}.json"
-        kept = None if file is None else _read(file)
-        _measured[key] = measure(backbone, layer) if kept is None else kept[0]
-        if file is not None and kept is None:
-            _write(file, _measured[key])
+        _measured[key] = (
+            measure(backbone, layer)
+            if folder is None
+            else _read_or_measure(folder / f"{key}.json", backbone, layer)
+        )
     return _measured[key]
 
 
@@ -94,8 +92,11 @@ def measure(backbone: Backbone, layer: Layer) -> Centers | None:
     """What :func:`with_centers` keeps for one layer, measured now."""
     cells = max(_LEAST_CELLS, _SIDE // layer.stride)
     side = layer.input_size or layer.stride * cells
+    windows = _Windows()
     try:
-        if not _overlaps(backbone, layer, side):
+        with windows:
+            _grid(backbone, layer, (side, side))
+        if not windows.overlap:
             return None
         if layer.input_size is not None:
             return _measured_at(backbone, layer, side, 0)
@@ -106,13 +107,10 @@ def measure(backbone: Backbone, layer: Layer) -> Centers | None:
 
 
 def _measured_at(backbone: Backbone, layer: Layer, side: int, least_slope: float) -> Centers | None:
-    """The centers on images of one size; None where these are too small, or have one cell.
-
-    The image's border cuts off the tails of the gradient, which pulls its center to the image's. So
-    this looks for the cell, in fractions, whose center is the image's: between two blocks of cells,
-    over photographs and the same turned by 180 degrees, which cancels their content. The jackknife
-    gives the standard error.
-    """
+    """The centers on images of one size; None where these are too small, or have one cell."""
+    # The image's border cuts off the tails of the gradient, which pulls its center to the image's.
+    # So this looks for the cell, in fractions, whose center is the image's: between two blocks of
+    # cells, over photographs and the same turned by 180 degrees, which cancels their content.
     cells = _grid(backbone, layer, (side, side))[0]
     is_halved = layer.stride & (layer.stride - 1) == 0 and cells * layer.stride == side
     spacing, centered = (
@@ -136,8 +134,8 @@ def _measured_at(backbone: Backbone, layer: Layer, side: int, least_slope: float
         offset, error = _offsets(np.array(centers), pair, side, spacing)
         if (np.abs(offset - centered) - error < SHARE * spacing).all():
             break
-    (down, across), errors = (v.tolist() for v in _offsets(np.array(centers), pair, side, spacing))
-    return Centers((down, across), (errors[0], errors[1]), float(spacing), centered)
+    (down, across), (error_down, error_across) = offset.tolist(), error.tolist()
+    return Centers((down, across), (error_down, error_across), float(spacing), centered)
 
 
 class _Windows(TorchDispatchMode):
@@ -154,36 +152,24 @@ class _Windows(TorchDispatchMode):
         if name == "convolution":
             _, weight, _, stride, padding, dilation, transposed, *_ = args
             reach = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilation, strict=True)]
-            self._note(reach, stride, padding, transposed)
+            self.overlap |= transposed or not _is_centered(reach, stride, padding)
         elif name in ("max_pool2d", "max_pool2d_with_indices", "avg_pool2d"):
             kernel = _pair(args[1])
             stride = _pair(args[2]) if len(args) > 2 and args[2] else kernel
-            self._note(kernel, stride, _pair(args[3] if len(args) > 3 else 0), False)
+            padding = _pair(args[3] if len(args) > 3 else 0)
+            self.overlap |= not _is_centered(kernel, stride, padding)
         return function(*args, **(kwargs or {}))
 
-    def _note(
-        self,
-        reach: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        transposed: bool,
-    ) -> None:
-        centered = all(
-            2 * p == k - 1 if s == 1 else k == s and p == 0
-            for k, s, p in zip(reach, stride, padding, strict=True)
-        )
-        self.overlap = self.overlap or transposed or not centered
+
+def _is_centered(reach: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> bool:
+    return all(
+        2 * p == k - 1 if s == 1 else k == s and p == 0
+        for k, s, p in zip(reach, stride, padding, strict=True)
+    )
 
 
 def _pair(value: Any) -> Sequence[int]:
     return (value, value) if isinstance(value, int) else value if len(value) == 2 else value * 2
-
-
-def _overlaps(backbone: Backbone, layer: Layer, side: int) -> bool:
-    windows = _Windows()
-    with windows:
-        _grid(backbone, layer, (side, side))
-    return windows.overlap
 
 
 def _grid(backbone: Backbone, layer: Layer, shape: tuple[int, int]) -> tuple[int, int]:
@@ -251,7 +237,10 @@ def _gradient_centers(
 def _offsets(
     centers: np.ndarray, pair: tuple[int, int], side: int, spacing: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets down and across and their standard errors, from (n photographs, 2 blocks, 2)."""
+    """Offsets down and across and their standard errors, from (n photographs, 2 blocks, 2).
+
+    The errors are the jackknife's.
+    """
 
     def offset(means: np.ndarray) -> np.ndarray:
         share = (side / 2 - means[0]) / (means[1] - means[0])
@@ -264,13 +253,11 @@ def _offsets(
 
 
 def _kept_in(backbone: Backbone, cache: str | Path | None) -> Path | None:
-    """The folder for measurements; None without a cache where they may not last.
-
-    The code of a user's module can change while its name, structure and weights stay the same, and
-    random weights seldom come again.
-    """
+    """The folder for measurements; None without a cache where they may not last."""
     if cache is not None:
         return Path(cache) / "places"
+    # The code of a user's module can change while its name, structure and weights stay the same,
+    # and random weights seldom come again.
     if backbone.structure or backbone.weights == "random":
         return None
     return Path(torch.hub.get_dir()) / "places"
@@ -300,31 +287,16 @@ def _key(backbone: Backbone, layer: Layer) -> str:
     return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
 
-def _read(file: Path) -> tuple[Centers | None] | None:
-    """The centers in a file, in a tuple, as they may be None; None where it cannot be read."""
+def _read_or_measure(file: Path, backbone: Backbone, layer: Layer) -> Centers | None:
+    """The centers in a file, which is rewritten where it cannot be read."""
     try:
         fields = json.loads(file.read_text())
-        return (None if fields is None else Centers.from_dict(fields),)
+        return None if fields is None else Centers.from_dict(fields)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _write(file: Path, centers: Centers | None) -> None:
+        centers = measure(backbone, layer)
     # If this fails, they are measured again next time.
     with suppress(OSError, InputError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary:
             temporary.write_text(json.dumps(None if centers is None else asdict(centers)))
-
-
-def _of_rank_0(centers: Centers | None) -> Centers | None:
-    """The first rank's centers, on every rank."""
-    numbers = [np.nan] * 6
-    if centers is not None:
-        numbers = [*centers.offset, *centers.offset_error, centers.spacing, centers.centred]
-    down, across, *errors, spacing, centred = from_first_rank(
-        torch.tensor(numbers, dtype=torch.float64)
-    ).tolist()
-    if np.isnan(spacing):
-        return None
-    return Centers((down, across), (errors[0], errors[1]), spacing, centred)
+    return centers

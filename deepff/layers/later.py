@@ -16,7 +16,7 @@ from deepff.networks.backbone import Backbone
 
 Edit = Callable[[Tensor], Tensor]
 
-_MAPS_BYTES = 2**28
+_MAPS_BYTES = 2**28  # of maps that go through what follows the layer together
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,14 @@ class OpenLayer:
 def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
     """The network's outputs (b', classes), float32, when a layer's map is replaced.
 
-    The network runs as a whole, and a hook on the layer replaces its map (b, c, h, w) by what
-    ``edit`` makes of it, (b', c, h, w), so that what bypasses the layer, such as the shortcut
-    around a block, stays that of the images. b' is b, or any number where b is 1: the layers before
-    then run once, and what follows runs on all. Gradients flow through ``edit`` unless the caller
-    forbids them.
-
-    Raises InputError where the network does not end with one number per class, its later part
-    cannot be run so, or it gives NaN, as it does where the file of weights had no head.
+    ``edit`` makes the new map (b', c, h, w) of the layer's, (b, c, h, w). b' is b, or any number
+    where b is 1: the layers before then run once. What bypasses the layer stays that of the images.
     """
     try:
         outputs = _run(opened, batch, edit)
     except _WrongBatchError as error:
         # Something joins the map with what bypasses it, and needs as many of both.
-        batch = batch.expand(error.n_maps, -1, -1, -1)
+        batch = batch.expand(error.args[0], -1, -1, -1)
         outputs = _run(opened, batch, lambda maps: edit(maps[:1]))
     backbone = opened.backbone
     if outputs.isnan().any():
@@ -58,8 +52,7 @@ def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
 def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) -> Tensor:
     """The outputs (edits, classes) for one image (1, channels, H, W) with its map changed in ways.
 
-    Each edit is from the layer's map (c, h, w) to another of its shape. The layers before run once,
-    or once for every 256 MB of maps.
+    Each edit is from the layer's map (c, h, w) to another of its shape.
     """
     layer = opened.layer
     n_cells = image.shape[2] * image.shape[3] // layer.stride**2
@@ -96,11 +89,7 @@ def gradients(opened: OpenLayer, image: Tensor, outputs: Sequence[int]) -> Tenso
 
 
 class _WrongBatchError(Exception):
-    """The later part did not run on so many maps, of one image."""
-
-    def __init__(self, n_maps: int) -> None:
-        super().__init__()
-        self.n_maps = n_maps
+    """The later part did not run on so many maps, ``args[0]``, of one image."""
 
 
 def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
@@ -162,10 +151,10 @@ def small_noise(opened: OpenLayer) -> Tensor:
 
 
 def outputs_for_noise(opened: OpenLayer) -> Tensor | None:
-    """The outputs (5, classes) for a, b, their mean, a's mean in every cell, and 0 as the map.
+    """The outputs (5, classes) for random maps a and b, their mean, a's mean in every cell, and 0.
 
-    a and b are random maps. None where the map cannot be replaced, as inside an attention; where
-    that is because weights are missing, InputError.
+    None where the map cannot be replaced, as inside an attention. InputError where weights are
+    missing, or all are equal: what follows does not read the map.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -177,26 +166,18 @@ def outputs_for_noise(opened: OpenLayer) -> Tensor | None:
         return torch.stack([a, b, (a + b) / 2, mean, torch.zeros_like(a)])
 
     try:
-        return later_outputs(opened, small_noise(opened), probes)
+        outputs = later_outputs(opened, small_noise(opened), probes)
     except InputError:
         if opened.backbone.missing:
             raise
         return None
-
-
-def check_is_read(opened: OpenLayer, outputs: Tensor | None) -> None:
-    """Raise InputError where all of :func:`outputs_for_noise` are equal.
-
-    As at the last block of a vision transformer whose head reads only the class token.
-    """
-    if outputs is None:
-        return
     if (outputs - outputs[-1]).abs().max() <= _SAME * outputs.abs().max():
         raise InputError(
             f"what follows layer {opened.layer.name} of {opened.backbone.name} does not read its "
             "map (as a head that reads only the class token), so it cannot say what factors mean; "
             "choose an earlier layer"
         )
+    return outputs
 
 
 def is_linear_in_mean(outputs: Tensor | None) -> bool:
@@ -205,5 +186,5 @@ def is_linear_in_mean(outputs: Tensor | None) -> bool:
         return False
     of_a, of_b, of_both, of_mean, of_none = outputs
     tolerance = _LINEAR * (of_a - of_none).abs().max()
-    is_linear = bool(((of_a + of_b) / 2 - of_both).abs().max() <= tolerance)
-    return is_linear and bool((of_a - of_mean).abs().max() <= tolerance)
+    deviations = torch.stack([(of_a + of_b) / 2 - of_both, of_a - of_mean])
+    return bool(deviations.abs().max() <= tolerance)

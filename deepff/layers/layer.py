@@ -44,8 +44,7 @@ class Centers:
     def drawn_offset(self) -> tuple[float, float]:
         """The offset by which maps are drawn, down and across.
 
-        The measured one where it is clearly off center: by more than a tenth of a cell, beyond
-        three standard errors. Else the centered one.
+        The measured one where it is clearly off center by `SHARE` and `_ERRORS`, or the centered.
         """
         down, across = (
             value

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -43,15 +43,18 @@ _KEYS = (":keys", ".key", ".k_proj")
 _POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
 
 
-@dataclass(frozen=True)
+@dataclass
 class LayerMap:
     """What one forward pass at one size showed of a network's modules: probe once, ask often."""
 
     backbone: Backbone
     size: int  # of the square probe in pixels: the network's own where it takes no other
-    by_path: dict[str, Layer]  # by last call, a module before the one around it
-    not_maps: dict[str, str]  # what the other modules do instead, as the rest of a sentence
-    pooled: set[str]  # paths of the layers whose map is a pooling module's output
+    # By last call, a module before the one around it.
+    by_path: dict[str, Layer] = field(default_factory=dict)
+    # What the other modules do instead, as the rest of a sentence.
+    not_maps: dict[str, str] = field(default_factory=dict)
+    # Paths of the layers whose map is a pooling module's output.
+    pooled: set[str] = field(default_factory=set)
     # Whether attention is within windows, whose tokens are a map only where there is one window.
     has_windows: bool = False
     # Why the pass did not come to its end. Layers before that can be used, but only by name.
@@ -67,8 +70,7 @@ class LayerMap:
     def resolve(self, layer: str | None = None) -> Layer:
         """The layer of that name or path, or the network's default.
 
-        With ``:signs`` at the end, every channel's positive and negative part are channels of
-        their own. Raises InputError where there is no such layer or it gives no map.
+        With ``:signs`` at the end, every channel's positive and negative part are channels.
         """
         wanted = self.backbone.default_layer if layer is None else layer
         if wanted is not None and wanted.endswith(f":{SIGNS}"):
@@ -76,31 +78,30 @@ class LayerMap:
         for candidate in self.by_path.values():
             if wanted in (candidate.name, candidate.path):
                 return self._filled(candidate)
+        last_ones = _such_as(_worth_naming(list(self.by_path.values()))[-3:])
         if self.failure is not None:
-            before = _such_as(_worth_naming(list(self.by_path.values()))[-3:])
-            raise InputError(f"{self.failure}, or name a layer before{before}")
+            raise InputError(f"{self.failure}, or name a layer before{last_ones}")
         if wanted is None:
             return self._filled(self._default())
         if wanted in dict(self.backbone.network.named_modules(remove_duplicate=False)):
             fault = self.not_maps.get(wanted, "has no part in the forward pass")
             raise InputError(
-                f"layer {wanted!r} of {self.backbone.name} {fault}; choose another"
-                f"{_such_as(_worth_naming(self.layers)[-3:])}"
+                f"layer {wanted!r} of {self.backbone.name} {fault}; choose another{last_ones}"
             )
         raise InputError(
             f"{self.backbone.name} has no layer {wanted!r}; choose one that it has"
             f"{_such_as(_similar(wanted, self.layers))}"
         )
 
-    def nearby_non_negative(self, layer: Layer, n: int = 3) -> list[str]:
-        """Names of the up to n nearest layers, in running order, that are nowhere negative.
+    def nearby_non_negative(self, layer: Layer) -> list[str]:
+        """Names of the up to 3 nearest layers, in running order, that are nowhere negative.
 
         Without single cells, and of nested modules with the same map only the outermost.
         """
         position = {path: index for index, path in enumerate(self.by_path)}
         suitable = [other for other in _worth_naming(self.layers) if other.non_negative]
         suitable.sort(key=lambda other: abs(position[other.path] - position[layer.path]))
-        return [other.name for other in suitable[:n]]
+        return [other.name for other in suitable[:3]]
 
     def _filled(self, layer: Layer) -> Layer:
         """The layer, unless it needs weights that the file did not have, which are NaN."""
@@ -133,8 +134,7 @@ class LayerMap:
 def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
     """Run a network once on fixed noise, ``size`` × ``size`` pixels, and note what modules give.
 
-    A network that takes only images of one size is run at that, and so are its layers
-    (``input_size``). Raises InputError where the network cannot run and no layer comes before that.
+    A network that takes only images of one size is run at that (its layers' ``input_size``).
     """
     if size < 1:
         raise InputError(f"size must be a positive number of pixels, not {size}")
@@ -223,38 +223,26 @@ def _oblong_grids(layer_map: LayerMap) -> dict[str, tuple[int, int]] | None:
 
 def _probe(backbone: Backbone, size: int) -> LayerMap:
     """What one forward pass on noise shows of the modules."""
-    recorder = _Recorder(backbone, size)
+    layer_map = LayerMap(backbone, size)
+    recorder = _Recorder(layer_map)
     modules = backbone.network.named_modules(remove_duplicate=False)
-    failure = None
     with _hooks((module, partial(recorder.record, path)) for path, module in modules if path):
         try:
             run_network(backbone, noise(backbone, size))
         except InputError as error:
-            failure = error
-    return LayerMap(
-        backbone,
-        size,
-        recorder.layers,
-        recorder.not_maps,
-        recorder.pooled,
-        recorder.has_windows,
-        failure,
-    )
+            layer_map.failure = error
+    return layer_map
 
 
 class _Recorder:
-    """Notes what modules give in a forward pass, as `LayerMap` has it; the last call counts."""
+    """Fills a `LayerMap` by what modules give in a forward pass; the last call counts."""
 
-    def __init__(self, backbone: Backbone, size: int) -> None:
-        self.layers: dict[str, Layer] = {}
-        self.not_maps: dict[str, str] = {}
-        self.pooled: set[str] = set()
-        self.has_windows = False
-        self._size = size
-        self._tokens = backbone.tokens
-        self._prefix = declared_prefix(backbone.network)
-        self._patch = patch_of(backbone.network)
-        self._names = paper_names(backbone.network)
+    def __init__(self, layer_map: LayerMap) -> None:
+        self._map = layer_map
+        network = layer_map.backbone.network
+        self._prefix = declared_prefix(network)
+        self._patch = patch_of(network)
+        self._names = paper_names(network)
         self._calls: Counter[str] = Counter()
         # Containers return their last child's tensor itself, which tells whose map theirs is.
         self._previous: Layer | None = None
@@ -262,45 +250,46 @@ class _Recorder:
 
     def record(self, path: str, module: nn.Module, inputs: Any, output: Any) -> None:
         """The hook of the module at that path."""
+        layers, not_maps, pooled = self._map.by_path, self._map.not_maps, self._map.pooled
         self._calls[path] += 1
         for old in (path, *(f"{path}:{part}" for part in QKV)):
-            self.layers.pop(old, None)
-        self.not_maps.pop(path, None)
-        self.pooled.discard(path)
-        self.has_windows = self.has_windows or is_of_windows(output)
+            layers.pop(old, None)
+        not_maps.pop(path, None)
+        pooled.discard(path)
+        self._map.has_windows |= is_of_windows(output)
         before = self._previous if output is self._previous_output else None
         self._previous, self._previous_output = None, output
-        layouts = layouts_of(module, path, inputs, output, self._prefix, self._tokens)
+        tokens = self._map.backbone.tokens
+        layouts = layouts_of(module, path, inputs, output, self._prefix, tokens)
         if isinstance(layouts, str):
-            self.not_maps[path] = layouts
+            not_maps[path] = layouts
             return
         for layout in layouts:
             layer = self._layer(path, layout, output_of(module, inputs, output, layout))
             if layer is None:
-                self.not_maps[path] = "gives nothing that becomes a map"
+                not_maps[path] = "gives nothing that becomes a map"
                 return
-            self.layers[layer.path] = layer
-        if path not in self.layers:
+            layers[layer.path] = layer
+        if path not in layers:
             parts, example = ", ".join(QKV), f"{path}:{QKV[-1]}"
-            self.not_maps[path] = f"gives {parts} in one: name one of them, as in {example}"
+            not_maps[path] = f"gives {parts} in one: name one of them, as in {example}"
             return
-        self._previous = self.layers[path]
+        self._previous = layers[path]
         if before is not None and before.minimum != self._previous.minimum:
             before = None  # changed in place since
         if before is not None and isinstance(module, nn.Identity):
-            self.not_maps[path] = "passes on the map before it unchanged"
-            del self.layers[path]
-        elif isinstance(module, _POOLING) or (before is not None and before.path in self.pooled):
-            self.pooled.add(path)
+            not_maps[path] = "passes on the map before it unchanged"
+            del layers[path]
+        elif isinstance(module, _POOLING) or (before is not None and before.path in pooled):
+            pooled.add(path)
 
     def _layer(self, module_path: str, layout: Layout, output: Any) -> Layer | None:
         path = module_path if layout.part is None else f"{module_path}:{layout.part}"
         # The image is square, so the number of cells says what the stride is.
-        cells, values = self._size, tensor_of(output)
-        if layout.kind == "tokens" and values is not None:
+        cells = size = self._map.size
+        if layout.kind == "tokens" and (values := tensor_of(output)) is not None:
             cells = math.isqrt(values.shape[1] - layout.prefix)
-        stride = stride_of(self._size, cells, self._patch)
-        maps = layout.to_map(output, (self._size, self._size), stride)
+        maps = layout.to_map(output, (size, size), stride_of(size, cells, self._patch))
         if maps is None:
             return None
         height, width = maps.shape[2:]
@@ -308,7 +297,7 @@ class _Recorder:
             path=path,
             name=self._names.get(module_path, path),
             channels=maps.shape[1],
-            stride=stride_of(self._size, height, self._patch),
+            stride=stride_of(size, height, self._patch),
             grid=(height, width),
             # Read here and now: an in-place ReLU that follows would overwrite the output.
             minimum=maps.min().item(),
@@ -351,8 +340,7 @@ def _reading(
 def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
     """The layers' maps (b, channels, h, w); the network runs up to the last of them, no further.
 
-    With gradient where the batch (b, channels, height, width), normalized and on the network's
-    device, requires it. The layers are different ones.
+    With gradient where the batch, which is normalized, requires it. No layer is given twice.
     """
 
     def to_map(layer: Layer, output: Any) -> Tensor | None:

@@ -22,14 +22,8 @@ Kind = Literal["channels first", "channels last", "tokens", "own"]
 QKV = ("queries", "keys", "values")
 # Parameters with tokens before those of the grid, in timm, torchvision, open_clip, transformers
 # and DINO: one token each, but registers have one per row.
-_SINGLE_TOKENS = (
-    "cls_token",
-    "class_token",
-    "class_embedding",
-    "dist_token",
-    "distillation_token",
-)
-_REGISTERS = ("reg_token", "register_tokens", "storage_tokens")
+_SINGLE_TOKENS = {"cls_token", "class_token", "class_embedding", "dist_token", "distillation_token"}
+_REGISTERS = {"reg_token", "register_tokens", "storage_tokens"}
 _MOST_GUESSED = 16  # prefix tokens
 
 
@@ -60,8 +54,7 @@ class Layout:
     def to_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
         """The map (b, c, h, w), a view where possible; None where the output has another layout.
 
-        By sign it is (b, 2c, h, w), nowhere negative. ``shape`` is the input's height and width in
-        pixels, ``stride`` the input pixels per cell.
+        By sign it is (b, 2c, h, w). ``shape`` is the input's (height, width), ``stride`` per cell.
         """
         values = self._signed_map(output, shape, stride)
         if values is None or not self.by_sign:
@@ -86,10 +79,9 @@ class Layout:
         return values
 
     def to_output(self, maps: Tensor, output: Any) -> Any:
-        """The module's output if its map were another: the inverse of `to_map`.
+        """The module's output if its map (b, c, h, w) were another: the inverse of `to_map`.
 
-        The map (b, c, h, w) may be of another number of images where the output is of one. Raises
-        InputError where a user's function made the map, as its inverse is unknown.
+        The map may be of another number of images where the output is of one.
         """
         if self.kind == "own":
             raise InputError(
@@ -130,32 +122,27 @@ def layouts_of(
 ) -> list[Layout] | str:
     """The layouts of a module's output for one square image, or the rest of a sentence why not.
 
-    One, and also those of the queries, keys and values that it gives or makes. ``prefix`` is from
-    :func:`declared_prefix`; ``tokens`` is what the user says instead.
+    One, and also those of the queries, keys and values; ``tokens`` overrules ``prefix``.
     """
     if callable(tokens):
         return [Layout("own", reshape=tokens)]
     values = tensor_of(output)
+    no_map = "not a map (batch, channels, height, width)"
     if values is None:
-        return f"gives a {type(output).__name__}, not a map (batch, channels, height, width)"
-    fault = f"gives shape {tuple(values.shape)}, not a map (batch, channels, height, width)"
+        return f"gives a {type(output).__name__}, {no_map}"
+    shape = f"gives shape {tuple(values.shape)}"
     if is_of_windows(values):
-        return (
-            f"gives shape {tuple(values.shape)} for one image, window by window and without their "
-            "places"
-        )
+        return f"{shape} for one image, window by window and without their places"
     if values.shape[:1] != (1,) or not values.is_floating_point() or not values.numel():
-        return fault
+        return f"{shape}, {no_map}"
     if values.ndim == 3 and values.shape[2] > 1:
         layout = _token_layout(values.shape[1], tokens if tokens is not None else prefix)
     else:
         layout = _map_layout(values)
     if layout is None:
-        return fault
+        return f"{shape}, {no_map}"
     if layout.kind == "channels first" and values.shape[2] > 1 and _sums_to_one(values):
-        return (
-            f"gives shape {tuple(values.shape)}, attention weights between tokens rather than a map"
-        )
+        return f"{shape}, attention weights between tokens rather than a map"
     parts = [replace(layout, part=part) for part in QKV]
     if _is_qkv(module, path):
         return parts
@@ -242,14 +229,9 @@ def stride_of(size: int, cells: int, patch: int | None = None) -> int:
 
 def _token_layout(n_tokens: int, prefix: int | None) -> Layout | None:
     """Without a prefix too: layers before it is added, such as the patch embedding, have none."""
-    for known in [0] if prefix is None else [prefix, 0]:
-        if _is_square(n_tokens - known):
-            return Layout("tokens", known)
-    if prefix is not None:
-        return None
-    for guess in range(1, _MOST_GUESSED + 1):
-        if _is_square(n_tokens - guess):
-            return Layout("tokens", guess, is_guessed=True)
+    for n_before in range(_MOST_GUESSED + 1) if prefix is None else (prefix, 0):
+        if _is_square(n_tokens - n_before):
+            return Layout("tokens", n_before, is_guessed=prefix is None and n_before > 0)
     return None
 
 

@@ -14,20 +14,12 @@ _MIXING = nn.Conv2d | nn.Linear  # a linear layer is a convolution of single cel
 
 
 def pixel_layers(layer_map: LayerMap) -> list[Layer]:
-    """One layer per stride, from 8 pixels to that of the default layer, by :func:`stride_layers`.
+    """The :func:`stride_layers` of 8 pixels or more, at least the last one.
 
-    At least the default layer. They are, with (stride, channels):
-
-    ==================  ======================================================================
-    EfficientNet-Lite0  blocks.3.0.bn1 (8, 240), blocks.5.0.bn1 (16, 672),
-                        blocks.6.0.bn1 (32, 1152)
-    VGG-19              conv4_4 (8, 512), conv5_4 (16, 512)
-    ResNet-101          layer2 (8, 512), layer3 (16, 1024), layer4 (32, 2048)
-    ==================  ======================================================================
-
-    Another layer of stride 4, ``blocks.1.1`` or ``blocks.2.0.bn1``, gave 0.850 on twelve iCoseg
-    groups instead of 0.851, and takes as much memory as the three together.
+    Of EfficientNet-Lite0 they are blocks.3.0.bn1, blocks.5.0.bn1 and blocks.6.0.bn1.
     """
+    # Another layer of stride 4 gave 0.850 on twelve iCoseg groups instead of 0.851, and takes as
+    # much memory as the three together.
     layers = stride_layers(layer_map)
     return [layer for layer in layers if layer.stride >= CELL_STRIDE] or layers[-1:]
 
@@ -35,14 +27,7 @@ def pixel_layers(layer_map: LayerMap) -> list[Layer]:
 def stride_layers(layer_map: LayerMap) -> list[Layer]:
     """One layer per stride up to that of the network's default layer, from fine to coarse.
 
-    It is the last map of that stride that is nowhere negative, or the last one where all are
-    signed, without
-
-    - heads: maps outside the stages, which are the top-level modules with several convolutions or
-      linear layers (heads serve the classes more than the positions);
-    - maps of depthwise convolutions: their zero padding alone makes every channel weaker on the
-      border, which :func:`deepff.discovery.contrast.border_contrast` takes for background.
-
+    It is the last suitable map that is nowhere negative, or the last one where all are signed.
     Where all have one stride, as in a vision transformer, it is the default layer.
     """
     deepest = layer_map.resolve()
@@ -68,7 +53,11 @@ def cell_layer(layers: Sequence[_Strided]) -> int:
 
 
 def _suitable(layer_map: LayerMap) -> list[Layer]:
-    """Maps of more than one cell in a stage, without those of depthwise convolutions."""
+    """Maps of more than one cell in a stage, without those of depthwise convolutions.
+
+    Their zero padding alone makes every channel weaker on the border, which
+    :func:`deepff.discovery.contrast.border_contrast` takes for background.
+    """
     backbone = layer_map.backbone
     maps = [
         layer
@@ -80,7 +69,10 @@ def _suitable(layer_map: LayerMap) -> list[Layer]:
 
 
 def _in_a_stage(backbone: Backbone, layer: Layer) -> bool:
-    """Whether the layer's top-level module mixes channels several times; a head does it once."""
+    """Whether the layer's top-level module mixes channels several times.
+
+    A head does it once, and serves the classes more than the positions.
+    """
     top = backbone.network.get_submodule(layer.path.partition(".")[0].partition(":")[0])
     return sum(isinstance(module, _MIXING) for module in top.modules()) > 1
 

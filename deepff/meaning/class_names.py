@@ -32,7 +32,6 @@ from deepff.images.decoding import UnreadableImageError
 from deepff.layers.later import (
     Edit,
     OpenLayer,
-    check_is_read,
     is_linear_in_mean,
     later_outputs,
     outputs_for_noise,
@@ -115,7 +114,6 @@ def _classes_of(
         opened = replace(opened, backbone=replace(opened.backbone, words=None))
     with torch.no_grad():
         probes = outputs_for_noise(opened)
-        check_is_read(opened, probes)
         images: dict[int, Tensor] = {}
         if is_object(run):
             scores = scores_of_regions(run, opened, factorizations, progress)

@@ -32,7 +32,6 @@ from deepff.images.painting import factor_colors, hex_colors
 from deepff.layers.later import (
     Edit,
     OpenLayer,
-    check_is_read,
     gradients,
     outputs_for_noise,
     outputs_of_edits,
@@ -71,7 +70,7 @@ def importance(
     factorization = run.factorization(k)
     opened = opened_layer(run)
     with torch.no_grad():
-        check_is_read(opened, outputs_for_noise(opened))
+        outputs_for_noise(opened)  # raises InputError where the map is not read
     names = factorization.classes or factor_classes(run, k, opened)
     columns = None if classes is None else [_index(names.labels, label) for label in classes]
     n_factors = len(factorization.components)

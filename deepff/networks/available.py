@@ -9,24 +9,16 @@ _LITE_EXTRA = "'deepff[lite12]'"
 # By prefix, the module that is imported; deepff's extra that installs it has the same name.
 OPTIONAL = {"hf": "transformers", "open_clip": "open_clip"}
 
-DEFAULT_LAYERS = {
-    "efficientnet_lite0": "bn2",
-    "efficientnet_lite1": "bn2",
-    "efficientnet_lite2": "bn2",
-    "vgg16": "conv5_3",
-    "vgg16_bn": "conv5_3",
-    "vgg19": "conv5_4",
-    "vgg19_bn": "conv5_4",
-    "resnet101": "layer4",
+# The paper's networks: default layer and file of weights. Written out, so that listing the models
+# does not import torchvision.
+_PAPER = {
+    "vgg16": ("conv5_3", "vgg16-397923af.pth"),
+    "vgg16_bn": ("conv5_3", "vgg16_bn-6c64b313.pth"),
+    "vgg19": ("conv5_4", "vgg19-dcbb9e9d.pth"),
+    "vgg19_bn": ("conv5_4", "vgg19_bn-c79401a0.pth"),
+    "resnet101": ("layer4", "resnet101-63fe2227.pth"),
 }
-# Written out, so that listing the models does not import torchvision.
-_PAPER_FILES = {
-    "vgg16": "vgg16-397923af.pth",
-    "vgg16_bn": "vgg16_bn-6c64b313.pth",
-    "vgg19": "vgg19-dcbb9e9d.pth",
-    "vgg19_bn": "vgg19_bn-c79401a0.pth",
-    "resnet101": "resnet101-63fe2227.pth",
-}
+DEFAULT_LAYERS = dict.fromkeys(LITE, "bn2") | {name: layer for name, (layer, _) in _PAPER.items()}
 
 
 @dataclass(frozen=True)
@@ -44,8 +36,7 @@ def available_models() -> list[ModelInfo]:
     for name in LITE:
         download = "nothing" if find_spec(lite_module(name)) else lite_install(name)
         models.append(ModelInfo(name, DEFAULT_LAYERS[name], download))
-    for name, file in _PAPER_FILES.items():
-        models.append(ModelInfo(name, DEFAULT_LAYERS[name], file))
+    models += [ModelInfo(name, layer, file) for name, (layer, file) in _PAPER.items()]
     last = "last non-negative map"
     models.append(ModelInfo("torchvision/NAME", last, "torchvision's file of weights"))
     models.append(ModelInfo("timm/NAME", last, "timm's file of weights"))

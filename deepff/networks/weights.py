@@ -54,10 +54,9 @@ def downloading(name: str, file: Path) -> Iterator[None]:
 
 
 def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
-    """A network's weights in Hugging Face's cache; if absent, see that the hub answers.
+    """The file of a network's weights in Hugging Face's cache; if absent, the hub must answer.
 
-    Returns the cached file, or where it will be, which does not exist yet. ``repository`` is
-    ``owner/name``, with ``@revision`` where one is fixed; without a file name, timm's are tried.
+    ``repository`` is ``owner/name`` or ``owner/name@revision``. Without a name timm's are tried.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError
@@ -99,10 +98,9 @@ def structure_fingerprint(network: nn.Module) -> str:
 
 
 def function_fingerprint(function: Callable[..., Any]) -> str:
-    """16 hexadecimal digits that change with what a function does.
+    """16 hexadecimal digits that cover a function's instructions, its defaults, and what it uses.
 
-    They cover its instructions, its defaults, and the values and functions that it refers to.
-    Where that includes an object of another kind, the digits differ on each call, so that no two
+    Where that includes an object of an unknown kind, the digits differ on each call, so that no two
     functions are mistaken for each other.
     """
     return _digest(_described(function, set()))
