@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
+from deepff.layers.later import forward_to_layers
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import forward_to_layers
 from deepff.networks.backbone import Backbone
 
 

@@ -19,8 +19,8 @@ from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import SetImage, origin_size_and_digest
 from deepff.images.reading import resize, resized_shape
 from deepff.images.reduced import read_and_reduce
+from deepff.layers.later import forward_to_layers
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import forward_to_layers
 from deepff.networks.backbone import Backbone
 from deepff.runtime.parallel import ahead, reading_threads
 

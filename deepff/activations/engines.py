@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from deepff.activations.folding import folded
 from deepff.errors import InputError, InputWarning, first_line
+from deepff.layers.later import forward_to_layers, last_outputs
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import forward_to_layers, last_outputs, noise
+from deepff.layers.layer_map import noise
 from deepff.layers.layouts import tensor_of
 from deepff.networks.backbone import Backbone, normalized
 from deepff.options import BATCH_SIZE, Engine

@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from deepff.errors import InputError
+from deepff.layers.later import forward_to_layers
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import forward_to_layers, noise
+from deepff.layers.layer_map import noise
 from deepff.networks.backbone import Backbone
 
 PROBE_SIDE = 128  # pixels

@@ -26,8 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepff.errors import InputError, first_line
 from deepff.images.samples import photographs
+from deepff.layers.later import forward_to_layers
 from deepff.layers.layer import SHARE, Centers, Layer
-from deepff.layers.layer_map import forward_to_layers
 from deepff.layers.layouts import declared
 from deepff.networks.backbone import Backbone, normalized
 from deepff.runtime.distributed import gather, rank

@@ -1,7 +1,8 @@
-"""The later part of a network: from a layer's map to the outputs."""
+"""Running a network up to some layers, or on from a layer's map to the outputs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import noise
-from deepff.networks.backbone import Backbone
+from deepff.layers.layer_map import noise, reading
+from deepff.layers.layouts import output_of
+from deepff.networks.backbone import Backbone, LayoutError, StopForwardError, run_network
 
 Edit = Callable[[Tensor], Tensor]
 
@@ -25,6 +27,67 @@ class OpenLayer:
 
     backbone: Backbone
     layer: Layer
+
+
+def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
+    """The layers' maps (b, channels, h, w); the network runs up to the last of them, no further.
+
+    With gradient where the batch, which is normalized, requires it. No layer is given twice.
+    """
+
+    def to_map(layer: Layer, output: Any) -> Tensor | None:
+        return layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
+
+    try:
+        maps = last_outputs(backbone, layers, batch, to_map)
+    except LayoutError:
+        maps = last_outputs(backbone, layers, batch.contiguous(), to_map)
+    pairs = zip(layers, maps, strict=True)
+    return [_checked(backbone, layer, values, batch) for layer, values in pairs]
+
+
+def last_outputs(
+    backbone: Backbone,
+    layers: Sequence[Layer],
+    batch: Tensor,
+    use: Callable[[Layer, Any], Tensor | None],
+) -> list[Tensor | None]:
+    """What ``use`` makes of each layer and its output; the network runs no further than needed."""
+    calls: Counter[str] = Counter()
+    outputs: dict[str, Tensor | None] = {}
+
+    def keep_last_call(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
+        calls[layer.path] += 1
+        if calls[layer.path] != layer.calls:
+            return
+        is_last = len(outputs) + 1 == len(layers)
+        values = use(layer, output_of(module, inputs, output, layer.layout))
+        # What runs after this may overwrite the output in place; after the last nothing does.
+        outputs[layer.path] = values if is_last or values is None else values.clone()
+        if is_last:
+            raise StopForwardError
+
+    try:
+        with reading(backbone, layers, keep_last_call):
+            run_network(backbone, batch)
+    except StopForwardError:
+        return [outputs[layer.path] for layer in layers]
+    missing = next(layer for layer in layers if layer.path not in outputs)
+    raise InputError(
+        f"layer {missing.name!r} of {backbone.name} ran {calls[missing.path]} times on these "
+        f"images but {missing.calls} times on the probe; choose a layer that always runs as often"
+    )
+
+
+def _checked(backbone: Backbone, layer: Layer, values: Tensor | None, batch: Tensor) -> Tensor:
+    if values is None or len(values) != len(batch):
+        height, width = batch.shape[2:]
+        raise InputError(
+            f"layer {layer.name} of {backbone.name} gives no map on images of {height}×{width} "
+            f"pixels, as it did on {layer.grid[0] * layer.stride}×{layer.grid[1] * layer.stride}; "
+            "choose another layer or size"
+        )
+    return values
 
 
 def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:

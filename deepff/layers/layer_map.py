@@ -1,4 +1,4 @@
-"""The layers of a network: which there are, what they hold, and running up to some of them."""
+"""The layers of a network: which there are, and what they hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from deepff.layers.layouts import (
 from deepff.networks.backbone import (
     Backbone,
     LayoutError,
-    StopForwardError,
     input_size,
     paper_names,
     run_network,
@@ -78,7 +77,7 @@ class LayerMap:
         for candidate in self.by_path.values():
             if wanted in (candidate.name, candidate.path):
                 return self._filled(candidate)
-        last_ones = _such_as(_worth_naming(list(self.by_path.values()))[-3:])
+        last_ones = _such_as(_worth_naming([*self.by_path.values()])[-3:])
         if self.failure is not None:
             raise InputError(f"{self.failure}, or name a layer before{last_ones}")
         if wanted is None:
@@ -214,7 +213,7 @@ def _oblong_grids(layer_map: LayerMap) -> dict[str, tuple[int, int]] | None:
             grids[layer.path] = (maps.shape[2], maps.shape[3])
 
     try:
-        with _reading(backbone, layers, keep_grid):
+        with reading(backbone, layers, keep_grid):
             run_network(backbone, batch)
     except (InputError, LayoutError):
         return None
@@ -329,73 +328,12 @@ def _hooks(hooks: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[No
             handle.remove()
 
 
-def _reading(
+def reading(
     backbone: Backbone, layers: Sequence[Layer], hook: Callable[..., Any]
 ) -> AbstractContextManager[None]:
     """Forward hooks on the layers' modules; the hook gets the layer first."""
     get = backbone.network.get_submodule
     return _hooks((get(layer.module), partial(hook, layer)) for layer in layers)
-
-
-def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
-    """The layers' maps (b, channels, h, w); the network runs up to the last of them, no further.
-
-    With gradient where the batch, which is normalized, requires it. No layer is given twice.
-    """
-
-    def to_map(layer: Layer, output: Any) -> Tensor | None:
-        return layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
-
-    try:
-        maps = last_outputs(backbone, layers, batch, to_map)
-    except LayoutError:
-        maps = last_outputs(backbone, layers, batch.contiguous(), to_map)
-    pairs = zip(layers, maps, strict=True)
-    return [_checked(backbone, layer, values, batch) for layer, values in pairs]
-
-
-def last_outputs(
-    backbone: Backbone,
-    layers: Sequence[Layer],
-    batch: Tensor,
-    use: Callable[[Layer, Any], Tensor | None],
-) -> list[Tensor | None]:
-    """What ``use`` makes of each layer and its output; the network runs no further than needed."""
-    calls: Counter[str] = Counter()
-    outputs: dict[str, Tensor | None] = {}
-
-    def keep_last_call(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> None:
-        calls[layer.path] += 1
-        if calls[layer.path] != layer.calls:
-            return
-        is_last = len(outputs) + 1 == len(layers)
-        values = use(layer, output_of(module, inputs, output, layer.layout))
-        # What runs after this may overwrite the output in place; after the last nothing does.
-        outputs[layer.path] = values if is_last or values is None else values.clone()
-        if is_last:
-            raise StopForwardError
-
-    try:
-        with _reading(backbone, layers, keep_last_call):
-            run_network(backbone, batch)
-    except StopForwardError:
-        return [outputs[layer.path] for layer in layers]
-    missing = next(layer for layer in layers if layer.path not in outputs)
-    raise InputError(
-        f"layer {missing.name!r} of {backbone.name} ran {calls[missing.path]} times on these "
-        f"images but {missing.calls} times on the probe; choose a layer that always runs as often"
-    )
-
-
-def _checked(backbone: Backbone, layer: Layer, values: Tensor | None, batch: Tensor) -> Tensor:
-    if values is None or len(values) != len(batch):
-        height, width = batch.shape[2:]
-        raise InputError(
-            f"layer {layer.name} of {backbone.name} gives no map on images of {height}×{width} "
-            f"pixels, as it did on {layer.grid[0] * layer.stride}×{layer.grid[1] * layer.stride}; "
-            "choose another layer or size"
-        )
-    return values
 
 
 def _worth_naming(layers: list[Layer]) -> list[Layer]:

@@ -195,9 +195,9 @@ def _with_tensor(output: Any, new: Tensor) -> Any:
 
 def declared_prefix(network: nn.Module) -> int | None:
     """How many tokens a network puts before those of the grid; None where it does not say."""
-    declared = getattr(network, "num_prefix_tokens", None)  # timm
-    if isinstance(declared, int):
-        return declared
+    n_before = getattr(network, "num_prefix_tokens", None)  # timm
+    if isinstance(n_before, int):
+        return n_before
     counts = {}
     for path, parameter in network.named_parameters():
         name = path.rpartition(".")[2]

@@ -14,13 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
-from deepff.networks.available import (
-    LITE,
-    OPTIONAL,
-    lite_install,
-    lite_module,
-    optional_install,
-)
+from deepff.networks.available import LITE, OPTIONAL, lite_install, lite_module, optional_install
 from deepff.networks.checkpoints import StateDicts, read_state_dicts
 from deepff.networks.weights import downloading, find_in_hub
 
@@ -112,10 +106,11 @@ def _build_torchvision(name: str, pretrained: bool, head: dict[str, Any]) -> Bui
 
 def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
     import timm
+    from timm.models import PretrainedCfg
 
     full_name = f"timm/{name}"
     try:
-        config = timm.get_pretrained_cfg(name)
+        config = timm.get_pretrained_cfg(name) or PretrainedCfg()
     except RuntimeError:  # a tag that the network does not have
         raise _unknown_model(full_name) from None
     if not timm.is_model(name):
@@ -123,13 +118,13 @@ def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
 
     if not pretrained:
         network = _create_timm(name, **options)
-    elif config is not None and config.hf_hub_id:
+    elif config.hf_hub_id:
         file = find_in_hub(full_name, config.hf_hub_id, config.hf_hub_filename)
         # Given the cached file, timm does not ask the hub whether there is a newer one.
         overlay = {"file": str(file)} if file.is_file() and not config.custom_load else None
         with downloading(full_name, file):
             network = _create_timm(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
-    elif config is not None and config.url and isinstance(config.url, str):
+    elif config.url and isinstance(config.url, str):
         with downloading(full_name, _hub_file(config.url)):
             network = _create_timm(name, pretrained=True, **options)
     else:
@@ -139,8 +134,7 @@ def _build_timm(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
         )
     data = timm.data.resolve_model_data_config(network)
     preprocessing = Preprocessing(data["mean"], data["std"], data["interpolation"])
-    tag = config.tag if config is not None and config.tag else "pretrained"
-    return Built(network, preprocessing, f"{tag} (timm)")
+    return Built(network, preprocessing, f"{config.tag or 'pretrained'} (timm)")
 
 
 def _create_timm(name: str, **options: Any) -> nn.Module:

@@ -49,14 +49,12 @@ def check_labels(labels: tuple[str, ...], n_classes: int, name: str) -> None:
 def read_labels(path: str | Path) -> tuple[str, ...]:
     """The lines of a text file, one label per line in the order of the network's outputs."""
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no text file; it should hold one label a line") from error
-    labels = tuple(line.strip() for line in lines)
-    while labels and not labels[-1]:
-        labels = labels[:-1]
+    labels = tuple(line.strip() for line in text.rstrip().splitlines())
     if not labels or not all(labels):
         raise InputError(f"{path} should hold one label a line, without empty lines between")
     return labels

@@ -11,7 +11,8 @@ from timm.layers import Conv2dSame
 from torch import Tensor, nn
 
 from deepff.activations.folding import SamePaddedConv2d, folded
-from deepff.layers.layer_map import forward_to_layers, map_layers, noise
+from deepff.layers.later import forward_to_layers
+from deepff.layers.layer_map import map_layers, noise
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 

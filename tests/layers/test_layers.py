@@ -10,8 +10,9 @@ from one_layer import forward_to_layer, images, message
 from torch import Tensor, nn
 
 from deepff.errors import InputError
+from deepff.layers.later import forward_to_layers
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import forward_to_layers, list_layers, map_layers
+from deepff.layers.layer_map import list_layers, map_layers
 from deepff.networks.backbone import Backbone, paper_names
 from deepff.networks.loading import load_backbone
 

@@ -11,7 +11,8 @@ from one_layer import images
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.layers.layer_map import LayerMap, forward_to_layers, map_layers
+from deepff.layers.later import forward_to_layers
+from deepff.layers.layer_map import LayerMap, map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 

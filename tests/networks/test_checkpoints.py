@@ -20,7 +20,8 @@ from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
 from deepff.errors import InputError, InputWarning
-from deepff.layers.layer_map import forward_to_layers, map_layers
+from deepff.layers.later import forward_to_layers
+from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.networks.weights import weights_digest

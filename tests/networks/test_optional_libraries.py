@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.layers.layer_map import forward_to_layers, map_layers
+from deepff.layers.later import forward_to_layers
+from deepff.layers.layer_map import map_layers
 from deepff.networks import building
 from deepff.networks.loading import load_backbone
 

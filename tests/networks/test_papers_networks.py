@@ -5,7 +5,8 @@ import torch
 from paper_networks import random_network
 from torch import nn
 
-from deepff.layers.layer_map import forward_to_layers, map_layers
+from deepff.layers.later import forward_to_layers
+from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
 
 SIZE = 64
