@@ -139,21 +139,8 @@ def without_suggestions(page: playwright.Page, k: int) -> int:
     return number
 
 
-def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
-    browser: playwright.Browser, photos: Path, start: Start, tmp_path: Path
-) -> None:
-    out = tmp_path / "result"
-    arguments = [photos, "--out", out, "-k", "3-4"]
-    process, url = start(*arguments)
-    asked: list[str] = []
-    page = open_page(browser, url, asked)
-    expect(page.locator("#progress-text")).to_have_text("0 accepted · 0 skipped · 12 to look at")
-
-    page.get_by_label("the factors").click()
-    revision(page, 1)
-    expect(page.locator("#refine label")).to_have_text(["off", "guided", "dense"])
-    base = without_suggestions(page, 4) - 1
-
+def name_two_of_three_alike(page: playwright.Page, base: int) -> None:
+    """Factors 0 to 2 become two classes, and factor 3 is not kept; base + 5."""
     # Two names typed one after the other, as quickly as one types.
     page.get_by_label("Name of factor 0").click()
     page.keyboard.type("Körper <b>")
@@ -181,6 +168,9 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     revision(page, base + 5)
     expect(page.locator(".dff-chip", has_text="factor 3")).to_have_count(0)
 
+
+def review_by_keyboard(page: playwright.Page, base: int) -> tuple[str, str]:
+    """From base + 5 to base + 10: the names of the image that is accepted, and the one skipped."""
     # The keyboard: the second image's factor 0 is dropped, it is accepted, the third skipped.
     page.keyboard.press("ArrowRight")
     card = page.locator(".dff-card.current")
@@ -202,7 +192,11 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 0 skipped · 11 to look at")
     page.keyboard.press("s")
     revision(page, base + 10)
+    return dropped_in, skipped
 
+
+def change_the_threshold(page: playwright.Page, base: int) -> None:
+    """Pictures follow, but for what was accepted; base + 11."""
     accepted = str(page.locator(".dff-card.accepted img").get_attribute("src"))
     first = page.locator(".dff-card img").first
     picture = first.get_attribute("src")
@@ -215,8 +209,9 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     expect(page.locator(".dff-card.accepted .dff-differs")).to_contain_text("what you accepted")
     expect(page.locator("#busy")).to_be_hidden()
 
-    mend_one(page, base + 11)
-    # Nothing of a file's name is taken for HTML or for a template.
+
+def go_through_the_pages(page: playwright.Page, photos: Path) -> None:
+    """Every image is there, and nothing in a file's name is taken for HTML or for a template."""
     page.get_by_role("spinbutton", name="Page").fill("3")
     page.get_by_role("spinbutton", name="Page").press("Enter")
     seen = set()
@@ -229,10 +224,9 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     assert seen == {path.name for path in photos.iterdir()}
     assert page.title() == "deepff label"
 
-    page.get_by_role("tab", name="Factors").click()
-    expect(page.locator(".dff-alone")).to_have_count(4)
-    expect(page.locator(".dff-alone h3").first).to_contain_text("Körper <b>")
 
+def export_all_but_skipped(page: playwright.Page, folder: Path) -> "pycocotools.COCO":
+    """What the page counts is what the downloaded COCO file holds."""
     page.get_by_role("tab", name="Export").click()
     count = page.locator("#count")
     expect(count).to_contain_text("in 1 image")
@@ -245,20 +239,16 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     page.get_by_role("button", name="Export").click()
     with page.expect_download() as downloading:
         page.locator("#download").click()
-    downloading.value.save_as(tmp_path / "coco.zip")
-    with ZipFile(tmp_path / "coco.zip") as archive:
-        archive.extractall(tmp_path / "coco")
-    annotations = pycocotools.COCO(tmp_path / "coco" / "annotations.json")
+    downloading.value.save_as(folder / "coco.zip")
+    with ZipFile(folder / "coco.zip") as archive:
+        archive.extractall(folder / "coco")
+    annotations = pycocotools.COCO(folder / "coco" / "annotations.json")
     assert counted == [(str(len(annotations.anns)), what) for what in ("masks", "boxes")]
-    assert [category["name"] for category in annotations.cats.values()] == ["Körper <b>", "legs"]
-    names = {image["file_name"]: number for number, image in annotations.imgs.items()}
-    assert set(names) == {path.name for path in photos.iterdir()} - {skipped}
-    body_in = {a["image_id"] for a in annotations.anns.values() if a["category_id"] == 1}
-    assert names[dropped_in] not in body_in and len(body_in) > 5
-    assert all(annotations.annToMask(a).sum() == a["area"] for a in annotations.anns.values())
+    return annotations
 
-    # Another tab: what was done in this one meanwhile is not overwritten.
-    other = open_page(browser, url, asked)
+
+def edit_in_two_tabs(page: playwright.Page, other: playwright.Page, base: int) -> None:
+    """What was done in another tab is not overwritten; from base + 15 to base + 17."""
     expect(other.get_by_label("Name of factor 1")).to_have_value("legs")
     name_factor(other, 3, "ground")
     revision(other, base + 16)
@@ -268,6 +258,53 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     name_factor(page, 3, "grass")
     revision(page, base + 17)
     expect(page.locator("#notice")).to_be_hidden()
+
+
+def nothing_asked_elsewhere(asked: list[str], url: str) -> None:
+    """The page loads from its server alone."""
+    host = urlsplit(url).hostname
+    foreign = [
+        url
+        for url in asked
+        if not url.startswith(("data:", "blob:")) and urlsplit(url).hostname != host
+    ]
+    assert len(asked) > 20
+    assert foreign == []
+
+
+def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
+    browser: playwright.Browser, photos: Path, start: Start, tmp_path: Path
+) -> None:
+    out = tmp_path / "result"
+    arguments = [photos, "--out", out, "-k", "3-4"]
+    process, url = start(*arguments)
+    asked: list[str] = []
+    page = open_page(browser, url, asked)
+    expect(page.locator("#progress-text")).to_have_text("0 accepted · 0 skipped · 12 to look at")
+    page.get_by_label("the factors").click()
+    revision(page, 1)
+    expect(page.locator("#refine label")).to_have_text(["off", "guided", "dense"])
+
+    base = without_suggestions(page, 4) - 1
+    name_two_of_three_alike(page, base)
+    dropped_in, skipped = review_by_keyboard(page, base)
+    change_the_threshold(page, base)
+    mend_one(page, base + 11)
+    go_through_the_pages(page, photos)
+    page.get_by_role("tab", name="Factors").click()
+    expect(page.locator(".dff-alone")).to_have_count(4)
+    expect(page.locator(".dff-alone h3").first).to_contain_text("Körper <b>")
+
+    annotations = export_all_but_skipped(page, tmp_path)
+    assert [category["name"] for category in annotations.cats.values()] == ["Körper <b>", "legs"]
+    names = {image["file_name"]: number for number, image in annotations.imgs.items()}
+    assert set(names) == {path.name for path in photos.iterdir()} - {skipped}
+    body_in = {a["image_id"] for a in annotations.anns.values() if a["category_id"] == 1}
+    assert names[dropped_in] not in body_in and len(body_in) > 5
+    assert all(annotations.annToMask(a).sum() == a["area"] for a in annotations.anns.values())
+
+    other = open_page(browser, url, asked)
+    edit_in_two_tabs(page, other, base)
 
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -286,13 +323,6 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()
 
-    host = urlsplit(url).hostname
-    foreign = [
-        url
-        for url in asked
-        if not url.startswith(("data:", "blob:")) and urlsplit(url).hostname != host
-    ]
-    assert len(asked) > 20
-    assert foreign == []
+    nothing_asked_elsewhere(asked, url)
     assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == base + 17
     assert len(load(out).names) == 12
