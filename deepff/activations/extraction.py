@@ -48,17 +48,14 @@ def extract_layers(
 
     Images keep their aspect ratio and are batched by resized shape; they are decoded by threads
     while the network runs, which stops right after the last layer. Each side of the resized images
-    is a multiple of the largest stride, so that the layers' grids cover the same pixels.
+    is a multiple of the largest stride, so that the layers' grids cover the same pixels. An
+    `InputWarning` names images that are nearly black, unless they are stretched.
 
     Parameters
     ----------
-    images : sequence of ImageFile or ImageItem
-        The set, in order.
-    backbone, layers
-        From :func:`deepff.networks.loading.load_backbone` and
-        :meth:`deepff.layers.layer_map.LayerMap.resolve`; each layer once.
-    preparation : Preparation
-        Without ``stretch``, an `InputWarning` names images that are nearly black.
+    images, backbone, layers, preparation
+        The set in order, from :func:`deepff.images.image_set.resolve_images`, and what it runs
+        through; each layer once.
     batch_size : int
         Images per forward pass.
     cache : path, optional

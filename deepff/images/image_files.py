@@ -200,9 +200,8 @@ def _holds_result(folder: str) -> bool:
 def output_names(names: Sequence[str]) -> list[str]:
     """Names for the output files of images: relative paths to which a suffix can be added.
 
-    The image's suffix is dropped unless that makes two names equal ("a.jpg" and "a.png" stay,
-    "b.jpg" becomes "b"). The names are unique even on a file system that ignores case or the
-    composition of accents, stay inside the folder they are put in, and are not too long.
+    The image's suffix is dropped unless that makes two names equal. The names are unique even on a
+    file system that ignores case or the composition of accents, inside their folder, and short.
     """
     full = [_inner_path(name) for name in names]
     stems = [os.path.splitext(name)[0] for name in full]
