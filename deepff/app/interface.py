@@ -225,7 +225,11 @@ def _shown_settings(run: Run, chosen: Settings) -> dict[str, Any]:
     """What the fields of the settings show; those that do nothing now are hidden."""
     has_object = run.object is not None and run.parts_of is None
     of_factors = chosen.masks == FACTORS or not has_object
-    is_fraction = chosen.threshold == Threshold.MAX_FRACTION
+    scale: dict[str, Any] = (
+        {"minimum": 0.01, "maximum": 1, "step": 0.01, "label": "Fraction of the maximum"}
+        if chosen.threshold == Threshold.MAX_FRACTION
+        else {"minimum": 0, "maximum": 100, "step": 1, "label": "Percentile over the set"}
+    )
     takes_value = chosen.threshold in THRESHOLD_VALUES
     refined = refinements(run, chosen.k)
     return {
@@ -247,14 +251,7 @@ def _shown_settings(run: Run, chosen: Settings) -> dict[str, Any]:
         "threshold": gr.Dropdown(
             list(Threshold), value=chosen.threshold, label="Threshold", visible=of_factors
         ),
-        "value": gr.Slider(
-            0.01 if is_fraction else 0,
-            1 if is_fraction else 100,
-            chosen.value,
-            step=0.01 if is_fraction else 1,
-            label="Fraction of the maximum" if is_fraction else "Percentile over the set",
-            visible=of_factors and takes_value,
-        ),
+        "value": gr.Slider(value=chosen.value, visible=of_factors and takes_value, **scale),
         "refine": gr.Radio(
             [("off" if name == "none" else name.removesuffix("-crf"), name) for name in refined],
             # Factors without a classifier are refined by the dense CRF instead, as in their masks.
