@@ -18,7 +18,7 @@ import torch
 
 import deepff
 from deepff.activations.extraction import extract_layers
-from deepff.discovery.contrast import border_weights, fused_object, weighable
+from deepff.discovery.contrast import border_contrast, fused_object, weighable
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
@@ -100,13 +100,13 @@ def one_object(
     extracted, _ = extract_layers([x.image for x in truth.images], backbone, layers, cache=cache)
     by_path = {layer.path: own for layer, own in zip(layers, extracted, strict=True)}
     activations = [by_path[layer.path] for layer in fused]
-    border = border_weights(activations)
-    whole = fused_object(activations, border.weights)
+    contrasts = [border_contrast(A) for A in activations]
+    whole = fused_object(activations, [contrast.weights for contrast in contrasts])
     activations = [by_path[layer.path] for layer in of_cells]
     cells = Cells.of(activations)
     whole = classify_object(whole, cells)
     first = by_path[fused[0].path]
-    return Features(truth, first, whole), border.separation
+    return Features(truth, first, whole), contrasts[-1].separation
 
 
 def cars(data: Path, cache: Path | None) -> None:

@@ -77,19 +77,20 @@ def object_findings(
 ) -> Findings:
     """The object by these layers alone, before its masks teach anything."""
     activations = activation_set.of(layers)
-    border = border_weights(activations) if by_border else None
-    weights = (
-        [torch.ones(A.channels, device=A.blocks[0].device) for A in activations]
-        if border is None
-        else border.weights
-    )
+    if not by_border:
+        ones = [torch.ones(A.channels, device=A.blocks[0].device) for A in activations]
+        whole = fused_object(activations, ones)
+        return Findings(activation_set, layers, {1: whole}, Method.NMF, is_object=True)
+    contrasts = [border_contrast(A) for A in activations]
+    weights = [contrast.weights for contrast in contrasts]
+    strides = [layer.stride for layer in layers]
     return Findings(
         activation_set,
         layers,
         {1: fused_object(activations, weights)},
         Method.NMF,
-        channel_weights=None if border is None else torch.cat(weights),
-        separation=None if border is None else border.separation,
+        channel_weights=torch.cat(weights),
+        separation=contrasts[strides.index(max(strides))].separation,
         is_object=True,
     )
 
@@ -180,24 +181,6 @@ def border_cells(grid: tuple[int, int]) -> Tensor:
 
     rows, columns = map(near_an_end, grid)
     return rows[:, None] | columns
-
-
-@dataclass(frozen=True)
-class BorderWeights:
-    """Channel weights of each layer, (c,) each, and the separation of the coarsest."""
-
-    weights: list[Tensor]
-    separation: float
-
-
-def border_weights(activations: Sequence[Activations]) -> BorderWeights:
-    """Weigh the channels of each layer by :func:`border_contrast`."""
-    contrasts = [border_contrast(layer) for layer in activations]
-    sizes = [sum(image.n_cells for image in layer.images) for layer in activations]
-    coarsest = sizes.index(min(sizes))
-    return BorderWeights(
-        [contrast.weights for contrast in contrasts], contrasts[coarsest].separation
-    )
 
 
 def least_separation(by_sign: bool) -> float:

@@ -92,7 +92,8 @@ def discover_parts(
     >>> [regions.masks.shape for regions in parts.regions()]
     [torch.Size([2, 300, 451]), torch.Size([2, 300, 451])]
     """
-    command = shown_call(discover_parts, {**locals(), **options})
+    arguments = {"images": images, "n_components": n_components, "layer": layer, **options}
+    command = shown_call(discover_parts, arguments)
     factor_counts = factor_counts_of(n_components)
     if distributed.n_ranks() > 1:
         raise InputError("parts inside the object are found by one process; run it without others")

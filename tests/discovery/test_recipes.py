@@ -287,6 +287,9 @@ def test_parts_lie_inside_the_object_one_a_pixel(elephants, backbone, tmp_path):
     files = [item.image for item in elephants.images[:4]]
     result = deepff.discover_parts(files, [1, 3], model=backbone)
     assert result.parts_of == "object" and result.object is not None
+    paths = ", ".join(repr(str(file.path)) for file in files)
+    call = f"deepff.discover_parts([{paths}], n_components=[1, 3], model=efficientnet_lite0)"
+    assert result.command == result.object.command == call
     result.save(tmp_path / "result")
     loaded = deepff.load(tmp_path / "result")
     assert loaded.parts_of == "object" and loaded.object is not None
