@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
@@ -23,9 +22,10 @@ from deepff.evaluation.predictions import (
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
 from deepff.images.painting import factor_colors, overlay
-from deepff.regions.part_names import read_parts
+from deepff.pictures.crops import save_jpeg
+from deepff.pictures.figures import spread
+from deepff.regions.part_names import part_masks, read_parts
 from deepff.results.heatmaps import HeatMaps
-from deepff.runtime.files import atomic_path
 from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
 
 N_FACTORS = 3
@@ -76,29 +76,16 @@ def table3(
     return score_table("table3", title, scores, columns, attempts, network.describe, notes)
 
 
-def part_masks(masks: Tensor, mapping: Mapping[int, str], part_names: Sequence[str]) -> Tensor:
-    """Masks of p named parts, (p, H, W): a pixel is on where a factor with that name is.
-
-    ``masks`` is bool (k, H, W). Factors that are not in ``mapping`` are background.
-    """
-    return torch.stack(
-        [
-            masks[[factor for factor in mapping if mapping[factor] == name]].any(0)
-            for name in part_names
-        ]
-    )
-
-
 def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> None:
     """Pictures of five images spread over the set: the photo, then each factor painted over it."""
     images = features.activations.images
     maps = HeatMaps.of_images(coefficients, images)
     colors = factor_colors(maps.n_factors)
-    for index in np.unique(np.linspace(0, len(images) - 1, N_PICTURES).round().astype(int)):
+    for index in spread(len(images), N_PICTURES):
         photo = Image.fromarray(images[index].read())
         photo.thumbnail((_PANEL_SIDE, _PANEL_SIDE))
         pixels = np.asarray(photo)
-        values = maps.normalized(int(index), shape=pixels.shape[:2])
+        values = maps.normalized(index, shape=pixels.shape[:2])
         factors = zip(values.split(1), np.split(colors, len(colors)), strict=True)
         panels = [pixels, *(overlay(pixels, value, color) for value, color in factors)]
         picture = Image.new("RGB", (len(panels) * photo.width, LABEL_HEIGHT + photo.height))
@@ -106,9 +93,7 @@ def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> No
         draw = ImageDraw.Draw(picture)
         for factor in range(maps.n_factors):
             draw.text(((factor + 1) * photo.width + 6, 4), f"factor {factor}", "white")
-        path = folder / f"{index:04d}.jpg"
-        with atomic_path(path) as temporary:
-            picture.save(temporary, quality=90)
+        save_jpeg(picture, folder / f"{index:04d}.jpg", quality=90)
 
 
 def _mapping_files(mappings: Sequence[Path], classes: Sequence[str]) -> dict[str, Path]:

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.images.decoding import UnreadableImageError
 from deepff.layers.later import (
     Edit,
     OpenLayer,
@@ -41,9 +40,9 @@ from deepff.layers.later import (
 from deepff.meaning.open_network import (
     check_directions,
     is_object,
+    network_inputs,
     opened_layer,
-    reopened,
-    spread_images,
+    spread_indices,
 )
 from deepff.networks.class_labels import check_labels, class_labels
 from deepff.options import RECIPE_OPTIONS
@@ -51,7 +50,6 @@ from deepff.regions.regions import region_finder
 from deepff.results.factorization import FactorClasses, Factorization
 from deepff.results.run import Run
 from deepff.results.sampling import cell_means
-from deepff.runtime.progress import track
 
 # Chosen on one half of 33 sets of images, and judged on the other (docs/meaning.md).
 SURE = 0.5
@@ -224,26 +222,13 @@ def _scores_by_removal(
     factors_on = _factors_on(means)
     falls: dict[tuple[int, int], Tensor] = {}
     held: dict[tuple[int, int], float] = {}
-    empty: Tensor | None = None
-    with track("names", len(factors_on), enabled=progress) as advance:
-        for i in sorted(factors_on):
-            try:
-                batch = reopened(run, opened, i)
-            except UnreadableImageError:
-                advance(1)
-                continue
-            edits = [without(factorizations[k], j, i) for k, j in factors_on[i]]
-            outputs = outputs_of_edits(opened, batch, [torch.zeros_like, as_is, *edits])
-            empty = outputs[0]
-            for (k, j), output in zip(factors_on[i], outputs[2:], strict=True):
-                falls[k, j] = falls.get((k, j), 0) + outputs[1] - output
-                held[k, j] = held.get((k, j), 0.0) + float(means[k][i, j])
-            advance(1)
-    if empty is None:
-        raise InputError(
-            "none of the images can be read any more, and naming factors needs them; say where "
-            "they are"
-        )
+    why = ", and naming factors needs them"
+    for i, image in network_inputs(run, opened, sorted(factors_on), "names", progress, why):
+        edits = [without(factorizations[k], j, i) for k, j in factors_on[i]]
+        empty, plain, *outputs = outputs_of_edits(opened, image, [torch.zeros_like, as_is, *edits])
+        for (k, j), output in zip(factors_on[i], outputs, strict=True):
+            falls[k, j] = falls.get((k, j), 0) + plain - output
+            held[k, j] = held.get((k, j), 0.0) + float(means[k][i, j])
     scores = {}
     for k, factorization in factorizations.items():
         strength = strengths(factorization.coefficients).tolist()
@@ -298,7 +283,7 @@ def scores_of_regions(
     empties: list[Tensor] = []
     gains: list[Tensor] = []
     sizes: list[Tensor] = []
-    for i, image in spread_images(run, opened, N_IMAGES, "names", progress):
+    for i, image in network_inputs(run, opened, spread_indices(run, N_IMAGES), "names", progress):
         masks = torch.cat([find(i).masks for find in finders]).float()
         edits = [torch.zeros_like, *(_inside(mask) for mask in masks)]
         empty, *full = outputs_of_edits(opened, image, edits)

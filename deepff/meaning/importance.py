@@ -37,7 +37,12 @@ from deepff.layers.later import (
     outputs_of_edits,
 )
 from deepff.meaning.class_names import as_is, factor_classes, without
-from deepff.meaning.open_network import check_directions, opened_layer, spread_images
+from deepff.meaning.open_network import (
+    check_directions,
+    network_inputs,
+    opened_layer,
+    spread_indices,
+)
 from deepff.results.factorization import Factorization
 from deepff.results.run import Run
 from deepff.results.tree import color_slots
@@ -85,7 +90,8 @@ def importance(
         [sobol_indices(of_image[1 + n_factors :], n_factors) for of_image in several]
     )
     directions = functional.normalize(factorization.components, dim=1)
-    slopes = _slopes(opened, inputs, columns)
+    # The classes' gradients, summed over the cells: (n, m, c).
+    slopes = torch.stack([gradients(opened, image, columns).sum((2, 3)).cpu() for image in inputs])
     return Importance(
         labels=tuple(names.labels[c] for c in columns),
         names=names.names,
@@ -108,7 +114,8 @@ def _run_images(
     masks = sobol_masks(n_factors)
     indices, inputs, outputs = [], [], []
     with torch.no_grad():
-        for i, image in spread_images(run, opened, n_images, "importance", progress):
+        chosen = spread_indices(run, n_images)
+        for i, image in network_inputs(run, opened, chosen, "importance", progress):
             edits = [as_is, *(without(factorization, j, i) for j in range(n_factors))]
             edits += [_scaled(factorization, i, mask) for mask in masks]
             indices.append(i)
@@ -174,11 +181,6 @@ def _main_classes(logits: Tensor) -> list[int]:
     return [int(chosen[i]) for i in order[:N_CLASSES]]
 
 
-def _slopes(opened: OpenLayer, images: Sequence[Tensor], classes: Sequence[int]) -> Tensor:
-    """The classes' gradients, summed over the cells: (n, m, c)."""
-    return torch.stack([gradients(opened, image, classes).sum((2, 3)).cpu() for image in images])
-
-
 def _tcav(slopes: Tensor, directions: Tensor, is_of: Tensor) -> dict[str, Tensor]:
     """Sensitivity, agreement and p-values, each (k, m)."""
     of_images = torch.einsum("nmc,kc->nkm", slopes, directions)
@@ -225,8 +227,7 @@ class Importance:
     @property
     def mean_falls(self) -> Tensor:
         """The mean of the falls over the class's images: (k, m)."""
-        of = self.is_of[:, None].to(self.falls)
-        return (self.falls * of).sum(0) / of.sum(0)
+        return _mean_over(self.is_of, self.falls)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """One row per class and factor, the class's most important factor first.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from deepff.activations.activations import ImageRecord
-from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import read_origin
@@ -61,16 +59,12 @@ def opened_layer(run: Run) -> OpenLayer:
     return max(opened_layers(run), key=lambda opened: opened.layer.stride)
 
 
-def reopened(run: Run, opened: OpenLayer, index: int) -> Tensor:
-    """An image of the run as the network took it, (1, channels, H, W).
+def network_input(run: Run, opened: OpenLayer, index: int) -> Tensor:
+    """An image of the run as the network takes it: (1, channels, H, W), normalized, on its device.
 
     Raises UnreadableImageError where it cannot be read any more.
     """
-    return network_input(opened, run.sources[0], run.images[index])
-
-
-def network_input(opened: OpenLayer, source: FeatureSource, image: ImageRecord) -> Tensor:
-    """An image as the network takes it: (1, channels, H, W), normalized, on its device."""
+    image, source = run.images[index], run.sources[0]
     fixed = opened.layer.input_size
     shape = (fixed, fixed) if fixed else resized_shape(*image.size, source.size, source.multiple)
     picture = read_origin(image.origin, max(shape), image.stretch)
@@ -78,23 +72,34 @@ def network_input(opened: OpenLayer, source: FeatureSource, image: ImageRecord) 
     return normalized(opened.backbone, pixels[None])
 
 
-def spread_images(
-    run: Run, opened: OpenLayer, n_images: int, stage: str, progress: bool
-) -> Iterator[tuple[int, Tensor]]:
-    """Index and network input of at most so many images, spread evenly over the run.
+def spread_indices(run: Run, n_images: int) -> list[int]:
+    """The indices of at most so many images, spread evenly over the run."""
+    n_all = len(run.images)
+    return torch.linspace(0, n_all - 1, min(n_images, n_all)).round().int().tolist()
 
-    Those that cannot be read any more are left out; InputError where none can be read.
+
+def network_inputs(
+    run: Run,
+    opened: OpenLayer,
+    indices: Sequence[int],
+    stage: str,
+    progress: bool,
+    why: str = "",
+) -> Iterator[tuple[int, Tensor]]:
+    """The index and the :func:`network_input` of each image that can still be read.
+
+    Raises InputError where none can be; ``why`` is what its message says of their use.
     """
-    chosen = torch.linspace(0, len(run.images) - 1, min(n_images, len(run.images)))
     n_read = 0
-    with track(stage, len(chosen), enabled=progress) as advance:
-        for index in chosen.round().int().tolist():
-            advance(1)
+    with track(stage, len(indices), enabled=progress) as advance:
+        for index in indices:
             try:
-                image = reopened(run, opened, index)
+                image = network_input(run, opened, index)
             except UnreadableImageError:
+                advance(1)
                 continue
             n_read += 1
             yield index, image
+            advance(1)
     if not n_read:
-        raise InputError("none of the images can be read any more; say where they are")
+        raise InputError(f"none of the images can be read any more{why}; say where they are")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
@@ -19,9 +19,6 @@ from deepff.options import SimilarBy, chosen
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.results.sampling import WHOLE
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 def similar(

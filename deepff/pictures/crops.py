@@ -106,10 +106,7 @@ def write_crops(run: Run, folder: Path, crops: Crops) -> None:
         pass
 
 
-_QUALITY = 85
-
-
-def save_jpeg(picture: Image.Image, path: Path) -> None:
+def save_jpeg(picture: Image.Image, path: Path, quality: int = 85) -> None:
     """Write a picture as JPEG; it gets its name when it is whole."""
     with atomic_path(path) as temporary:
-        picture.save(temporary, "JPEG", quality=_QUALITY)
+        picture.save(temporary, "JPEG", quality=quality)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -18,10 +17,8 @@ from deepff.pictures.tree_drawing import colors_over_k
 from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names
 from deepff.results.factorization import Factorization
+from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
-
-if TYPE_CHECKING:
-    from deepff.results.heatmaps import HeatMaps
 
 PHOTO_SIDE = REDUCED_SIDE
 MAX_COLUMNS = 8
@@ -72,9 +69,9 @@ def _listed(numbers: int | Sequence[int]) -> list[int]:
     return [int(numbers)] if isinstance(numbers, int | Integral) else list(numbers)
 
 
-def spread(n: int) -> list[int]:
-    """Indices of up to `MAX_COLUMNS` of n images, spread evenly, first and last included."""
-    return np.linspace(0, n - 1, min(n, MAX_COLUMNS)).round().astype(int).tolist()
+def spread(n: int, most: int = MAX_COLUMNS) -> list[int]:
+    """Indices of up to ``most`` of n images, spread evenly, first and last included."""
+    return np.linspace(0, n - 1, min(n, most)).round().astype(int).tolist()
 
 
 def photo_shape(image_size: tuple[int, int], longer_side: int = PHOTO_SIDE) -> tuple[int, int]:
@@ -117,18 +114,17 @@ def compose(
 
     rows = [("", cells)]
     for k, factorization in factorizations.items():
-        maps = factorization.heatmaps
-
-        def painted(
-            chosen: Sequence[int], maps: HeatMaps = maps, of_k: np.ndarray = colors[k]
-        ) -> list[np.ndarray]:
-            return _overlaid(cells, maps, indices, chosen, of_k, opacity)
-
-        if factors is None:
-            rows.append((f"k = {k}", painted(range(k))))
+        maps, of_k = factorization.heatmaps, colors[k]
+        shown = [] if factors is not None else [(f"k = {k}", [*range(k)])]
         if factors is not None or (len(factorizations) == 1 and k > 1):
             names = factor_names(k)
-            rows += [(names[j], painted([j])) for j in (range(k) if factors is None else factors)]
+            shown += [(names[j], [j]) for j in (range(k) if factors is None else factors)]
+        for label, chosen in shown:
+            painted = [
+                overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], of_k[chosen], opacity)
+                for i, cell in zip(indices, cells, strict=True)
+            ]
+            rows.append((label, painted))
 
     signed = any(factorization.heatmaps.signed for factorization in factorizations.values())
     k = max(factorizations)
@@ -194,21 +190,6 @@ def _cell(photo: np.ndarray, row_height: int) -> np.ndarray:
     scale = min(row_height / height, _MOST_ASPECT * row_height / width)
     size = (max(1, round(scale * width)), max(1, round(scale * height)))
     return np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BILINEAR))
-
-
-def _overlaid(
-    cells: Sequence[np.ndarray],
-    maps: HeatMaps,
-    indices: Sequence[int],
-    factors: Sequence[int],
-    colors: np.ndarray,
-    opacity: float,
-) -> list[np.ndarray]:
-    chosen = list(factors)
-    return [
-        overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], colors[chosen], opacity)
-        for i, cell in zip(indices, cells, strict=True)
-    ]
 
 
 def _legend(names: Sequence[str], colors: np.ndarray, signed: bool, width: int) -> Image.Image:

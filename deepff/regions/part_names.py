@@ -1,6 +1,6 @@
 """Which factor is which part: the names that a person gives."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -72,16 +72,20 @@ def check_parts(parts: Mapping[int, str], n_factors: int) -> None:
             )
 
 
-def part_map(label_map: Tensor, parts: Mapping[int, str]) -> tuple[Tensor, list[str]]:
-    """A label map of factors (H, W) as one of parts, and the parts' names.
+def part_masks(masks: Tensor, parts: Mapping[int, str], names: Sequence[str]) -> Tensor:
+    """Masks of factors (k, H, W) as those of the named parts: on where a factor of the name is."""
+    factors = [[factor for factor, part in parts.items() if part == name] for name in names]
+    return torch.stack([masks[of_part].any(0) for of_part in factors])
 
-    Factors of one name become one part; a factor without a name becomes background. Part i is
-    i + 1, in the order of each name's first factor: the same for every image of a set.
+
+def part_map(label_map: Tensor, parts: Mapping[int, str], names: Sequence[str]) -> Tensor:
+    """A label map of factors (H, W) as one of the named parts: part i is i + 1.
+
+    A factor without a name becomes background.
     """
-    names = list(dict.fromkeys(parts[factor] for factor in sorted(parts)))
     labels = label_map.long()
     n_labels = max(max(parts, default=-1) + 2, int(labels.max()) + 1 if labels.numel() else 1)
     part_of_label = torch.zeros(n_labels, dtype=label_map.dtype, device=label_map.device)
     for factor, name in parts.items():
         part_of_label[factor + 1] = names.index(name) + 1
-    return part_of_label[labels], names
+    return part_of_label[labels]

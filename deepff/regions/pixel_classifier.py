@@ -175,13 +175,6 @@ def fit_logistic(
     return from_first_rank(parameters.detach())
 
 
-def _sampled_images(n_images: int) -> list[int]:
-    """Which of this rank's images are fitted: evenly over the set of all ranks, at most 50."""
-    before, total = rows_before(n_images)
-    step = max(1, -(-total // _MAX_IMAGES))
-    return [index for index in range(n_images) if (before + index) % step == 0]
-
-
 @torch.no_grad()
 def sample_cells(
     activations: Sequence[Activations], sources: Sequence[FeatureSource]
@@ -192,8 +185,9 @@ def sample_cells(
     """
     cells = cell_layer(sources)
     images = activations[cells].images
-    before, _ = rows_before(len(images))
-    chosen = _sampled_images(len(images))
+    before, total = rows_before(len(images))
+    step = max(1, -(-total // _MAX_IMAGES))
+    chosen = [index for index in range(len(images)) if (before + index) % step == 0]
     _, n_images = rows_before(len(chosen))
     layers = [layer.image_rows for layer in activations]
     cell_indices = {

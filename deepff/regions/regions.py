@@ -1,7 +1,7 @@
 """The regions of every image of a result: masks and label maps, by factor or by named part."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -13,7 +13,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
-from deepff.regions.part_names import check_parts, factor_names, part_map
+from deepff.regions.part_names import check_parts, factor_names, part_map, part_masks
 from deepff.regions.pixel_classifier import refined_classes
 from deepff.regions.probabilities import (
     Refiner,
@@ -136,15 +136,16 @@ def region_finder(
     """
     factorization = result.factorization(k)
     options = available(options, factorization)
-    names = region_names(result, k, options)
+    names, parts = region_names(result, k, options), options.parts
     kind = _factor_regions if result.parts_of is None else _part_regions
     regions_of = kind(result, factorization, options, crf_size)
 
     def named_regions(index: int) -> Regions:
         regions = regions_of(index)
-        if options.parts is not None:
-            regions = _by_part(regions, options.parts)
-        return replace(regions, names=tuple(names))
+        masks, labels = regions.masks, regions.labels
+        if parts is not None:
+            masks, labels = part_masks(masks, parts, names), part_map(labels, parts, names)
+        return Regions(masks, labels, tuple(names))
 
     return named_regions
 
@@ -336,15 +337,6 @@ def _no_regions(k: int, size: Sequence[int], device: torch.device) -> Regions:
         torch.empty(k, *size, dtype=torch.bool, device=device),
         torch.empty(*size, dtype=labels, device=device),
     )
-
-
-def _by_part(regions: Regions, parts: Mapping[int, str]) -> Regions:
-    labels, names = part_map(regions.labels, parts)
-    merged = [
-        regions.masks[[factor for factor, name in parts.items() if name == part]].any(0)
-        for part in names
-    ]
-    return Regions(torch.stack(merged), labels)
 
 
 def _photo(result: Run, index: int, size: int) -> Tensor:

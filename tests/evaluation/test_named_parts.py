@@ -4,12 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from color_squares import HEAD, LEG, SIDE, TORSO, rows_of
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.evaluation.named_parts import LABEL_HEIGHT, part_masks, table3
+from deepff.evaluation.named_parts import LABEL_HEIGHT, table3
 from deepff.evaluation.predictions import Network
 
 
@@ -80,9 +79,3 @@ def test_table_3_refuses_mappings_that_fit_nothing(
 def test_table_3_says_how_to_name_factors(pascal_part: Path, colors: Network) -> None:
     with pytest.raises(InputError, match="--write-overlays FOLDER"):
         table3(colors, pascal_part)
-
-
-def test_factors_of_one_name_are_one_part() -> None:
-    masks = torch.tensor([[[1, 0, 0, 0]], [[0, 1, 0, 0]], [[0, 0, 1, 0]]]).bool()
-    found = part_masks(masks, {0: "leg", 2: "leg"}, ["head", "leg"])
-    assert found.int().tolist() == [[[0, 0, 0, 0]], [[1, 0, 1, 0]]]

@@ -68,7 +68,7 @@ def test_scores_of_a_factor_that_is_all_there_is_are_the_logits_of_the_network(g
     result = full_of_one(result, 0, result.activations.image_rows[0])
     (opened,) = result.opened
     with torch.no_grad():
-        logits = opened.backbone.network(network_input(opened, result.sources[0], result.images[0]))
+        logits = opened.backbone.network(network_input(result, opened, 0))
     assert (result.class_scores() - logits).abs().max() < 1e-4
     assert result.classes().best(1)[0][0] == (
         "balance beam",

@@ -63,7 +63,7 @@ def test_a_factor_that_is_all_there_is_is_as_like_words_as_the_image(network, tm
     name, layer, model, file = network
     backbone = deepff.load_backbone(name, weights=file, words=WORDS)
     result = deepff.discover([photo()], 1, model=backbone, layer=layer, size=32)
-    image = network_input(result.opened[0], result.sources[0], result.images[0])
+    image = network_input(result, result.opened[0], 0)
     expected = cosines(model, image)
     assert expected.std() > 0.01
     found = result.classes()
@@ -85,7 +85,7 @@ def test_the_command_and_the_report_say_how_like_words_factors_are(network, tmp_
         plain = deepff.load_backbone(name, weights=file)
     result = deepff.discover([tmp_path / "photo.png"], 1, model=plain, layer=layer, size=32)
     assert result.factor_names == [None] and "has no classes" in result.unnamed
-    image = network_input(result.opened[0], result.sources[0], result.images[0])
+    image = network_input(result, result.opened[0], 0)
     expected = [f"{value:.3f}" for value in cosines(model, image)[0].tolist()]
     out = tmp_path / "result"
     result.save(out)

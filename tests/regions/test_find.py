@@ -28,7 +28,7 @@ from deepff.export.png import folder_names
 from deepff.options import RegionOptions
 from deepff.regions.components import component_boxes
 from deepff.regions.part_names import factor_names
-from deepff.regions.regions import Regions, find_regions
+from deepff.regions.regions import Regions, find_regions, region_names
 from deepff.report.load import load
 from deepff.result import Result
 from deepff.runtime.outputs import RECORD
@@ -45,6 +45,11 @@ def quadrants(tmp_path: Path) -> Result:
 
 
 HALF = RegionOptions("max-fraction", 0.5)
+
+
+def test_names_come_in_the_order_of_the_factors_whatever_that_of_the_mapping(quadrants):
+    for parts in ({0: "a", 1: "b"}, {1: "b", 0: "a"}):
+        assert region_names(quadrants, 3, RegionOptions(parts=parts)) == ["a", "b"]
 
 
 def test_each_factor_is_its_own_region(quadrants):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from deepff.errors import InputError
-from deepff.regions.part_names import check_parts, part_map, read_parts
+from deepff.regions.part_names import check_parts, part_map, part_masks, read_parts
 
 
 @pytest.mark.parametrize(
@@ -72,17 +72,12 @@ def test_names_given_in_code_are_held_to_the_same() -> None:
 
 def test_factors_of_one_name_merge_and_the_unnamed_are_background() -> None:
     labels = torch.tensor([[0, 1, 2], [3, 4, 1]], dtype=torch.uint8)
-    found, names = part_map(labels, {3: "head", 0: "torso", 2: "torso"})
-    assert names == ["torso", "head"]
+    parts = {3: "head", 0: "torso", 2: "torso"}
+    merged = part_map(labels, parts, ["torso", "head"])
     # factor 0 (label 1) and factor 2 (label 3): torso; factor 3 (label 4): head; factor 1: none
-    assert found.tolist() == [[0, 1, 0], [1, 2, 1]]
-    assert found.dtype == torch.uint8
-
-
-def test_names_do_not_depend_on_what_an_image_shows_or_on_the_mappings_order() -> None:
-    empty = torch.zeros(2, 2, dtype=torch.uint8)
-    for parts in ({0: "a", 1: "b"}, {1: "b", 0: "a"}):
-        found, names = part_map(empty, parts)
-        assert names == ["a", "b"]
-        assert not found.any()
-    assert part_map(torch.tensor([[1, 9]]), {})[0].tolist() == [[0, 0]]
+    assert merged.tolist() == [[0, 1, 0], [1, 2, 1]]
+    assert merged.dtype == torch.uint8
+    assert part_map(torch.tensor([[1, 9]]), {}, []).tolist() == [[0, 0]]
+    masks = torch.tensor([[[1, 0, 0, 0]], [[0, 1, 0, 0]], [[0, 0, 1, 0]]]).bool()
+    of_parts = part_masks(masks, {0: "leg", 2: "leg"}, ["head", "leg"])
+    assert of_parts.int().tolist() == [[[0, 0, 0, 0]], [[1, 0, 1, 0]]]
