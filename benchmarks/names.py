@@ -27,8 +27,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import deepff
-from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
 from deepff.evaluation.datasets.mask_folders import load_icoseg
+from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
 from deepff.images.image_files import ImageFile
 from deepff.meaning.class_names import factor_classes
 from deepff.networks.backbone import Backbone

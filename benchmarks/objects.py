@@ -25,9 +25,10 @@ from signed_objects import thinned
 import deepff
 from deepff.activations.extraction import extract_layers
 from deepff.discovery.contrast import border_contrast
-from deepff.evaluation.datasets import CAR_PARTS, VOC_CLASSES, load_coco, load_voc
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
 from deepff.evaluation.datasets.ground_truth import GroundTruthImage
 from deepff.evaluation.datasets.mask_folders import load_icoseg
+from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.images.image_set import ImageItem, read_pixels
 from deepff.layers.layer_map import map_layers

@@ -28,13 +28,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets import (
-    TABLE3_PARTS,
-    TABLE4_PARTS,
-    load_icoseg,
-    load_pascal_part,
-    load_voc,
-)
+from deepff.evaluation.datasets.mask_folders import load_icoseg
+from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
+from deepff.evaluation.datasets.pascal_voc import load_voc
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
 from deepff.evaluation.objects import PAPER_SETS
 from deepff.runtime.files import atomic_path

@@ -61,7 +61,7 @@ from torch import Tensor  # noqa: E402
 from torch.nn.functional import normalize  # noqa: E402
 
 from deepff.activations.extraction import extract_layers  # noqa: E402
-from deepff.evaluation.datasets import CAR_PARTS, load_coco  # noqa: E402
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco  # noqa: E402
 from deepff.evaluation.metrics import factor_quality  # noqa: E402
 from deepff.evaluation.predictions import (  # noqa: E402
     DFF,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from deepff.evaluation.datasets import load_voc
+from deepff.evaluation.datasets.pascal_voc import load_voc
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 

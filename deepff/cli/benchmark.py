@@ -135,7 +135,7 @@ def table2(
     _check_files(out, "table2" + _PUBLISHED)
     network = _network(model, layer, setup, contrast)
 
-    from deepff.evaluation.datasets import VOC_CLASSES
+    from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES
     from deepff.evaluation.objects import table2
 
     wanted = VOC_CLASSES if classes is None else _names(classes)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets import GroundTruthSet
+from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES, is_coco, part_sets
 from deepff.evaluation.metrics import factor_quality
 from deepff.evaluation.predictions import (

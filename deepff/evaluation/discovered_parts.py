@@ -11,16 +11,10 @@ from torch import Tensor
 
 from deepff.discovery.discover_parts import discover_parts
 from deepff.errors import InputError
-from deepff.evaluation.datasets import (
-    BACKGROUND,
-    CAR_PARTS,
-    TABLE4_PARTS,
-    UNNAMED,
-    GroundTruthSet,
-    check_classes,
-    load_coco,
-    load_pascal_part,
-)
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
+from deepff.evaluation.datasets.ground_truth import BACKGROUND, UNNAMED, GroundTruthSet
+from deepff.evaluation.datasets.pascal_part import TABLE4_PARTS, load_pascal_part
+from deepff.evaluation.datasets.pascal_voc import check_classes
 from deepff.evaluation.metrics import (
     Overlaps,
     associated_iou,

@@ -22,7 +22,7 @@ from deepff.discovery.arguments import RunSettings
 from deepff.discovery.contrast import contrast_layers, object_findings
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
-from deepff.evaluation.datasets import GroundTruthSet
+from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.metrics import Overlaps, count_overlaps
 from deepff.evaluation.tables import to_stderr
 from deepff.factorization import METHODS

@@ -17,7 +17,7 @@ from deepff.app.label_file import LabelStore, load_labels
 from deepff.cli.main import app
 from deepff.discovery.discover import find_object
 from deepff.errors import InputError
-from deepff.evaluation.datasets import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.options import RegionOptions
 from deepff.regions.regions import find_regions

@@ -23,7 +23,8 @@ from deepff.discovery.contrast import (
     separation_warning,
 )
 from deepff.errors import InputError
-from deepff.evaluation.datasets import GroundTruthSet, load_icoseg
+from deepff.evaluation.datasets.ground_truth import GroundTruthSet
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.factorization import NMF
 from deepff.images.image_files import find_images

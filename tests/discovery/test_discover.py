@@ -14,7 +14,7 @@ from torch import nn
 
 import deepff
 from deepff.errors import InputError
-from deepff.evaluation.datasets import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.result import Result
 
 

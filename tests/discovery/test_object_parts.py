@@ -18,7 +18,8 @@ from deepff.discovery.object_parts import (
     part_layer,
 )
 from deepff.errors import InputError
-from deepff.evaluation.datasets import CAR_PARTS, GroundTruthImage, GroundTruthSet, load_coco
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
+from deepff.evaluation.datasets.ground_truth import GroundTruthImage, GroundTruthSet
 from deepff.evaluation.metrics import count_overlaps, factor_quality
 from deepff.factorization import NMF
 from deepff.images.image_set import read_pixels

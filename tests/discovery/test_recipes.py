@@ -16,7 +16,8 @@ from deepff.cli.main import app
 from deepff.cli.parameters import byte_count
 from deepff.discovery.contrast import border_contrast
 from deepff.errors import InputError
-from deepff.evaluation.datasets import GroundTruthSet, load_icoseg
+from deepff.evaluation.datasets.ground_truth import GroundTruthSet
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.factorization import NMF
 from deepff.layers.layer_map import map_layers

@@ -11,7 +11,7 @@ from torch import nn
 
 from deepff.discovery.discover import discover
 from deepff.errors import InputError
-from deepff.evaluation.datasets import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.discovered_parts import INSIDE
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.evaluation.objects import column_names, table1, table2

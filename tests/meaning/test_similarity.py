@@ -9,7 +9,7 @@ import torch
 
 import deepff
 from deepff.errors import InputError
-from deepff.evaluation.datasets import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 
 
 def colored(*halves: tuple[int, int, int]) -> np.ndarray:

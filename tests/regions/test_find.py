@@ -19,7 +19,7 @@ from deepff.app.label_file import LabelStore
 from deepff.cli.main import app
 from deepff.cli.messages import summarize
 from deepff.errors import InputError
-from deepff.evaluation.datasets import load_icoseg
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import corloc, count_overlaps, iou
 from deepff.export.boxes import region_boxes
 from deepff.export.folder import localize, segment

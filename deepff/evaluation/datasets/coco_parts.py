@@ -17,30 +17,12 @@ from deepff.evaluation.datasets.ground_truth import (
     AnnotatedBox,
     GroundTruthImage,
     GroundTruthSet,
+    part_names,
 )
 from deepff.images.image_files import ImageFile
 
-CAR_PARTS = {
-    "back_bumper": "bumper",
-    "back_glass": "glass",
-    "back_left_door": "door",
-    "back_left_light": "light",
-    "back_right_door": "door",
-    "back_right_light": "light",
-    "front_bumper": "bumper",
-    "front_glass": "glass",
-    "front_left_door": "door",
-    "front_left_light": "light",
-    "front_right_door": "door",
-    "front_right_light": "light",
-    "hood": "hood",
-    "left_mirror": "mirror",
-    "right_mirror": "mirror",
-    "tailgate": "trunk",
-    "trunk": "trunk",
-    "wheel": "wheel",
-}
-"""Car Parts' 18 categories as eight parts; a tailgate is a hatchback's trunk lid."""
+# Car Parts' categories as parts.
+CAR_PARTS: dict[str, str] = part_names("car_parts")
 
 
 def load_coco(

@@ -23,8 +23,10 @@ of the pixels: the box of the single pixel in row 0 and column 0 is (0, 0, 1, 1)
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image
 
 from deepff.errors import InputError
@@ -133,3 +135,8 @@ def read_label_image(path: Path) -> np.ndarray:
             f"{path} has {values.shape[2]} channels; a label image has one, or a palette"
         )
     return values
+
+
+def part_names(table: str) -> Any:
+    """A table of ``part_names.yaml``, next to this file."""
+    return yaml.safe_load(Path(__file__).with_name("part_names.yaml").read_text("utf-8"))[table]

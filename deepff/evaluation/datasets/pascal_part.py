@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets.ground_truth import UNNAMED, GroundTruthImage, GroundTruthSet
+from deepff.evaluation.datasets.ground_truth import (
+    UNNAMED,
+    GroundTruthImage,
+    GroundTruthSet,
+    part_names,
+)
 from deepff.evaluation.datasets.pascal_voc import (
     check_classes,
     find_voc,
@@ -22,108 +27,10 @@ from deepff.evaluation.datasets.pascal_voc import (
 # an array as a struct raises.
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, OSError, NotImplementedError, zlib.error)
 
+# The data set's part names, by the part that they are merged into; by class.
 PartNames = Mapping[str, Sequence[str]]
-"""The data set's own part names, by the name of the part that they are merged into."""
-
-# Upper and lower legs are annotated apart on cows, horses and sheep, with hooves on horses only.
-_LEGS = tuple(f"{side}{end}{piece}leg" for end in "fb" for side in "lr" for piece in "ul")
-_HOOVES = ("lfho", "rfho", "lbho", "rbho")
-_ON_HEAD = ("head", "leye", "reye", "lear", "rear", "muzzle")
-_TORSO = ("torso", "neck")
-
-TABLE3_PARTS: dict[str, PartNames] = {
-    "cow": {"head": (*_ON_HEAD, "lhorn", "rhorn"), "neck+torso": _TORSO, "leg": _LEGS},
-    "horse": {"head": _ON_HEAD, "neck+torso": _TORSO, "leg": (*_LEGS, *_HOOVES)},
-}
-"""Parts of the paper's Table 3. Tails are on the object but belong to none of them."""
-
-_HEAD: PartNames = {"head": ("head",), "eye": ("leye", "reye"), "ear": ("lear", "rear")}
-_BODY: PartNames = {"torso": ("torso",), "neck": ("neck",)}
-_TAIL: PartNames = {"tail": ("tail",)}
-_PAWED: PartNames = {
-    **_HEAD,
-    "nose": ("nose",),
-    **_BODY,
-    "leg": ("lfleg", "rfleg", "lbleg", "rbleg"),
-    "paw": ("lfpa", "rfpa", "lbpa", "rbpa"),
-    **_TAIL,
-}
-_HOOFED: PartNames = {**_HEAD, "muzzle": ("muzzle",), **_BODY, "leg": _LEGS, **_TAIL}
-_HORNED: PartNames = {**_HOOFED, "horn": ("lhorn", "rhorn")}
-_ROAD_VEHICLE: PartNames = {
-    "front": ("frontside",),
-    "side": ("leftside", "rightside"),
-    "back": ("backside",),
-    "roof": ("roofside",),
-    "mirror": ("leftmirror", "rightmirror"),
-    "licenseplate": ("fliplate", "bliplate"),
-    "door": ("door",),
-    "wheel": ("wheel",),
-    "headlight": ("headlight",),
-    "window": ("window",),
-}
-_TWO_WHEELER: PartNames = {
-    "wheel": ("fwheel", "bwheel"),
-    "saddle": ("saddle",),
-    "handlebar": ("handlebar",),
-    "headlight": ("headlight",),
-}
-
-TABLE4_PARTS: dict[str, PartNames] = {
-    "aeroplane": {
-        "body": ("body",),
-        "stern": ("stern",),
-        "wing": ("lwing", "rwing"),
-        **_TAIL,
-        "engine": ("engine",),
-        "wheel": ("wheel",),
-    },
-    "bicycle": {**_TWO_WHEELER, "chainwheel": ("chainwheel",)},
-    "bird": {
-        "head": ("head",),
-        "eye": ("leye", "reye"),
-        "beak": ("beak",),
-        **_BODY,
-        "wing": ("lwing", "rwing"),
-        "leg": ("lleg", "rleg"),
-        "foot": ("lfoot", "rfoot"),
-        **_TAIL,
-    },
-    "bottle": {"cap": ("cap",), "body": ("body",)},
-    "bus": _ROAD_VEHICLE,
-    "car": _ROAD_VEHICLE,
-    "cat": _PAWED,
-    "cow": _HORNED,
-    "dog": {**_PAWED, "muzzle": ("muzzle",)},
-    "horse": {**_HOOFED, "hoof": _HOOVES},
-    "motorbike": _TWO_WHEELER,
-    "person": {
-        **_HEAD,
-        "eyebrow": ("lebrow", "rebrow"),
-        "nose": ("nose",),
-        "mouth": ("mouth",),
-        "hair": ("hair",),
-        **_BODY,
-        "arm": ("llarm", "luarm", "rlarm", "ruarm"),
-        "hand": ("lhand", "rhand"),
-        "leg": ("llleg", "luleg", "rlleg", "ruleg"),
-        "foot": ("lfoot", "rfoot"),
-    },
-    "pottedplant": {"pot": ("pot",), "plant": ("plant",)},
-    "sheep": _HORNED,
-    "train": {
-        "head": ("head", "hfrontside", "hleftside", "hrightside", "hbackside", "hroofside"),
-        "headlight": ("headlight",),
-        "coach": ("coach", "cfrontside", "cleftside", "crightside", "cbackside", "croofside"),
-    },
-    "tvmonitor": {"screen": ("screen",)},
-}
-"""Parts of every class that has any, for automatic labels, as the paper's Table 4 names them.
-
-Left and right, front and back, upper and lower, and numbered parts become one; eyes, ears, noses,
-beaks, necks and feet are parts of their own. The paper prints five classes; the names of the other
-classes' parts follow the same rule, but for the sides of trains, which belong to head and coach.
-"""
+TABLE3_PARTS: dict[str, PartNames] = part_names("table3")
+TABLE4_PARTS: dict[str, PartNames] = part_names("table4")
 
 
 def load_pascal_part(

@@ -11,7 +11,7 @@ from PIL import Image
 from pycocotools import mask as mask_api
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets import CAR_PARTS, load_coco
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
 
 WIDTH, HEIGHT = 8, 5
 

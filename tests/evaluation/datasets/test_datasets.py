@@ -7,12 +7,8 @@ import pytest
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets import (
-    GroundTruthImage,
-    GroundTruthSet,
-    load_icoseg,
-    load_label_folder,
-)
+from deepff.evaluation.datasets.ground_truth import GroundTruthImage, GroundTruthSet
+from deepff.evaluation.datasets.mask_folders import load_icoseg, load_label_folder
 from deepff.images.image_files import ImageFile, find_images
 
 
