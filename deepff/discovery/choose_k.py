@@ -44,37 +44,14 @@ def select_k(
     random_state: int = 0,
     progress: bool = False,
 ) -> Selection:
-    """Choose k without labels: the largest whose factors two halves of the images agree on.
+    """Choose k without labels: the largest up to ``k_max`` whose factors two halves agree on.
 
     The images are split in two at random, k factors are fitted to each half, and both sets of
-    factors are applied to all images. Each cell is labeled by both (:func:`cell_labels`), the two
-    labelings are compared (:func:`matched_iou`), and the mean over three such splits is the
-    agreement. Of more than 20,000 cells, a random sample of about that many is used. Agreement does
-    not fall steadily with k, so every k that there are cells and channels for is tried.
-
-    Parameters
-    ----------
-    rows : Activations, or sequence of Tensor, each (cells of the image, c)
-        A, or the rows of each image.
-    k_max : int
-        The largest k that may be chosen.
-    threshold : float
-        The agreement asked for, above 0 and at most 1.
-    cells : sequence of Tensor, each (cells of the image,) bool, optional
-        The rows that count, such as those on the object; by default all.
-    transform : callable, optional
-        Applied to the sampled rows (m, c) before they are factorized.
-    estimator : callable, optional
-        From k to an unfitted estimator of :mod:`deepff.factorization`; by default NMF.
-    random_state : int
-        Seed of the splits and of the default estimator.
-    progress : bool
-        Show progress on standard error.
-
-    Raises
-    ------
-    InputError
-        There are fewer than two images with rows; `k_max` or `threshold` is out of range.
+    factors label all cells (:func:`cell_labels`). The agreement of k is the mean
+    :func:`matched_iou` of the labelings over three splits; it does not fall steadily with k. Of
+    more than 20,000 cells a sample is used. ``rows`` are A, or the rows (cells, c) of each image,
+    and ``cells`` which of them count; ``transform`` is applied to sampled rows before they are
+    factorized by ``estimator(k)``, by default NMF. InputError with fewer than two images with rows.
     """
     if k_max < 1:
         raise InputError(f"k_max is {k_max}; it must be at least 1")

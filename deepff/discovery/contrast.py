@@ -98,19 +98,10 @@ def object_findings(
 def contrast_layers(layer_map: LayerMap) -> list[Layer]:
     """The two layers, finer and coarser, whose weighted maps are worth fusing.
 
-    The coarser has the stride of the network's default layer, the finer the next smaller stride
-    (:func:`deepff.layers.pixel_layers.stride_layers`). With a head as the coarser layer,
-    masks of iCoseg's objects are worse. Only those of EfficientNet-Lite0 were measured.
-
-    ==================  ========================  ========================
-    network             finer (stride, channels)  coarser
-    ==================  ========================  ========================
-    EfficientNet-Lite0  blocks.5.0.bn1 (16, 672)  blocks.6.0.bn1 (32, 1152)
-    VGG-19              conv4_4 (8, 512)          conv5_4 (16, 512)
-    ResNet-101          layer3 (16, 1024)         layer4 (32, 2048)
-    ==================  ========================  ========================
-
-    It is the default layer alone where all have one stride, as in a vision transformer.
+    The coarser has the stride of the network's default layer, the finer the next smaller stride:
+    ``blocks.5.0.bn1`` and ``blocks.6.0.bn1`` of EfficientNet-Lite0 (the only ones measured),
+    ``conv4_4`` and ``conv5_4`` of VGG-19, ``layer3`` and ``layer4`` of ResNet-101. With a head as
+    the coarser layer, masks are worse. It is the default layer alone where all have one stride.
     """
     return weighable(stride_layers(layer_map)[-2:])
 

@@ -197,12 +197,10 @@ def mean_activation(activations: Activations) -> Tensor:
 def category_consistent(activations: Activations, n_clusters: int = 5, seed: int = 0) -> Tensor:
     """Sum of the channels that fire strongly in all images of the set: (rows, 1).
 
-    After the category-consistent features of Le, Yu, Zelinsky and Samaras, *Co-localization with
-    Category-Consistent Features and Geodesic Distance Propagation*, ICCV Workshops 2017: a channel
-    is described by its spatial maximum in each image, channels are clustered with k-means, and the
-    cluster that fires strongest is kept. Only the abstract was available: the number of clusters,
-    the choice by the mean maximum, and the unweighted sum are our reading. Their spreading of the
-    map over superpixels is left out, because maps are what we compare.
+    After the category-consistent features of Le, Yu, Zelinsky & Samaras (ICCV Workshops 2017): the
+    channels' maxima in each image are clustered with k-means, and the cluster that fires strongest
+    is kept. Only the abstract was available: the number of clusters, the choice by the mean maximum
+    and the unweighted sum are our reading, and the spreading over superpixels is left out.
     """
     from sklearn.cluster import KMeans
 

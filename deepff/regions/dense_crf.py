@@ -52,12 +52,10 @@ def dense_crf(
 
         Q⁰ = softmax(−U),   Qᵗ⁺¹ = softmax(−U + w₁ · K₁ Qᵗ + w₂ · K₂ Qᵗ).
 
-    K₁ is a Gaussian of the distance between two pixels and keeps labels smooth; K₂ is a Gaussian of
-    their distance and of the difference of their colors and draws pixels that look the same to one
-    label. Both are normalized symmetrically, to D^−½ K D^−½ with D the sums of K's rows, as
-    pydensecrf does by default. K₁ is exact; K₂ is filtered on a grid of positions and colors, where
-    the paper's code and pydensecrf have a permutohedral lattice, whose vertices take longer to sort
-    than the mean field takes.
+    K₁ is a Gaussian of the distance between two pixels, and K₂ of their distance and of the
+    difference of their colors. Both are normalized symmetrically, to D^−½ K D^−½ with D the sums of
+    K's rows. K₁ is exact; K₂ is filtered on a grid of positions and colors, not on the paper's
+    permutohedral lattice, whose vertices take longer to sort than the mean field takes.
 
     ``image`` is uint8 (H, W, 3), or float (3, H, W) in [0, 1]. ``probabilities`` (k, h, w), of any
     size, are exp(−U), as :func:`deepff.regions.probabilities.unary_probabilities` gives them.

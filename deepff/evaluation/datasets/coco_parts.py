@@ -17,12 +17,12 @@ from deepff.evaluation.datasets.ground_truth import (
     AnnotatedBox,
     GroundTruthImage,
     GroundTruthSet,
-    part_names,
+    table_of_names,
 )
 from deepff.images.image_files import ImageFile
 
 # Car Parts' categories as parts.
-CAR_PARTS: dict[str, str] = part_names("car_parts")
+CAR_PARTS: dict[str, str] = table_of_names("car_parts")
 
 
 def load_coco(

@@ -137,6 +137,6 @@ def read_label_image(path: Path) -> np.ndarray:
     return values
 
 
-def part_names(table: str) -> Any:
-    """A table of ``part_names.yaml``, next to this file."""
-    return yaml.safe_load(Path(__file__).with_name("part_names.yaml").read_text("utf-8"))[table]
+def table_of_names(table: str) -> Any:
+    """A table of ``names.yaml``, next to this file."""
+    return yaml.safe_load(Path(__file__).with_name("names.yaml").read_text("utf-8"))[table]

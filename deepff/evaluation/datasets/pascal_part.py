@@ -13,7 +13,7 @@ from deepff.evaluation.datasets.ground_truth import (
     UNNAMED,
     GroundTruthImage,
     GroundTruthSet,
-    part_names,
+    table_of_names,
 )
 from deepff.evaluation.datasets.pascal_voc import (
     check_classes,
@@ -29,8 +29,8 @@ _MALFORMED = (KeyError, IndexError, TypeError, ValueError, OSError, NotImplement
 
 # The data set's part names, by the part that they are merged into; by class.
 PartNames = Mapping[str, Sequence[str]]
-TABLE3_PARTS: dict[str, PartNames] = part_names("table3")
-TABLE4_PARTS: dict[str, PartNames] = part_names("table4")
+TABLE3_PARTS: dict[str, PartNames] = table_of_names("table3")
+TABLE4_PARTS: dict[str, PartNames] = table_of_names("table4")
 
 
 def load_pascal_part(

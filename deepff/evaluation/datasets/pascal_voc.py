@@ -14,32 +14,12 @@ from deepff.evaluation.datasets.ground_truth import (
     GroundTruthImage,
     GroundTruthSet,
     read_label_image,
+    table_of_names,
 )
 from deepff.images.image_files import ImageFile
 from deepff.options import VocFilter, chosen
 
-VOC_CLASSES = (
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
-)
+VOC_CLASSES: tuple[str, ...] = tuple(table_of_names("voc_classes"))
 
 
 def load_voc(
