@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from network_rounding import assert_equal_but_for_rounding
 from PIL import Image
-from rounding import assert_equal_but_for_rounding
 
 from deepff.activations.extraction import extract_layers
 from deepff.activations.feature_source import Preparation

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rounding import ROUNDING
+from network_rounding import ROUNDING
 from timm.layers import Conv2dSame
 from torch import Tensor, nn
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from rounding import assert_equal_but_for_rounding
+from network_rounding import assert_equal_but_for_rounding
 from torch import Tensor, nn
 
 import deepff
