@@ -77,31 +77,9 @@ def table1(
 ) -> dict[str, Table]:
     """Set-wide IoU on groups of iCoseg: the object with k = 1, and parts with k = 2, 3, 4.
 
-    Parameters
-    ----------
-    network : Network
-    root : path
-        As for `deepff.evaluation.datasets.load_icoseg`.
-    groups : sequence of str
-        Numbers or pieces of names; ``["all"]`` for every group there is.
-    parts : path, optional
-        Part masks: a folder with one folder per group, which has the group's name and is as
-        `deepff.evaluation.datasets.load_label_folder` takes it. Without it there is no bottom of
-        the table.
-    crf : bool
-        Whether there are rows for DFF-CRF, and for parts inside the object, which are refined too.
-    seeds : int
-        How many seeds, from 0, the values are means over.
-
-    Returns
-    -------
-    dict of str to Table
-        "table1-top"; with part masks also "table1-bottom" with its "-factors" and "-quality".
-
-    Raises
-    ------
-    InputError
-        No group could be evaluated, or there is no folder `parts`.
+    ``groups`` are numbers or pieces of names, or ``["all"]``. ``parts`` is a folder with a folder
+    of label images per group, as `load_label_folder` takes it; it adds "table1-bottom" with its
+    "-factors" and "-quality" to "table1-top". Values are means over ``seeds`` seeds from 0.
     """
     if parts is not None and not parts.is_dir():
         raise InputError(f"no folder of part masks {parts}")

@@ -65,7 +65,11 @@ def load_coco(
             else:
                 loaded.append(_load_image(entry, of_image[entry["id"]], names, part_names, file))
         if missing and not loaded:
-            raise InputError(_none_found(content["images"][0], path.parent))
+            first = content["images"][0]
+            raise InputError(
+                f"none of the COCO file's images is there; the first, “{first['file_name']}”, is "
+                f"neither {' nor '.join(map(str, _candidates(first, path.parent)))}"
+            )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
@@ -111,14 +115,6 @@ def _candidates(entry: Mapping[str, Any], folder: Path) -> list[Path]:
     name = entry["file_name"]
     by_path = folder / entry.get("path", name).lstrip("/")
     return list(dict.fromkeys([by_path, folder / name, folder / "images" / name]))
-
-
-def _none_found(entry: Mapping[str, Any], folder: Path) -> str:
-    looked_for = " nor ".join(map(str, _candidates(entry, folder)))
-    return (
-        f"none of the COCO file's images is there; the first, “{entry['file_name']}”, is neither "
-        f"{looked_for}"
-    )
 
 
 def _rasterise(
