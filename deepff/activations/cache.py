@@ -50,11 +50,10 @@ class _Entry:
 class ActivationCache:
     """Rows of one source in a memory-mapped file, indexed by the images' content.
 
-    ``<folder>/<model>-<layer>-<size>-<digest of the source>/`` holds ``activations.f32``, rows of
-    c float32 values without a header, ``index.sqlite``, which says where each image's rows are,
-    whether they are written and with which checksum, and ``source.json``. Rows are reserved, on
-    the disk too, before they are written, and marked only afterwards. So a killed run loses only
-    the batches it was in, and the resumed run lays the rows out as an uninterrupted one would.
+    Its folder holds ``activations.f32``, rows of c float32 values, ``index.sqlite`` with each
+    image's rows, whether they are written and their checksum, and ``source.json``. Rows are
+    reserved, on the disk too, before they are written, and marked only afterwards: a killed run
+    loses only the batches it was in, and a resumed run lays rows out like an uninterrupted one.
     Rows that are gone or changed are run again. Nothing is written before `reserve`.
     """
 

@@ -55,11 +55,7 @@ def discover_by_contrast(
     watch: Stopwatch,
     by_border: bool = True,
 ) -> Findings:
-    """The object of a set, as one map fused from those of ``layers``.
-
-    With ``cell_layers`` its masks teach a pixel classifier of these. Without ``by_border`` the
-    channels are not weighted.
-    """
+    """The object, as one map fused from those of ``layers``; it teaches ``cell_layers``, if any."""
     every_layer = [*layers, *cell_layers]
     activation_set = ActivationSet.extracted(images, backbone, every_layer, settings, watch)
     findings = object_findings(activation_set, layers, by_border)

@@ -246,12 +246,7 @@ def find_object(
     -------
     Result
         With one factor. The result itself, or its ``object``, if that is there already and lacks
-        no image that can be read.
-
-    Raises
-    ------
-    InputError
-        The network or the images cannot be read any more.
+        no image that can be read. InputError if the network or the images cannot be read any more.
 
     Examples
     --------

@@ -1,6 +1,5 @@
 """Parts inside the object, from a folder of images: the object first, then its parts."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -125,7 +124,11 @@ def discover_parts(
     if factor_counts == "auto":
         k, agreements = _choose_k(activations, object_cells, settings)
         factor_counts = [k]
-    parts = _parts(activations, object_cells, factor_counts, settings)
+    parts = {}
+    with track("parts", len(factor_counts), unit="runs", enabled=settings.progress) as advance:
+        for k in factor_counts:
+            parts[k], _ = _clustered(activations, object_cells, k, settings.random_state)
+            advance(1)
     watch.lap("object and parts")
     parts = classify_parts(parts, None if object_cells is None else object_factorization, cells)
     watch.lap("classifier")
@@ -166,20 +169,6 @@ def _choose_k(
         random_state=settings.random_state,
         progress=settings.progress,
     )
-
-
-def _parts(
-    activations: Activations,
-    object_cells: Tensor | None,
-    factor_counts: Sequence[int],
-    settings: RunSettings,
-) -> dict[int, Factorization]:
-    parts = {}
-    with track("parts", len(factor_counts), unit="runs", enabled=settings.progress) as advance:
-        for k in factor_counts:
-            parts[k], _ = _clustered(activations, object_cells, k, settings.random_state)
-            advance(1)
-    return parts
 
 
 def _clustered(

@@ -49,10 +49,9 @@ def table3(
     """IoU of head, neck + torso and legs on PASCAL-Part's cows and horses, k = 3.
 
     A person looks at five images of a class (written to ``overlays``) and writes which factor is
-    which part, as `deepff.regions.part_names.read_parts` reads it: ``cow.yaml``, and
-    ``cow-pca.yaml`` and ``cow-kmeans.yaml`` for the factors of PCA and k-means. Factors keep their
-    numbers from run to run, since the seed is always 0. A part's mask is all the masks of the
-    factors with its name; a part that no factor has scores 0.
+    which part, as `deepff.regions.part_names.read_parts` reads it: ``cow.yaml``, ``cow-pca.yaml``
+    and ``cow-kmeans.yaml``. Factors keep their numbers, since the seed is always 0. A part's mask
+    is that of all factors with its name; a part that no factor has scores 0.
     """
     if not mappings and overlays is None:
         raise InputError(

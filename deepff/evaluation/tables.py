@@ -134,8 +134,10 @@ class Table:
         """
         cells = [[_cell(value) for value in row.values] for row in self.rows]
         if len(self.columns) <= MAX_COLUMNS:
-            alignment = ["---", "---", *self._alignment()]
-            lines = [_line(["", "from", *self.columns]), _line(alignment)]
+            columns = zip(*(row.values for row in self.rows), strict=True)
+            texts = [any(isinstance(value, str) for value in values) for values in columns]
+            alignment = ["---" if is_text else "--:" for is_text in texts]
+            lines = [_line(["", "from", *self.columns]), _line(["---", "---", *alignment])]
             lines += [
                 _line([row.label, row.origin, *values])
                 for row, values in zip(self.rows, cells, strict=True)
@@ -165,10 +167,6 @@ class Table:
         """All fields but the pictures, as JSON; missing values are null."""
         fields = {name: value for name, value in asdict(self).items() if name != "pictures"}
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
-
-    def _alignment(self) -> list[str]:
-        columns = zip(*(row.values for row in self.rows), strict=True)
-        return ["---" if any(isinstance(v, str) for v in values) else "--:" for values in columns]
 
 
 def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
@@ -271,11 +269,9 @@ NOT_IN_PAPER: tuple[list[Row], list[str]] = ([], ["The paper has no numbers for 
 def published_rows(table: str, columns: Sequence[str]) -> tuple[list[Row], list[str]]:
     """The paper's rows for a table of ours, as shares of 1, and notes on the paper's setting.
 
-    A value is looked up by the column's name, or by what stands before its bracket: "Taj Mahal
-    (017)" and "Taj Mahal (018)" are both the paper's "Taj Mahal". A published mean is shown only if
-    our mean is over the same columns. Where the paper prints factors and not methods, there is a
-    row per k: the means over the factors with parts. Rows with nothing for these columns are left
-    out.
+    A value is looked up by the column's name without its bracket: "Taj Mahal (017)" is the paper's
+    "Taj Mahal". A published mean is shown only if ours is over the same columns. Where the paper
+    prints factors, there is a row per k: the means over the factors with parts.
     """
     entry = published()["tables"][table]
     methods = {row["method"]: row["values"] for row in entry["rows"]}

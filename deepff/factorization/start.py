@@ -108,11 +108,10 @@ def race(
 ) -> Tensor:
     """The best of `n_init` HALS runs on a sample (m, c); components (at least n_kept, k, c).
 
-    The first run starts from NNDSVDa, the others from rows far apart, which may all miss what few
-    rows share; where components may be `signed`, all from rows far apart. All run at once on a part
-    of the sample; the best go on with more of it. Rows are redundant and nearly of low rank, so
-    products are taken in the subspace of the leading right singular vectors (Halko, Martinsson &
-    Tropp 2011; for NMF: Erichson et al. 2018); non-negativity is kept in the full space.
+    The first run starts from NNDSVDa, the others (with `signed` components all) from rows far
+    apart. All run at once on a part of the sample; the best go on with more of it. Rows are nearly
+    of low rank, so products are taken in the subspace of the leading right singular vectors (Halko,
+    Martinsson & Tropp 2011; for NMF: Erichson et al. 2018); non-negativity is kept in full space.
     """
     basis = leading_subspace(sample.rows, k, generator)
     B = projected(sample.rows, basis)

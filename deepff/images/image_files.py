@@ -45,13 +45,11 @@ class ImageFile:
 def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     """List the files that folders, files and globs stand for, without opening them.
 
-    A folder is searched with its subfolders; a path that exists wins over its meaning as a glob.
-    Hidden files, folders that hold a deepff result, and files that deepff wrote are skipped unless
-    they are named. A dangling link, or a subfolder that may not be listed, is returned like a file,
-    so that whoever reads it reports it. A file reached twice counts once, if possible by a path
-    without links. The files of one path are in natural order, several paths in theirs. Names are
-    relative to the folder, of several paths to their common parent. Raises InputError if there is
-    nothing.
+    A folder is searched with its subfolders; a path that exists is not read as a glob. Hidden
+    files, results of deepff, and files that it wrote are skipped unless they are named; what cannot
+    be listed is returned, so that its reader reports it. A file counts once, if possible by a path
+    without links. Each path's files are in natural order. Names are relative to the folder, or to
+    the paths' common parent. Raises InputError if there is nothing.
     """
     roots: list[str] = []
     files_of_each: list[list[_Match]] = []

@@ -230,7 +230,8 @@ def stride_of(size: int, cells: int, patch: int | None = None) -> int:
 def _token_layout(n_tokens: int, prefix: int | None) -> Layout | None:
     """Without a prefix too: layers before it is added, such as the patch embedding, have none."""
     for n_before in range(_MOST_GUESSED + 1) if prefix is None else (prefix, 0):
-        if _is_square(n_tokens - n_before):
+        n_cells = n_tokens - n_before
+        if n_cells > 1 and math.isqrt(n_cells) ** 2 == n_cells:
             return Layout("tokens", n_before, is_guessed=prefix is None and n_before > 0)
     return None
 
@@ -244,10 +245,6 @@ def _map_layout(values: Tensor) -> Layout | None:
     if first == second != third and first > 1:
         return Layout("channels last")
     return Layout("channels first") if second == third else None
-
-
-def _is_square(n_cells: int) -> bool:
-    return n_cells > 1 and math.isqrt(n_cells) ** 2 == n_cells
 
 
 def _grid(n_cells: int, shape: tuple[int, int], stride: int) -> tuple[int, int] | None:

@@ -149,11 +149,10 @@ def standing_out(
 ) -> list[str | None]:
     """For each row of logits (k, classes) the most probable label if one stands out, else None.
 
-    A class stands out where its probability is `SURE` or more, and its score `STANDING_OUT`
-    standard deviations or more above the mean over the classes; with few classes, by its
-    probability alone. The name is then the class of the largest p(class | factor) · share, Bayes's
-    rule for a network that was trained on equally many images of each class. ``shares`` (classes,)
-    says how much of the set each class is, by default equally much.
+    A class stands out if its probability is `SURE` or more and its score `STANDING_OUT` standard
+    deviations above the mean over the classes (with few classes, by its probability alone). The
+    name is the class of the largest p(class | factor) · share, by Bayes's rule; ``shares``
+    (classes,) says how much of the set each class is, by default equally much.
     """
     largest = scores.amax(1)
     probabilities = scores.softmax(1)

@@ -29,13 +29,12 @@ def similar(
     k: int | None = None,
     progress: bool = False,
 ) -> Similarity:
-    """Find where else in the set a patch occurs.
+    """Find where else in the set the patch at ``place``, (x, y) in pixels of an image, occurs.
 
-    The patch is that at ``place``, (x, y) in pixels of an image, which is an index or a name.
-    Compared are the cells' activations, or by "factors" what the factors of one factorization hold
-    of them, hⱼ ‖wⱼ‖. Where the activations are neither in memory nor in a cache the network runs
-    again over the set, and the similarity's ``run`` has them. Raises InputError where there is no
-    such image, place or k, or the activations can't be had.
+    The image is an index or a name. Cells are compared by their activations, or by "factors": what
+    the factors of one factorization hold of them, hⱼ ‖wⱼ‖. Where activations are neither in memory
+    nor in a cache, the network runs again, and the similarity's ``run`` has them. Raises InputError
+    where there is no such image, point or k, or the activations can't be had.
     """
     index = _index(run, image)
     x, y = place

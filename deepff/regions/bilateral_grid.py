@@ -38,7 +38,10 @@ class BilateralGrid:
             n = len(palette.colors)
             # In place of the pixels', the palette's colors blur as well: by their variance, twice.
             narrower = math.sqrt(max(color_sigma**2 - 2 * palette.variance, color_sigma**2 / 2))
-            kernel[:n, :n] = _gaussian(_distances(palette.colors), narrower)
+            # Not torch.cdist, which rounds small distances away.
+            colors = palette.colors
+            distances = torch.linalg.vector_norm(colors[:, None] - colors, dim=2)
+            kernel[:n, :n] = _gaussian(distances, narrower)
         self._n_nodes = len(images) * n_colors * self._nodes.n
         small = self._n_nodes <= torch.iinfo(torch.int32).max  # half the memory
         color = torch.stack([i * n_colors + p.of_pixels for i, p in enumerate(palettes)])
@@ -146,8 +149,3 @@ def _palette(image: Tensor) -> _Palette:
     some = image[::4, ::4], of_pixels[::4, ::4].long()
     variance = float((some[0] - colors[some[1]]).square().mean())
     return _Palette(colors, of_pixels, variance)
-
-
-def _distances(points: Tensor) -> Tensor:
-    # Not torch.cdist, which rounds small ones away.
-    return torch.linalg.vector_norm(points[:, None] - points, dim=2)

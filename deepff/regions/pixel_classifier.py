@@ -66,14 +66,13 @@ def fit_pixel_classifier(
     *,
     rounds: int,
 ) -> PixelClassifier | None:
-    """Fit a classifier to the set's own labels, and again to what these become by it.
+    """Fit a classifier to the set's labels, and again to what these become by it.
 
-    Each round is a logistic regression on the sample's cells (:func:`sample_cells`) of this rank's
-    activations. On how many ranks the set is spread makes no difference but for rounding.
-    ``labels(index, last)`` returns how much of each pixel of an image is each class, (k, H, W) at
-    any size, from the last round's probabilities, (k, h, w), or None. ``doubts(index)`` is a map in
-    [0, 1], (h, w), of how unreliable the image's background is. Returns None where the first labels
-    have no object or no background.
+    Each round is a logistic regression on the sample's cells (:func:`sample_cells`). However many
+    ranks share the set, the result is the same but for rounding. ``labels(index, last)`` returns
+    how much of each pixel of an image is each class, (k, H, W) at any size, from the last round's
+    probabilities, (k, h, w), or None. ``doubts(index)`` is how unreliable the image's background
+    is, (h, w) in [0, 1]. Returns None where the first labels have no object or no background.
     """
     cells = cell_layer(sample.sources)
     layers = [layer.image_rows for layer in activations]
@@ -145,10 +144,9 @@ def fit_logistic(
     """Multinomial logistic regression against the background, whose logit is 0, by L-BFGS.
 
     From features (m, d) to targets (m, k), shares of the classes, it minimizes
-    Σ c_i · CE(y_i, softmax(0, W x_i + b)) + 10⁻³ · ‖W‖², where the confidences c (m,) of the cells
-    that are object, and those of the others, each sum to 1/2. ``start`` is (k, d + 1), by default
-    zeros. The result is W with b as the last column, (k, d + 1), or None where no confidence is on
-    object, or none on background.
+    Σ c_i · CE(y_i, softmax(0, W x_i + b)) + 10⁻³ · ‖W‖², where the confidences c (m,) of the object
+    cells, and of the others, each sum to 1/2. Returns W with b as the last column, (k, d + 1), like
+    ``start``; None where no confidence is on object, or none on background.
     """
     is_object = targets.sum(1) > 0.5
     on_object, elsewhere = confidence[is_object].sum(), confidence[~is_object].sum()

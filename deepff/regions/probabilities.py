@@ -39,14 +39,12 @@ def unary_probabilities(maps: Tensor, thresholds: Tensor) -> Tensor:
     """exp(−U), what each pixel's values alone say: (..., k, H, W), like the maps.
 
     ``maps`` are normalized to [0, 1] over the set, and ``thresholds`` (..., k) have their units.
-    Negative values count as 0; at a threshold of 0 each positive value is certain, at an infinite
-    one none is.
+    Negative values count as 0; at a threshold of 0 each positive value is certain.
 
-    Factor j alone would be on with p_j = u_j² / (u_j² + t_j²), which is 1/2 at its threshold t_j. A
-    pixel belongs to any factor with p = max_j p_j, held within [0.02, 0.98], so p ≥ 1/2 exactly
-    where some factor reaches its threshold, however many factors there are. The factors share p in
-    proportion to p_j · u_j, 2 % of it evenly. As in :func:`deepff.regions.thresholds.label_map`,
-    this favors the factor that is largest relative to its maximum over the set.
+    Factor j alone would be on with p_j = u_j² / (u_j² + t_j²), 1/2 at its threshold t_j. A pixel
+    belongs to any factor with p = max_j p_j, held within [0.02, 0.98], so p ≥ 1/2 exactly where
+    some factor reaches its threshold. The factors share p in proportion to p_j · u_j, 2 % of it
+    evenly, which favors the factor that is largest relative to its maximum over the set.
     """
     tiny = torch.finfo(torch.float32).tiny
     energy = maps.clamp_min(0).square()

@@ -22,15 +22,12 @@ def thresholds(
     """Each factor's threshold in every image, (n, k); a pixel is on where its value reaches it.
 
     ``maps`` are the set's heat maps, (k, H, W) for each image, or their histogram, which gives one
-    row. Maps are read twice, one image in memory at a time, so an iterator is refused. A factor
-    with one value everywhere separates nothing: its threshold is infinite. Methods:
+    row. Maps are read twice, one image in memory at a time. A factor with one value everywhere
+    separates nothing: its threshold is infinite.
 
-    - "percentile": the ``value``-th percentile of all the pixels of the factor's maps over the set,
-      by default 75, the rule of Collins et al. (ECCV 2018). It is read off a histogram of 65,536
-      bins between the factor's minimum and maximum, at the bins' lower edges, so it is at most
-      (max − min) / 65,536 below the exact one (`numpy.percentile`, linear between pixels).
-    - "otsu": Otsu's threshold (1979) of the factor's pixels over the set, as
-      `skimage.filters.threshold_otsu` with 256 bins.
+    - "percentile": the ``value``-th percentile of all pixels of the factor's maps over the set, by
+      default 75, the rule of Collins et al. (ECCV 2018); read off a histogram of 65,536 bins.
+    - "otsu": Otsu's threshold (1979) of the factor's pixels over the set, with 256 bins.
     - "otsu-image": the same for each image alone.
     - "max-fraction": ``value``, by default 0.5, times the factor's maximum over the set.
     """

@@ -121,7 +121,8 @@ def load_concepts(path: str | Path) -> ConceptBank:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path} {_no_file(path)}; {_advice(path)}")
+        fault = "is a folder and no concept bank" if path.is_dir() else "does not exist"
+        raise InputError(f"{path} {fault}; {_advice(path)}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -183,10 +184,6 @@ def _classifiers(
 
 def _sources(text: str) -> tuple[FeatureSource, ...]:
     return tuple(map(FeatureSource.from_dict, json.loads(text)))
-
-
-def _no_file(path: Path) -> str:
-    return "is a folder and no concept bank" if path.is_dir() else "does not exist"
 
 
 def _advice(path: Path) -> str:

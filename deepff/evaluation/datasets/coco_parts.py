@@ -30,14 +30,10 @@ def load_coco(
 ) -> GroundTruthSet:
     """Load a COCO file whose categories are parts of one kind of object; the object is all of them.
 
-    Where instances overlap, the one with the fewer pixels keeps the pixels that they share; of two
-    with as many, the later in the file. Regions marked `iscrowd` are not judged where nothing else
-    is. The set has the name of the JSON file's folder; its parts are in the order in which
-    categories first name them, and its boxes' classes are parts.
-
-    ``root`` is the JSON file, or the folder that holds it as `annotations.json`. An image is looked
-    for next to the JSON file by its `path`, then by its `file_name`, then in `images/`. ``merge``
-    has a part's name for each category to be renamed, such as `CAR_PARTS`.
+    Where instances overlap, the smaller one keeps the pixels that they share, then the later one.
+    Regions marked `iscrowd` are not judged where nothing else is. ``root`` is the JSON file, or the
+    folder that holds it as `annotations.json`; images are looked for next to it by `path`,
+    `file_name`, then in `images/`. ``merge`` renames categories to parts, such as `CAR_PARTS`.
     """
     path = Path(root)
     if path.is_dir():

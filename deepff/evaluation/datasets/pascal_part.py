@@ -1,5 +1,6 @@
 """PASCAL-Part: part masks for the images of VOC 2010 (Chen et al., CVPR 2014)."""
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -42,11 +43,10 @@ def load_pascal_part(
     """Load PASCAL-Part, one set of images per class.
 
     ``root`` is as for `load_voc`; the part masks, `Annotations_Part/<image>.mat`, are looked for in
-    `VOC2010` and in ``root``. ``parts`` has for each class its parts, with the data set's names for
-    what they are made of; `"wheel"` stands for `wheel_1`, `wheel_2`, …, and other pieces of an
-    object are on the object without being a part of it. Objects of the classes ``others`` have
-    labels of their own where no object of the set's class is; all else is background. As in the
-    paper, images with an object of the class that VOC marks difficult or truncated are left out.
+    `VOC2010` and in ``root``. ``parts`` has for each class the data set's names by part; `"wheel"`
+    stands for `wheel_1`, `wheel_2`, …, and other pieces belong to the object alone. Objects of the
+    classes ``others`` have labels where no object of the set's class is. As in the paper, images
+    with an object of the class that VOC marks difficult or truncated are left out.
     """
     root = Path(root)
     check_classes(list(parts), list(TABLE4_PARTS))
@@ -126,7 +126,7 @@ def _label_map(
             continue
         labels[instance["mask"] > 0] = UNNAMED
         for part in instance["parts"].ravel():
-            label = label_of.get(_without_number(_text(part["part_name"])))
+            label = label_of.get(re.sub(r"_\d+$", "", _text(part["part_name"])))
             if label is not None:
                 labels[part["mask"] > 0] = label
     return labels
@@ -134,8 +134,3 @@ def _label_map(
 
 def _text(field: Any) -> str:
     return str(field[0])
-
-
-def _without_number(name: str) -> str:
-    stem, _, number = name.rpartition("_")
-    return stem if number.isdecimal() else name
