@@ -118,6 +118,10 @@ class Refinement(StrEnum):
     CLASSIFIER = "classifier"
 
 
+# Parts share the object's pixels, so they are refined together.
+PART_REFINEMENTS = (Refinement.NONE, Refinement.DENSE_CRF, Refinement.CLASSIFIER)
+
+
 class ExportFormat(StrEnum):
     """The formats of annotations. ``write_<name>`` in the file of `deepff.export` writes one."""
 

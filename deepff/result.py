@@ -132,10 +132,7 @@ class Result(Run):
         return self.factorization(k).classes or factor_classes(self, k)
 
     def class_scores(self, k: int | None = None) -> Tensor:
-        """The network's logits for images that are full of each factor, (k, classes).
-
-        :meth:`classes` has them with the classes' labels.
-        """
+        """The network's logits for images that are full of each factor, (k, classes)."""
         return self.classes(k).scores
 
     @property

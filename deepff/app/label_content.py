@@ -23,7 +23,7 @@ from deepff.app.labels import (
     Settings,
 )
 from deepff.errors import InputError
-from deepff.options import Refinement, Threshold, chosen
+from deepff.options import PART_REFINEMENTS, Refinement, Threshold, chosen
 from deepff.result import Result
 
 # In the first format images kept no masks.
@@ -136,7 +136,7 @@ def _check_settings(settings: Settings, result: Result) -> None:
         )
     chosen(Threshold, settings.threshold, "threshold")
     chosen(Refinement, settings.refine, "refinement")
-    if result.parts_of is not None and settings.refine == Refinement.GUIDED_CRF:
+    if result.parts_of is not None and settings.refine not in PART_REFINEMENTS:
         raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
     low, high = (0.01, 1) if settings.threshold == Threshold.MAX_FRACTION else (0, 100)
     if not isinstance(settings.value, int | float) or not low <= settings.value <= high:

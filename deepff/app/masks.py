@@ -13,7 +13,14 @@ from torch import Tensor
 from deepff.app.kept_masks import NamedMask, kept_mask
 from deepff.app.labels import OBJECT, Labels, Settings
 from deepff.app.lessons import taught, with_probabilities
-from deepff.options import RECIPE_OPTIONS, Recipe, Refinement, RegionOptions, Threshold
+from deepff.options import (
+    PART_REFINEMENTS,
+    RECIPE_OPTIONS,
+    Recipe,
+    Refinement,
+    RegionOptions,
+    Threshold,
+)
 from deepff.regions.components import named_pieces
 from deepff.regions.regions import region_finder
 from deepff.regions.thresholds import thresholds
@@ -117,7 +124,7 @@ def refinements(run: Run, k: int) -> list[Refinement]:
     if run.factorization(k).probabilities is None:
         lacking.add(Refinement.CLASSIFIER)
     if run.parts_of is not None:  # parts are refined together
-        lacking.add(Refinement.GUIDED_CRF)
+        lacking |= {*Refinement} - {*PART_REFINEMENTS}
     return [refinement for refinement in Refinement if refinement not in lacking]
 
 

@@ -108,9 +108,9 @@ class Estimators:
         ours = {"random_state": settings.random_state, "memory": settings.memory}
         if isinstance(method, str):
             name = chosen(Method, method, "method")
-            if name == Method.PCA:
-                del ours["random_state"]
-            return cls(name, {}, lambda k: METHODS[name](k, **ours))
+            taken = {} if name == Method.AUTO else inspect.signature(METHODS[name]).parameters
+            seeded = {key: value for key, value in ours.items() if key in taken}
+            return cls(name, {}, lambda k: METHODS[name](k, **seeded))
         from sklearn.base import clone
 
         template = clone(method)

@@ -2,18 +2,19 @@
 
     A ≈ H W,    A (rows, c), H (rows, k) and W (k, c), none of them negative
 
-1. A network runs over n images up to one layer (`layers/layer_map.py`,
-   `activations/extraction.py`).
-   Each cell of the layer's grid on an image is a row of A, and each channel a column
-   (`activations/activations.py`).
-2. A is factorized (`factorization/nmf.py`). The k rows of W are directions in feature space: what
-   the layer treats as the same thing, in whichever image it is. H says how much of each factor
-   there is in each cell.
+1. A network runs over n images up to one layer (`activations/extraction.py`). Each cell of the
+   layer's grid on an image is a row of A, and each channel a column (`activations/activations.py`).
+2. A is factorized (`factorization/nmf.py`, updates in `nnls.py`). The k rows of W are directions in
+   feature space: what the layer treats as the same thing, in whichever image it is. H says how much
+   of each factor there is in each cell.
 3. A column of H, reshaped to the images' grids and upsampled, is a heat map of one factor in each
    image (`results/heatmaps.py`, `results/sampling.py`). With k = 1 it shows the object that the
    images share, with k = 3 or 4 its parts.
-4. Thresholded at the 75th percentile of the factor's maps over the set, the maps are masks
-   (`regions/thresholds.py`, where `regions/regions.py` asks for them).
+4. A factor's maps, thresholded at their 75th percentile over the set, are its masks
+   (`regions/thresholds.py`). That is done later, when masks are asked for.
+
+By default NMF is solved by HALS from a start on a sample of the rows; `NMF(solver="mu")` are the
+paper's multiplicative updates from a random start.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,6 +39,25 @@ from deepff.runtime import distributed
 from deepff.runtime.progress import Stopwatch, track
 
 
+def factorize(
+    activations: Activations,
+    estimator: Factorizer,
+    channel_weights: Tensor | None = None,
+    device: torch.device | None = None,
+) -> Factorization:
+    """A ≈ H W, or A·diag(channel_weights) ≈ H W, with the columns of H as heat maps.
+
+    It is computed on ``device``, by default where A is. With several processes, A is all their rows
+    together, and the heat maps are those of all images.
+    """
+    A = RowBlocks(activations.blocks, device, scaled_by(channel_weights))
+    H = distributed.gather_rows(estimator.fit_transform(A))
+    heatmaps = HeatMaps.of_images(H, distributed.gather(activations.images))
+    return Factorization(
+        estimator.components_, heatmaps, float(estimator.relative_err_), int(estimator.n_iter_)
+    )
+
+
 def discover_by_paper(
     images: Sequence[SetImage],
     backbone: Backbone,
@@ -50,8 +70,8 @@ def discover_by_paper(
 ) -> Findings:
     """The factors of one layer, for each number of factors.
 
-    Two steps are not the paper's, and only taken when asked for: choosing k, and `weigh`, which
-    multiplies the channels of A before it is factorized.
+    Two steps are not the paper's, and only taken when asked for: `weigh`, which multiplies the
+    channels of A, and choosing k.
     """
     activation_set = ActivationSet.extracted(images, backbone, [layer], settings, watch)
     activations = activation_set.activations[layer.path]
@@ -71,12 +91,12 @@ def discover_by_paper(
     watch.lap("choosing k")
 
     factorizations = {}
-    with track(
-        "factorization", len(factor_counts), unit="runs", enabled=settings.progress
-    ) as advance:
+    n_runs = len(factor_counts)
+    with track("factorization", n_runs, unit="runs", enabled=settings.progress) as advance:
         for k in factor_counts:
-            estimator = estimators.for_k(k)
-            factorizations[k] = factorize(activations, estimator, weights, backbone.device)
+            factorizations[k] = factorize(
+                activations, estimators.for_k(k), weights, backbone.device
+            )
             advance(1)
     watch.lap("factorization")
     return Findings(
@@ -88,23 +108,4 @@ def discover_by_paper(
         agreements,
         weights,
         None if contrast is None else contrast.separation,
-    )
-
-
-def factorize(
-    activations: Activations,
-    estimator: Factorizer,
-    channel_weights: Tensor | None = None,
-    device: torch.device | None = None,
-) -> Factorization:
-    """A ≈ H W, or A·diag(channel_weights) ≈ H W, with the columns of H as heat maps.
-
-    It is computed on ``device``, by default where A is. Over several ranks A is what all of them
-    hold, and the heat maps are those of all images.
-    """
-    A = RowBlocks(activations.blocks, device, scaled_by(channel_weights))
-    H = distributed.gather_rows(estimator.fit_transform(A))
-    heatmaps = HeatMaps.of_images(H, distributed.gather(activations.images))
-    return Factorization(
-        estimator.components_, heatmaps, float(estimator.relative_err_), int(estimator.n_iter_)
     )

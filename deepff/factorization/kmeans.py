@@ -41,8 +41,6 @@ class KMeans(Factorization):
         ‖A − HW‖ and ‖A − HW‖ / ‖A‖ (0 if A is zero).
     n_iter_, n_reads_ : int
         Iterations of the best run; 1 read of A, into memory.
-    n_features_in_ : int
-        c.
 
     Examples
     --------

@@ -39,14 +39,14 @@ from deepff.factorization.start import (
 )
 from deepff.runtime.distributed import all_reduce_sum, from_first_rank
 
-# Of H in the first read, where it starts at zero, and in those after it; of W, which is small.
+# Sweeps of HALS: for H in the first read (from zero), in later ones, and for W, which is small.
 _FIRST_SWEEPS, _H_SWEEPS, _W_SWEEPS = 5, 2, 20
 MAX_READS = 8  # of A by "hals" unless `max_iter` is given
 MAX_ITER = {"hals": 500, "mu": 200}  # where reads do not count
 # Measured: after a fit to the sample, the first update of W by all rows gains what the sample
 # lacked, the second 0.03 to 0.09 of that, and each later one 0.3 to 0.6 of the one before it.
 _SECOND_GAIN, _LATER_GAIN = 0.06, 0.4
-# Of the starts, fitted to all of an A with no more entries than the second.
+# How many starts are fitted to the end where A has at most so many entries; otherwise one.
 _FINALISTS, _FINAL_ENTRIES = 3, 2**19
 
 # H (k, b) of a block, G = W · blockᵀ (k, b) and W Wᵀ (k, k) to the next H.
@@ -72,14 +72,20 @@ def alternate(
         ‖A − HW‖² = ‖A‖² − 2⟨P, W⟩ + ⟨Q, W Wᵀ⟩
         W ← update(W, P, Q)
 
-    The updates are multiplicative (Lee & Seung 2001), HALS (Cichocki & Phan 2009), with several
-    sweeps for each product with A (Gillis & Glineur 2012), or for W of any sign W ← Q⁻¹P (Ding, Li
-    & Jordan 2010).
+    An update of X (H_bᵀ or W) minimizes ½⟨X, QX⟩ − ⟨G, X⟩, with G = W A_bᵀ, Q = W Wᵀ or G = P:
+
+        HALS, row by row:  x_j ← max(0, (g_j − Σ_{i ≠ j} q_ji x_i) / q_jj)
+        multiplicative:    X ← X · G / (Q X)
+        W of any sign:     W ← Q⁻¹ P
+
+    Cichocki & Phan 2009, in several sweeps (Gillis & Glineur 2012); Lee & Seung 2001; Ding, Li &
+    Jordan 2010. They are `hals`, `multiply` and `solve_free` of `nnls.py`. Whoever reads for the
+    method may stop after `read_and_update`: the rest makes it fast and safe.
     """
     while len(fit.errors) < max_iter:
         P, Q, loss = read_and_update(fit, update_H)
         if not fit.by_residual and loss < CANCELLATION * fit.total:
-            fit.by_residual = True  # rounding hides a loss from sums
+            fit.by_residual = True  # so small a loss, from sums, is mostly rounding
             if fit.rows.n_reads < max_reads:
                 P, Q, loss = read_and_update(fit, update_H)
         fit.note(loss)
@@ -127,12 +133,12 @@ class NMF(Factorization):
         Seed of every draw; None takes another one each time. Draws are made on the CPU,
         so that they are the same for every device.
     max_iter : int or None
-        The most iterations over all rows; None is 200 for "mu" and 500 for "hals", but where
-        "hals" starts on a sample as many as leave 8 reads of A in all.
+        The most iterations over all rows; None means 200 for "mu" and 500 for "hals"; where
+        "hals" starts on a sample, as many as fit in 8 reads of A.
     tol : float
         Stop when ten iterations lower the error by no more than this share ("hals" looks at the
         last five); after a start on a sample, when the next update of W is expected to. A fit
-        that its limit of iterations stops before warns (`ConvergenceWarning`).
+        that reaches its limit of iterations before warns (`ConvergenceWarning`).
     n_init : int
         Random starts that "hals" tries on the sample.
     device : where to compute; None is where A is. Rows elsewhere are sent block by block.
@@ -155,8 +161,6 @@ class NMF(Factorization):
         Iterations over all rows.
     n_reads_ : int
         Full reads of A, checks and the last solution for H included.
-    n_features_in_ : int
-        c.
 
     Notes
     -----

@@ -29,11 +29,7 @@ def multiply(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
 
 
 def hals(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> Tensor:
-    """Sweeps over the rows of X ([batch,] k, m), in place: x_j ← max(0, (g_j − Σ q_ji x_i) / q_jj).
-
-    The sum is over i ≠ j, and the objective never rises. Cichocki & Phan 2009; several sweeps for
-    each G and Q as in Gillis & Glineur 2012.
-    """
+    """HALS over the rows of X ([batch,] k, m), in place; the formula is in `nmf.alternate`."""
     if X.ndim == 2:
         hals(X[None], G[None], Q[None], n_sweeps)
         return X

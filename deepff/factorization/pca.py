@@ -15,7 +15,7 @@ class PCA(Factorization):
 
     Unlike scikit-learn's PCA it leaves the mean in A, as the paper does (its Eq. 2). H and W are
     signed. Of ±v, the sign is taken that makes the entry of largest magnitude (the first of these)
-    positive.
+    positive. With several processes, every rank calls `fit` with its rows, and all get the same W.
 
     Parameters
     ----------
@@ -32,13 +32,6 @@ class PCA(Factorization):
         ‖A − HW‖ and ‖A − HW‖ / ‖A‖ (0 if A is zero).
     n_iter_, n_reads_ : int
         1 and 1: one read gives AᵀA, in float64. `fit_transform` reads once more for H.
-    n_features_in_ : int
-        c.
-
-    Notes
-    -----
-    Where `torch.distributed` is initialized, every rank calls `fit` with its rows, of any number,
-    and all get the W of all rows together.
 
     Examples
     --------

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.options import RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
+from deepff.options import PART_REFINEMENTS, RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.regions.part_names import check_parts, factor_names, part_map, part_masks
 from deepff.regions.pixel_classifier import refined_classes
@@ -215,7 +215,7 @@ def _part_regions(
     result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Regions]:
     """One part per pixel: the parts share what is object, and are refined together."""
-    if options.refine not in (Refinement.CLASSIFIER, Refinement.DENSE_CRF, Refinement.NONE):
+    if options.refine not in PART_REFINEMENTS:
         raise InputError("parts of the object are refined by classifier, dense-crf, or by none")
     if options.refine == Refinement.CLASSIFIER:
         return _refined_regions(result, factors, options, crf_size)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepff.errors import InputError
-from deepff.factorization import METHODS, PCA
+from deepff.factorization import PCA
 
 
 def signed(V: np.ndarray) -> np.ndarray:
@@ -110,8 +110,3 @@ def test_user_mistakes_are_refused() -> None:
         PCA(1).transform(torch.rand(9, 4))
     with pytest.raises(InputError, match="5 features"):
         PCA(1).fit(torch.rand(9, 4)).transform(torch.rand(9, 5))
-
-
-def test_methods_are_found_by_name() -> None:
-    assert METHODS["pca"] is PCA
-    assert set(METHODS) == {"nmf", "semi-nmf", "pca", "kmeans"}
