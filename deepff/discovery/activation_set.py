@@ -124,10 +124,10 @@ def result_of(findings: Findings, settings: RunSettings, **facts: Any) -> Result
     """
     activation_set = findings.activation_set
     activations = activation_set.of(findings.layers)
-    finest = min(range(len(findings.layers)), key=lambda index: findings.layers[index].stride)
+    finest = min(findings.layers, key=lambda layer: layer.stride)
     is_shared = distributed.n_ranks() > 1
     result = Result(
-        images=distributed.gather(activations[finest].images),
+        images=distributed.gather(activation_set.activations[finest.path].images),
         skipped=distributed.gather(activation_set.skipped),
         factorizations=findings.factorizations,
         method=findings.method,

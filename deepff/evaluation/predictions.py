@@ -18,7 +18,7 @@ from torch.nn import functional
 from deepff.activations.activations import Activations
 from deepff.activations.feature_source import FeatureSource, Preparation
 from deepff.discovery.activation_set import ActivationSet
-from deepff.discovery.arguments import RunSettings
+from deepff.discovery.arguments import Estimators, RunSettings
 from deepff.discovery.contrast import contrast_layers, object_findings
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
@@ -173,8 +173,8 @@ def factorize(activations: Activations, method: str, k: int, seed: int) -> Tenso
     """H (rows, k) of a method of `deepff.factorization`; k-means with k = 1 is `object_cluster`."""
     if method == "kmeans" and k == 1:
         return object_cluster(activations, seed)
-    options = {} if method == "pca" else {"random_state": seed}
-    return METHODS[method](k, **options).fit_transform(activations.blocks)
+    estimators = Estimators.of(method, RunSettings(random_state=seed))
+    return estimators.for_k(k).fit_transform(activations.blocks)
 
 
 def object_cluster(activations: Activations, seed: int = 0) -> Tensor:

@@ -30,7 +30,7 @@ Origin = Literal["this run", "paper"]
 class Scores:
     """What one set of images gives: a class, or a group.
 
-    ``values[row][metric]`` has one value per seed. None stands for a value that there is not.
+    ``values[row][metric]`` has one value per seed. None stands for a missing value.
     """
 
     n_images: int

@@ -56,7 +56,7 @@ def _suitable(layer_map: LayerMap) -> list[Layer]:
     """Maps of more than one cell in a stage, without those of depthwise convolutions.
 
     Their zero padding alone makes every channel weaker on the border, which
-    :func:`deepff.discovery.contrast.border_contrast` takes for background.
+    :func:`deepff.discovery.contrast.border_contrast` treats as background.
     """
     backbone = layer_map.backbone
     maps = [

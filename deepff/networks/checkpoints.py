@@ -25,7 +25,7 @@ StateDicts = dict[str, dict[str, Tensor]]
 _DEEPEST = 4  # nested mappings, as {"state": {"ema": {"model": {...}}}}
 _ADVICE = "save the network's weights by torch.save(network.state_dict(), FILE) or safetensors"
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save before version 1.6
-# The first bytes of files that people take for weights.
+# The first bytes of files that people mistake for weights.
 _SIGNATURES = {
     b"version https://git-lfs": "a Git LFS pointer and not the file itself; run git lfs pull",
     b"\x89HDF": f"an HDF5 file, as Keras writes; {_ADVICE} from PyTorch",

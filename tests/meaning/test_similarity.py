@@ -1,4 +1,4 @@
-"""Centers that are alike, where it is known, and on real photographs."""
+"""Patches that occur elsewhere, where it is known where, and on real photographs."""
 
 from dataclasses import replace
 from pathlib import Path
