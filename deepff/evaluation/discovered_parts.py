@@ -291,7 +291,8 @@ def _counting(
         index: int, masks: dict[Variant, Tensor], maps: dict[Variant, Tensor]
     ) -> dict[tuple[Variant, bool], Overlaps]:
         truth = features.truth.images[index].labels()
-        parts = np.where((truth > n_parts) & (truth < UNNAMED), BACKGROUND, truth)
+        parts = truth.astype(np.uint8)  # the smallest of the parts on a pixel
+        parts[(parts > n_parts) & (parts < UNNAMED)] = BACKGROUND
         parts[truth == UNNAMED] = n_parts + 1
         # Factors that do not overlap are the largest where they are on.
         factors = {

@@ -2,9 +2,9 @@
 
 Masks are compared with label maps as `deepff.evaluation.datasets.ground_truth` defines them.
 Everything about a whole set is read from one table of pixel counts, `Overlaps`, filled in one pass
-over its images. Column l of the table is label l: column 0 is the background, column i + 1 is part
-i. Label maps have one label per pixel, so parts never overlap; masks may, because each factor has
-its own threshold.
+over its images. Label 0 is the background, and label i + 1 is part i. Parts may overlap, and so may
+masks, because each factor has its own threshold: so pixels are counted by the labels that they have
+together, and a part's pixels are those of all values of the label map that name it.
 
 No function returns NaN: each says what an empty mask or an absent part is worth.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets.ground_truth import IGNORED, UNNAMED
+from deepff.evaluation.datasets.ground_truth import BACKGROUND, IGNORED, UNNAMED
 
 BoxCoordinates = tuple[float, float, float, float]
 
@@ -25,19 +25,45 @@ BoxCoordinates = tuple[float, float, float, float]
 class Overlaps:
     """Pixel counts of masks against labels, summed over a set of images."""
 
-    # Pixels of label l that mask j covers, (k, p + 1) int64.
-    intersection: np.ndarray
-    # Pixels that mask j covers, whatever their label, (k,).
-    predicted: np.ndarray
-    # Pixels of label l, (p + 1,).
-    truth: np.ndarray
+    # What label maps hold, ascending, (m,) uint64; one of several bytes is on several parts.
+    values: np.ndarray
+    # Pixels of each value: that mask j covers, (k, m) int64, and all, (m,).
+    covered: np.ndarray
+    pixels: np.ndarray
+    n_parts: int
 
     def __add__(self, other: "Overlaps") -> "Overlaps":
-        return Overlaps(
-            self.intersection + other.intersection,
-            self.predicted + other.predicted,
-            self.truth + other.truth,
-        )
+        values = np.union1d(self.values, other.values)
+        covered = np.zeros((len(self.covered), len(values)), np.int64)
+        pixels = np.zeros(len(values), np.int64)
+        for counts in (self, other):
+            places = np.searchsorted(values, counts.values)
+            covered[:, places] += counts.covered
+            pixels[places] += counts.pixels
+        return Overlaps(values, covered, pixels, self.n_parts)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The labels of each value, bool (m, p + 1)."""
+        labels = np.arange(self.n_parts + 1)
+        has_label = (_bytes(self.values)[:, :, None] == labels).any(1)
+        has_label[:, 0] = self.values == BACKGROUND
+        return has_label
+
+    @property
+    def intersection(self) -> np.ndarray:
+        """Pixels of label l that mask j covers, (k, p + 1)."""
+        return self.covered @ self.labels
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """Pixels that mask j covers, whatever their label, (k,)."""
+        return self.covered.sum(axis=1)
+
+    @property
+    def truth(self) -> np.ndarray:
+        """Pixels of label l, (p + 1,)."""
+        return self.pixels @ self.labels
 
 
 def count_overlaps(
@@ -46,7 +72,7 @@ def count_overlaps(
     """Count the pixels that bool masks (k, H, W) and label maps (H, W) share, over a set of images.
 
     One pair is in memory at a time. Pixels labeled 255 are left out; those labeled 254 count as
-    pixels of a mask but are in no column. Raises InputError where there is no image, sizes or
+    pixels of a mask but have no label. Raises InputError where there is no image, sizes or
     numbers of masks differ, or a label is above ``n_parts``.
     """
     total: Overlaps | None = None
@@ -54,10 +80,10 @@ def count_overlaps(
         counts = _count_image(masks, labels, n_parts)
         if total is None:
             total = counts
-        elif len(counts.predicted) != len(total.predicted):
+        elif len(counts.covered) != len(total.covered):
             raise InputError(
-                f"one image has {len(counts.predicted)} masks, the ones before it have "
-                f"{len(total.predicted)}"
+                f"one image has {len(counts.covered)} masks, the ones before it have "
+                f"{len(total.covered)}"
             )
         else:
             total = total + counts
@@ -72,9 +98,8 @@ def coverage(overlaps: Overlaps) -> np.ndarray:
     Cov(f, p) = |Σᵢ B(f, i) ∩ P(p, i)| / |Σᵢ P(p, i)|, sums over the images i (Collins et al., ECCV
     2018, automatic labelling of parts).
     """
-    return _ratio(
-        overlaps.intersection, np.broadcast_to(overlaps.truth, overlaps.intersection.shape)
-    )
+    intersection = overlaps.intersection
+    return _ratio(intersection, np.broadcast_to(overlaps.truth, intersection.shape))
 
 
 def association(overlaps: Overlaps) -> np.ndarray:
@@ -92,18 +117,19 @@ def iou(overlaps: Overlaps) -> np.ndarray:
     |Σᵢ B ∩ P| / |Σᵢ B ∪ P|: counts are summed over the images i before dividing, so that large
     regions weigh more than small ones (Collins et al., ECCV 2018).
     """
-    union = overlaps.predicted[:, None] + overlaps.truth - overlaps.intersection
-    return _ratio(overlaps.intersection, union)
+    intersection = overlaps.intersection
+    return _ratio(intersection, overlaps.predicted[:, None] + overlaps.truth - intersection)
 
 
 def associated_iou(overlaps: Overlaps, associated: np.ndarray) -> np.ndarray:
     """Set-wide IoU of each mask with all of its labels together, (k,); 0 for a mask without one.
 
-    ``associated`` is bool (k, p + 1), from `association` or a person.
+    ``associated`` is bool (k, p + 1), from `association` or a person. A pixel on several of a
+    mask's parts counts once.
     """
-    intersection = (overlaps.intersection * associated).sum(axis=1)
-    union = overlaps.predicted + associated @ overlaps.truth - intersection
-    return _ratio(intersection, union)
+    has_any = associated @ overlaps.labels.T
+    intersection = (overlaps.covered * has_any).sum(axis=1)
+    return _ratio(intersection, overlaps.predicted + has_any @ overlaps.pixels - intersection)
 
 
 def factor_quality(overlaps: Overlaps, n_parts: int | None = None) -> float:
@@ -113,7 +139,7 @@ def factor_quality(overlaps: Overlaps, n_parts: int | None = None) -> float:
     shares with a part, which is little, and is not left out of the mean. Labels above ``n_parts``
     are no parts either.
     """
-    n_parts = overlaps.truth.size - 1 if n_parts is None else n_parts
+    n_parts = overlaps.n_parts if n_parts is None else n_parts
     if n_parts < 1:
         raise InputError("factor quality needs ground truth of at least one part")
     return float(iou(overlaps)[:, 1 : n_parts + 1].max(axis=1).mean())
@@ -170,15 +196,23 @@ def _count_image(masks: torch.Tensor | np.ndarray, labels: np.ndarray, n_parts: 
             f"masks of shape {masks.shape} do not fit labels of shape {labels.shape}: "
             "masks should be (k, H, W) and labels (H, W)"
         )
-    truth = np.bincount(labels.ravel(), minlength=256)
-    if truth[n_parts + 1 : UNNAMED].any():
+    if labels.itemsize > 2:  # too many values to count each
+        values, labels = np.unique(labels, return_inverse=True)
+        labels = labels.reshape(masks.shape[1:])
+    else:
+        values = np.arange(2 ** (8 * labels.itemsize), dtype=np.uint64)
+    pixels = np.bincount(labels.ravel(), minlength=len(values))
+    judged = np.flatnonzero((pixels > 0) & (values != IGNORED))
+    values = values[judged].astype(np.uint64)
+    if (_bytes(values[values != UNNAMED]) > n_parts).any():
         raise InputError(f"a label map holds a label above {n_parts}, the number of parts")
-    covered = np.stack([np.bincount(labels[mask], minlength=256) for mask in masks])
-    return Overlaps(
-        intersection=covered[:, : n_parts + 1],
-        predicted=covered.sum(axis=1) - covered[:, IGNORED],
-        truth=truth[: n_parts + 1],
-    )
+    covered = [np.bincount(labels[mask], minlength=len(pixels))[judged] for mask in masks]
+    return Overlaps(values, np.stack(covered), pixels[judged], n_parts)
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    """The labels that values of label maps are made of, (m, 8), the smallest part first, then 0."""
+    return values[:, None] >> np.arange(0, 64, 8, dtype=np.uint64) & np.uint64(255)
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:

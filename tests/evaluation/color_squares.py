@@ -16,6 +16,7 @@ RED, GREEN, BLUE = (
     (slice(0, 8), slice(8, 16)),
     (slice(8, 16), slice(0, 8)),
 )
+LEFT_OF_RED = (slice(0, 8), slice(0, 4))
 BELOW_GREEN = (slice(8, 12), slice(8, 16))
 
 

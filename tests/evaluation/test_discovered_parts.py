@@ -10,6 +10,7 @@ from color_squares import (
     BELOW_GREEN,
     GREEN,
     HEAD,
+    LEFT_OF_RED,
     LEG,
     RED,
     SIDE,
@@ -61,6 +62,27 @@ def test_a_factor_with_several_parts_is_measured_with_all_of_them(
     # All that is neither cow nor black.
     assert factors["cow, DFF, k = 3, factor 1"] == ["background", 64 / 192]
     assert rows_of(tables["table4"])["DFF, k = 3"] == [48 / 64, 48 / 64]
+
+
+def test_parts_that_overlap_are_measured_with_all_their_pixels(
+    pascal_part: Path, colors: Network
+) -> None:
+    # The red square is the cow's head, with the ear in its left half; the green one is the torso.
+    (pascal_part / "ImageSets/Main/cow_trainval.txt").write_text("000002 1\n")
+    parts = [("head", mask(RED)), ("torso", mask(GREEN)), ("lear", mask(LEFT_OF_RED))]
+    objects = [("cow", mask(RED, GREEN), parts)]
+    write_parts(pascal_part / "Annotations_Part/000002.mat", objects)
+
+    tables = table4(colors, pascal_part, [2], classes=["cow"], crf=False)
+
+    factors = rows_of(tables["table4-factors"])
+    assert factors["cow, DFF, k = 2, factor 0"] == ["head, ear", 1]
+    assert factors["cow, DFF, k = 2, factor 1"] == ["torso", 1]
+    quality, nmi, _ = rows_of(tables["table4-quality"])["DFF, k = 2"]
+    assert quality == 1
+    # For NMI a pixel has one part, the smallest: background, head without ear, torso, ear.
+    of_two = np.array([[128, 0, 0, 0], [0, 32, 0, 32], [0, 0, 64, 0]])
+    assert nmi == pytest.approx(normalized_mutual_information(of_two))
 
 
 def test_factors_are_called_after_persons_and_the_background_but_not_judged_by_them(

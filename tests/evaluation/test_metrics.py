@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import jaccard_score, normalized_mutual_info_score
 
 from deepff.errors import InputError
+from deepff.evaluation.datasets.ground_truth import with_parts
 from deepff.evaluation.metrics import (
     Overlaps,
     associated_iou,
@@ -163,6 +164,70 @@ def test_counting_refuses_what_does_not_fit() -> None:
         count_overlaps([(masks, labels), (masks[:1], labels)], 3)
     with pytest.raises(InputError, match="at least one part"):
         factor_quality(count_overlaps([(masks, labels * 0)], 0))
+
+
+# Two images of 1 × 8 and 1 × 4 pixels. The head (label 1) is three pixels of each, the ear (2) two:
+# both on the first image's head and one on the second's. The body (3) is two of the first image.
+HEAD_AND_EAR = 256 * 1 + 2
+OVERLAPPING = [
+    np.array([[HEAD_AND_EAR, HEAD_AND_EAR, 1, 3, 3, 0, 254, 255]], np.uint16),
+    np.array([[1, HEAD_AND_EAR, 1, 2]], np.uint16),
+]
+
+
+def test_parts_that_overlap_are_counted_with_all_their_pixels() -> None:
+    # Mask 0 is the head and a pixel of the body; mask 1 the first image's ear and what it lacks.
+    masks = [
+        np.array([[[1, 1, 1, 1, 0, 0, 0, 1]], [[1, 1, 0, 0, 0, 1, 1, 0]]], bool),
+        np.array([[[1, 1, 1, 0]], [[0, 0, 0, 0]]], bool),
+    ]
+
+    overlaps = count_overlaps(zip(masks, OVERLAPPING, strict=True), n_parts=3)
+
+    assert overlaps.truth.tolist() == [1, 6, 4, 2]
+    assert overlaps.predicted.tolist() == [7, 4]
+    assert overlaps.intersection.tolist() == [[0, 6, 3, 1], [1, 2, 2, 0]]
+    assert coverage(overlaps).tolist() == [[0, 1, 3 / 4, 1 / 2], [1, 2 / 6, 2 / 4, 0]]
+    np.testing.assert_allclose(
+        iou(overlaps), [[0, 6 / 7, 3 / 8, 1 / 8], [1 / 4, 2 / 8, 2 / 6, 0]], rtol=1e-15
+    )
+    # Head and ear together are seven pixels, of which mask 0 has six of its seven.
+    associated = association(overlaps)
+    assert associated.tolist() == [[False, True, True, False], [True, False, False, False]]
+    np.testing.assert_allclose(associated_iou(overlaps, associated), [6 / 8, 1 / 4], rtol=1e-15)
+    assert factor_quality(overlaps) == pytest.approx((6 / 7 + 2 / 6) / 2)
+
+
+@given(arrays(bool, (3, 4, 5)), arrays(bool, (2, 4, 5)), arrays(bool, (2,)))
+@settings(deadline=None, max_examples=50)
+def test_overlapping_parts_agree_with_scikit_learn(
+    parts: np.ndarray, masks: np.ndarray, chosen: np.ndarray
+) -> None:
+    labels = with_parts(np.zeros((4, 5), np.uint8), dict(enumerate(parts, 1)))
+    overlaps = count_overlaps([(masks, labels)], n_parts=3)
+
+    for part in range(3):
+        for mask in range(2):
+            expected = jaccard_score(parts[part].ravel(), masks[mask].ravel(), zero_division=0)
+            assert iou(overlaps)[mask, part + 1] == pytest.approx(expected)
+    associated = np.tile([False, *chosen, True], (2, 1))
+    union = parts[np.array([*chosen, True])].any(0)
+    for mask, value in zip(masks, associated_iou(overlaps, associated), strict=True):
+        assert value == pytest.approx(jaccard_score(union.ravel(), mask.ravel(), zero_division=0))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5, 8])
+def test_up_to_eight_parts_share_a_pixel(depth: int) -> None:
+    everywhere = np.ones((2, 3), bool)
+    parts = dict.fromkeys(range(253, 253 - depth, -1), everywhere)
+    labels = with_parts(np.full((2, 3), 254, np.uint8), parts)
+
+    truth = count_overlaps([(everywhere[None], labels)], 253).truth
+
+    assert np.flatnonzero(truth).tolist() == sorted(parts)
+    assert set(truth[sorted(parts)].tolist()) == {6}
+    with pytest.raises(InputError, match="nine parts share a pixel"):
+        with_parts(labels, dict.fromkeys(range(1, 10), everywhere))
 
 
 label_maps = arrays(np.uint8, (4, 5), elements=st.integers(0, 3))

@@ -18,6 +18,7 @@ from deepff.evaluation.datasets.ground_truth import (
     GroundTruthImage,
     GroundTruthSet,
     table_of_names,
+    with_parts,
 )
 from deepff.images.image_files import ImageFile
 
@@ -30,10 +31,10 @@ def load_coco(
 ) -> GroundTruthSet:
     """Load a COCO file whose categories are parts of one kind of object; the object is all of them.
 
-    Where instances overlap, the smaller one keeps the pixels that they share, then the later one.
-    Regions marked `iscrowd` are not judged where nothing else is. ``root`` is the JSON file, or the
-    folder that holds it as `annotations.json`; images are looked for next to it by `path`,
-    `file_name`, then in `images/`. ``merge`` renames categories to parts, such as `CAR_PARTS`.
+    Where parts overlap, each has all its pixels. Regions marked `iscrowd` are not judged where
+    nothing else is. ``root`` is the JSON file, or the folder that holds it as `annotations.json`;
+    images are looked for next to it by `path`, `file_name`, then in `images/`. ``merge`` renames
+    categories to parts, such as `CAR_PARTS`.
     """
     path = Path(root)
     if path.is_dir():
@@ -118,16 +119,14 @@ def _rasterise(
 ) -> np.ndarray:
     api = _mask_api()
     labels = np.zeros(shape, np.uint8)
-    masks = []
+    parts: dict[int, np.ndarray] = {}
     for label, annotation in instances:
         mask = _instance_mask(api, annotation["segmentation"], shape)
         if annotation.get("iscrowd"):
             labels[mask] = IGNORED
         else:
-            masks.append((label, mask))
-    for label, mask in sorted(masks, key=lambda item: -np.count_nonzero(item[1])):
-        labels[mask] = label
-    return labels
+            parts[label] = parts[label] | mask if label in parts else mask
+    return with_parts(labels, parts)
 
 
 def _instance_mask(api: Any, segmentation: Any, shape: tuple[int, int]) -> np.ndarray:

@@ -4,7 +4,7 @@ A data set, or one class or group of it, is a `GroundTruthSet`: part names and i
 ground truth is boxes, and one label map at the image's own size, read from disk whenever it is
 asked for, so that memory does not grow with the set.
 
-A label map is uint8 (H, W):
+A label map is uint8 (H, W), or wider where parts overlap:
 
 ==============  =============================================================================
 value           the pixel is
@@ -14,13 +14,14 @@ value           the pixel is
 p + 1 … p + q   another thing, `others[value - p - 1]`; most sets have none
 254             on the object, but on none of the named parts (`UNNAMED`)
 255             not to be judged, like the border of VOC's segmentations (`IGNORED`)
+256 · a + b     on the parts a and b, of which b is the smaller one; likewise up to eight
 ==============  =============================================================================
 
 Boxes are (x_min, y_min, x_max, y_max) in pixels from the image's top-left corner, along the edges
 of the pixels: the box of the single pixel in row 0 and column 0 is (0, 0, 1, 1).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class GroundTruthImage:
     read_labels: Callable[[], np.ndarray] | None = None
 
     def labels(self) -> np.ndarray:
-        """The label map, uint8 (H, W).
+        """The label map (H, W).
 
         Raises InputError if there is no segmentation, or it does not have the image's size.
         """
@@ -106,6 +107,18 @@ class GroundTruthSet:
 
     def __len__(self) -> int:
         return len(self.images)
+
+
+def with_parts(labels: np.ndarray, masks: Mapping[int, np.ndarray]) -> np.ndarray:
+    """The label map with parts, bool (H, W) by label, over it: each part keeps all its pixels."""
+    parts = np.zeros_like(labels)
+    for label, mask in sorted(masks.items(), key=lambda item: -np.count_nonzero(item[1])):
+        largest = 256 * int(parts[mask].max(initial=0)) + label
+        if largest >= 2**64:
+            raise InputError("nine parts share a pixel, but a label map holds at most eight")
+        parts = parts.astype(np.promote_types(parts.dtype, np.min_scalar_type(largest)))
+        parts[mask] = parts[mask] << 8 | label
+    return np.where(parts > 0, parts, labels)
 
 
 def require_annotation(path: Path, image: ImageFile) -> bool:

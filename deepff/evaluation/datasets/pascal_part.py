@@ -15,6 +15,7 @@ from deepff.evaluation.datasets.ground_truth import (
     GroundTruthImage,
     GroundTruthSet,
     table_of_names,
+    with_parts,
 )
 from deepff.evaluation.datasets.pascal_voc import (
     check_classes,
@@ -44,9 +45,10 @@ def load_pascal_part(
 
     ``root`` is as for `load_voc`; the part masks, `Annotations_Part/<image>.mat`, are looked for in
     `VOC2010` and in ``root``. ``parts`` has for each class the data set's names by part; `"wheel"`
-    stands for `wheel_1`, `wheel_2`, …, and other pieces belong to the object alone. Objects of the
-    classes ``others`` have labels where no object of the set's class is. As in the paper, images
-    with an object of the class that VOC marks difficult or truncated are left out.
+    stands for `wheel_1`, `wheel_2`, …, and other pieces belong to the object alone. Where parts
+    overlap, as an ear and its head do, each has all its pixels. Objects of the classes ``others``
+    have labels where no object of the set's class is. As in the paper, images with an object of the
+    class that VOC marks difficult or truncated are left out.
     """
     root = Path(root)
     check_classes(list(parts), list(TABLE4_PARTS))
@@ -118,6 +120,7 @@ def _label_map(
     label_of_other: Mapping[str, int],
 ) -> np.ndarray:
     labels = np.zeros(objects[0]["mask"].shape, np.uint8)
+    parts: dict[int, np.ndarray] = {}
     for instance in objects:
         if (other := _text(instance["class"])) in label_of_other:
             labels[instance["mask"] > 0] = label_of_other[other]
@@ -128,8 +131,9 @@ def _label_map(
         for part in instance["parts"].ravel():
             label = label_of.get(re.sub(r"_\d+$", "", _text(part["part_name"])))
             if label is not None:
-                labels[part["mask"] > 0] = label
-    return labels
+                mask = part["mask"] > 0
+                parts[label] = parts[label] | mask if label in parts else mask
+    return with_parts(labels, parts)
 
 
 def _text(field: Any) -> str:

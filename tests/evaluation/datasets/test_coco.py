@@ -12,6 +12,7 @@ from pycocotools import mask as mask_api
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
+from deepff.evaluation.metrics import associated_iou, count_overlaps, iou
 
 WIDTH, HEIGHT = 8, 5
 
@@ -80,20 +81,22 @@ def test_run_lengths_are_read_as_lists_and_as_strings(tmp_path: Path, compressed
 
 
 @pytest.mark.parametrize("large_first", [False, True])
-def test_smaller_instance_keeps_the_pixels_it_shares(tmp_path: Path, large_first: bool) -> None:
+def test_parts_that_overlap_keep_all_their_pixels(tmp_path: Path, large_first: bool) -> None:
     instances = [annotation(3, rectangle(0, 0, 8, 5)), annotation(1, rectangle(2, 1, 3, 2))]
     folder = write_coco(tmp_path, instances if large_first else instances[::-1])
 
     drawn = labels(folder)
 
-    assert (drawn[1:3, 2:5] == 1).all()
+    assert (drawn[1:3, 2:5] == 256 * 3 + 1).all()
     assert (drawn == 3).sum() == 40 - 6
+    truth = count_overlaps([(np.ones((1, HEIGHT, WIDTH), bool), drawn)], 4).truth
+    assert truth.tolist() == [0, 6, 0, 40, 0]
 
 
-def test_later_instance_of_two_as_large_keeps_the_pixels(tmp_path: Path) -> None:
-    instances = [annotation(3, rectangle(0, 0, 2, 1)), annotation(1, rectangle(1, 0, 2, 1))]
+def test_instances_of_one_part_that_overlap_are_one_mask(tmp_path: Path) -> None:
+    instances = [annotation(3, rectangle(0, 0, 2, 1)), annotation(3, rectangle(1, 0, 2, 1))]
 
-    assert labels(write_coco(tmp_path, instances))[0].tolist() == [3, 1, 1, 0, 0, 0, 0, 0]
+    assert labels(write_coco(tmp_path, instances))[0].tolist() == [3, 3, 3, 0, 0, 0, 0, 0]
 
 
 def test_crowd_is_not_judged_where_nothing_else_is(tmp_path: Path) -> None:
@@ -182,13 +185,13 @@ def test_car_parts_merge_to_8(data_root: Path) -> None:
     assert " ".join(sorted(eight)) == "bumper door glass hood light mirror trunk wheel"
 
 
-def test_car_parts_merged_areas_agree_with_pycocotools(data_root: Path) -> None:
+def test_car_parts_merged_areas_and_ious_agree_with_pycocotools(data_root: Path) -> None:
     cars = load_coco(data_root / "car_parts", merge=CAR_PARTS)
     content = json.loads((data_root / "car_parts" / "annotations.json").read_text())
     sizes = {image["file_name"]: image for image in content["images"]}
     names = {category["id"]: category["name"] for category in content["categories"]}
 
-    exact = 0
+    n_overlapping = 0
     for item in cars.images[:40]:
         entry = sizes[item.image.name]
         polygons: dict[str, list[list[float]]] = {part: [] for part in cars.part_names}
@@ -201,18 +204,19 @@ def test_car_parts_merged_areas_agree_with_pycocotools(data_root: Path) -> None:
             if pieces
         }
         drawn = item.labels()
-        areas = np.bincount(drawn.ravel(), minlength=9)
+        left = np.zeros((1, *drawn.shape), bool)
+        left[:, :, : drawn.shape[1] // 2] = True
+        predicted = mask_api.encode(np.asfortranarray(left[0]))
+        overlaps = count_overlaps([(left, drawn)], 8)
         whole = mask_api.merge(list(union.values()))
-        assert areas[1:].sum() == mask_api.area(whole)
+        assert overlaps.truth[0] == drawn.size - mask_api.area(whole)
+        # Each part alone, and all of them together: they overlap.
+        together = associated_iou(overlaps, np.array([[False, *[True] * 8]]))
+        assert together == pytest.approx(mask_api.iou([predicted], [whole], [0]).item())
         for label, part in enumerate(cars.part_names, start=1):
-            if part not in union:
-                assert areas[label] == 0
-                continue
-            others = mask_api.merge([rle for other, rle in union.items() if other != part])
-            shared = mask_api.area(mask_api.merge([union[part], others], intersect=True))
-            area = mask_api.area(union[part])
-            # A part loses at most what it shares with another part: nothing if it shares nothing.
-            assert area - shared <= areas[label] <= area
-            assert not (drawn == label)[mask_api.decode(union[part]) == 0].any()
-            exact += shared == 0
-    assert exact > 30
+            rle = union.get(part)
+            assert overlaps.truth[label] == (0 if rle is None else mask_api.area(rle))
+            expected = 0 if rle is None else mask_api.iou([predicted], [rle], [0]).item()
+            assert iou(overlaps)[0, label] == pytest.approx(expected)
+        n_overlapping += overlaps.truth.sum() > drawn.size
+    assert n_overlapping > 10

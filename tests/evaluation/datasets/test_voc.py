@@ -12,6 +12,7 @@ from PIL import Image
 from deepff.errors import InputError
 from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
 from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
+from deepff.evaluation.metrics import count_overlaps, coverage, iou
 
 SHAPE = (4, 6)
 
@@ -305,7 +306,7 @@ def test_pascal_part_numbered_parts_are_one(voc2010: Path) -> None:
         voc2010.parent, {"bus": {"side": ["frontside"], "wheel": ["wheel"]}}
     )
 
-    assert buses.images[0].labels()[2:, 4:].tolist() == [[1, 1], [2, 2]]
+    assert buses.images[0].labels()[2:, 4:].tolist() == [[1, 1], [256 + 2, 256 + 2]]
     assert not buses.images[0].labels()[:, :4].any()
 
 
@@ -322,6 +323,27 @@ def test_pascal_part_masks_may_lie_beside_the_devkit(voc2010: Path) -> None:
     (horses,) = load_pascal_part(root, {"horse": TABLE3_PARTS["horse"]})
 
     assert (horses.images[0].labels() == 1).sum() == 4
+
+
+def test_pascal_part_parts_that_overlap_keep_all_their_pixels(voc2010: Path) -> None:
+    # The horse's eye is in its head, which VOC's file has in any order; its tail is no part.
+    parts = {"head": ["head"], "eye": ["leye", "reye"], "torso": ["neck", "torso"]}
+    for pieces in (HORSE[2], HORSE[2][::-1]):
+        write_parts(voc2010 / "Annotations_Part/000005.mat", [(*HORSE[:2], pieces)])
+        (horses,) = load_pascal_part(voc2010, {"horse": parts})
+        labels = horses.images[0].labels()
+        assert labels[:, :4].tolist() == [
+            [256 * 1 + 2, 1, 3, 3],
+            [1, 1, 3, 3],
+            [254, 254, 254, 254],
+            [254, 254, 254, 254],
+        ]
+        assert not labels[:, 4:].any()
+        eye = mask(slice(0, 1), slice(0, 2))[None] > 0
+        overlaps = count_overlaps([(eye, labels)], 3)
+        # Two pixels, both of the head's four; one of them is all of the eye.
+        assert iou(overlaps).tolist() == [[0, 2 / 4, 1 / 2, 0]]
+        assert coverage(overlaps).tolist() == [[0, 2 / 4, 1, 0]]
 
 
 def test_pascal_part_mask_of_one_row_stays_a_mask(voc2010: Path) -> None:
