@@ -4,15 +4,17 @@
 
 DATA holds the downloads as they unpack; what is not there is named, and its tables are left out:
 
-- ``icoseg/images/GROUP/`` and ``icoseg/ground_truth/GROUP/``, and with part masks of one's own
-  ``icoseg/parts/GROUP/`` (label PNGs and a labels.txt) for the bottom of Table 1;
+- ``icoseg/images/GROUP/`` and ``icoseg/ground_truth/GROUP/`` for the top of Table 1, and with part
+  masks of one's own ``icoseg/parts/GROUP/`` (label PNGs and a labels.txt) for its bottom and
+  Figure 4;
 - ``VOCdevkit/VOC2007/`` of VOCtrainval_06-Nov-2007.tar, for Table 2;
 - ``VOCdevkit/VOC2010/`` of VOCtrainval_03-May-2010.tar and ``Annotations_Part/`` of PASCAL-Part's
-  trainval.tar.gz, for Tables 3 and 4 and Figure 5.
+  trainval.tar.gz, for Tables 3 and 4.
 
-Weights are those that torchvision downloads, or finds in its folder (TORCH_HOME). To start it and
-leave: what is done is not done again, activations are kept (``--no-cache`` if the disk is small),
-a table that fails does not stop the others, and OUT/summary.md has what there is after each.
+NMF is solved by the paper's multiplicative updates (``--solver mu``). Weights are those that
+torchvision downloads, or finds in its folder (TORCH_HOME). To start it and leave: what is done is
+not done again, activations are kept (``--no-cache`` if the disk is small), a table that fails does
+not stop the others, and OUT/summary.md has what there is after each.
 
 Table 3 asks a person which factor is which part: the first run leaves pictures in OUT/look; with
 OUT/cow.yaml and OUT/horse.yaml written, the same command makes the table.
@@ -32,11 +34,11 @@ from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
 from deepff.evaluation.datasets.pascal_voc import load_voc
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
-from deepff.evaluation.objects import PAPER_SETS
+from deepff.evaluation.objects import PAPER_SETS, icoseg_part_sets
 from deepff.runtime.files import atomic_path
 
 VGG = ("--model", "vgg19", "--layer", "conv5_4")
-# The last layer of each block: the paper's Figure 5a has several of VGG-19.
+# The last layer of each block: the paper's Figure 4a has several of VGG-19.
 FIGURE_LAYERS = ("conv5_4", "conv5_1", "conv4_4", "conv3_4")
 FIGURE_NETWORKS = ("vgg16", "vgg16_bn", "vgg19", "vgg19_bn", "resnet101")
 PART_CLASSES = dict.fromkeys([*TABLE3_PARTS, *TABLE4_CLASSES])
@@ -49,11 +51,16 @@ def repeated(option: str, values: Sequence[object]) -> list[str]:
 
 def missing_data(data: Path) -> dict[str, str]:
     """For each command what is missing of its data; the images of what is there are printed."""
+    icoseg, parts = data / "icoseg", data / "icoseg" / "parts"
     checks: dict[str, tuple[Sequence[str], Callable[[], Sequence]]] = {
-        "iCoseg": (["table1"], lambda: load_icoseg(data / "icoseg", list(PAPER_SETS))),
+        "iCoseg": (["table1"], lambda: load_icoseg(icoseg, list(PAPER_SETS))),
+        "iCoseg's parts": (
+            ["figure4a", "figure4b"],
+            lambda: [load() for load in icoseg_part_sets(icoseg, parts, [*PAPER_SETS]).values()],
+        ),
         "VOC 2007": (["table2"], lambda: load_voc(data, year=2007)),
         "PASCAL-Part": (
-            ["table3", "table4", "figure5a", "figure5b"],
+            ["table3", "table4"],
             lambda: load_pascal_part(data, {name: TABLE4_PARTS[name] for name in PART_CLASSES}),
         ),
     }
@@ -77,23 +84,20 @@ def commands(data: Path, out: Path, options: argparse.Namespace) -> dict[str, li
     table3 = (
         repeated("--mapping", mappings) if mappings else ["--write-overlays", str(out / "look")]
     )
-    common = ["--size", str(options.size), "--device", options.device]
+    common = ["--size", str(options.size), "--device", options.device, "--solver", "mu"]
     if options.cache:
         common += ["--cache", str(out / "cache")]
     icoseg = ["--data", str(data / "icoseg"), *(["--parts", str(parts)] if parts.is_dir() else [])]
     of_voc = ["--data", str(data)]
-    figure5a = ["--model", "vgg19", *repeated("--layer", FIGURE_LAYERS)]
     arguments = {
-        "table1": [*icoseg, *VGG],
-        "table2": [*of_voc, *VGG],
-        "table3": [*of_voc, *VGG, *table3],
-        "table4": [*of_voc, *VGG],
-        "figure5a": [*of_voc, *figure5a],
-        "figure5b": [*of_voc, *repeated("--model", FIGURE_NETWORKS)],
+        "table1": ["table1", *icoseg, *VGG],
+        "table2": ["table2", *of_voc, *VGG],
+        "table3": ["table3", *of_voc, *VGG, *table3],
+        "table4": ["table4", *of_voc, *VGG],
+        "figure4a": ["figure4", *icoseg, *VGG[:2], *repeated("--layer", FIGURE_LAYERS)],
+        "figure4b": ["figure4", *icoseg, *repeated("--model", FIGURE_NETWORKS)],
     }
-    return {
-        name: [name, *own, *common, "--out", str(out / name)] for name, own in arguments.items()
-    }
+    return {name: [*own, *common, "--out", str(out / name)] for name, own in arguments.items()}
 
 
 def run(arguments: Sequence[str], record: Path) -> None:

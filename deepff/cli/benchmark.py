@@ -1,11 +1,11 @@
 """``deepff benchmark``: the paper's tables and figures, one command each."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -20,9 +20,10 @@ from deepff.cli.parameters import (
     with_panels,
 )
 from deepff.errors import InputError
-from deepff.options import SIZE, Device, VocFilter
+from deepff.options import SIZE, Device, Solver, VocFilter
 
 if TYPE_CHECKING:
+    from deepff.evaluation.datasets.ground_truth import GroundTruthSet
     from deepff.evaluation.predictions import Network
     from deepff.evaluation.tables import Table
 
@@ -32,6 +33,10 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+T = TypeVar("T")
+
+PAPER_GROUPS = "021,017,018,020,036,042"
+PART_CLASSES = "aeroplane,bird,car,motorbike,cat"
 LITE_MODELS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 
 
@@ -49,33 +54,64 @@ Counts = Annotated[str, typer.Option("-k", help="Numbers of factors: 4, 1-4 or 2
 PartClasses = Annotated[
     str, typer.Option("--classes", help="PASCAL-Part's classes, separated by commas.")
 ]
+Groups = Annotated[
+    str,
+    typer.Option(
+        help="iCoseg's groups by number or name, separated by commas, or all; the default is the "
+        "paper's five sets."
+    ),
+]
+PartMasks = Annotated[
+    Path | None,
+    typer.Option(help="iCoseg's part masks: a folder with one folder of label PNGs per group."),
+]
+ImageList = Annotated[
+    Path | None,
+    typer.Option(help="Only the images of iCoseg that this file names, one per line."),
+]
 # The files that are written into the folders of --out, after the command's name, and into those of
 # --write-overlays.
 _PUBLISHED = r"(-top|-bottom|-factors|-quality)*(-\d+)?\.(md|csv|json|jpg|png)"
 _OVERLAYS = r"[^/]+/\d+\.jpg"
-PAPER_GROUPS = "021,017,018,020,036,042"
-PART_CLASSES = "aeroplane,bird,car,motorbike,cat"
 
 
 @dataclass
-class SetupPanel:
-    """How a network is prepared, and where it runs."""
+class RunPanel:
+    """How networks are prepared, where they run, and how their activations are factorized."""
 
     size: Size = SIZE
-    weights: Weights = None
     num_classes: NumClasses = None
     cache: Cache = None
     device: DeviceChoice = Device.AUTO
+    solver: Annotated[
+        Solver, typer.Option(help="How NMF is solved; mu: the paper's multiplicative updates.")
+    ] = Solver.HALS
 
 
 @dataclass
-class CurvePanel:
-    """The options that both plots of Figure 5 share."""
+class SetupPanel(RunPanel):
+    """The same for a single network."""
 
-    k: Counts = "1-6"
+    weights: Weights = None
+
+
+@dataclass
+class PartsPanel:
+    """Which images with parts a figure is of."""
+
+    parts: PartMasks = None
+    groups: Groups = PAPER_GROUPS
+    images: ImageList = None
     classes: PartClasses = PART_CLASSES
-    crf: Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")] = False
-    seeds: Seeds = 3
+
+    def sets(self, data: Path) -> "dict[str, Callable[[], GroundTruthSet]]":
+        """What loads each set: iCoseg's where there are --parts, else PASCAL-Part's or COCO's."""
+        from deepff.evaluation.discovered_parts import part_sets
+        from deepff.evaluation.objects import icoseg_part_sets
+
+        if self.parts is not None:
+            return icoseg_part_sets(data, self.parts, _names(self.groups), self.images)
+        return part_sets(data, _names(self.classes))
 
 
 @app.command()
@@ -83,17 +119,9 @@ class CurvePanel:
 def table1(
     data: Data,
     *,
-    groups: Annotated[
-        str,
-        typer.Option(
-            help="Groups by number or name, separated by commas, or all; the default is the "
-            "paper's five sets."
-        ),
-    ] = PAPER_GROUPS,
-    parts: Annotated[
-        Path | None,
-        typer.Option(help="Part masks: a folder with one folder of label PNGs a group."),
-    ] = None,
+    groups: Groups = PAPER_GROUPS,
+    parts: PartMasks = None,
+    images: ImageList = None,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,
     setup: SetupPanel,
@@ -108,7 +136,9 @@ def table1(
 
     from deepff.evaluation.objects import table1
 
-    tables = table1(network, data, groups=_names(groups), parts=parts, crf=crf, seeds=seeds)
+    tables = table1(
+        network, data, groups=_names(groups), parts=parts, images=images, crf=crf, seeds=seeds
+    )
     _publish(tables, out)
 
 
@@ -203,69 +233,93 @@ def table4(
     _publish(tables, out)
 
 
+@app.command("figure5a", hidden=True)  # the names of the first version
+@app.command("figure5b", hidden=True)
 @app.command()
 @with_panels
-def figure5a(
-    data: Data,
-    *,
-    layer: Annotated[
-        list[str] | None,
-        typer.Option(help="A layer, again for more; the default is the last of each stride."),
-    ] = None,
-    curves: CurvePanel,
-    model: Model = LITE_MODELS[0],
-    setup: SetupPanel,
-    out: Out = Path("benchmark/figure5a"),
-) -> None:
-    """Factor quality over k for several layers: a plot and its table."""
-    names = layer or _layer_names(_network(model, None, setup))
-    networks = {name: partial(_network, model, name, setup) for name in names}
-    _figure5("figure5a", networks, data, curves, out)
-
-
-@app.command()
-@with_panels
-def figure5b(
+def figure4(
+    context: typer.Context,
     data: Data,
     *,
     model: Annotated[
-        list[str] | None,
-        typer.Option(help="A network, again for more; default: the three EfficientNet-Lites."),
+        list[str] | None, typer.Option(help="A network; again for more, a curve each.")
     ] = None,
-    curves: CurvePanel,
-    size: Size = SIZE,
-    cache: Cache = None,
-    out: Out = Path("benchmark/figure5b"),
-    device: DeviceChoice = Device.AUTO,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A layer; again for more, a curve each. The default is the last of each stride of "
+            "a single network, and the default layer of each of several."
+        ),
+    ] = None,
+    weights: Annotated[
+        list[Path] | None,
+        typer.Option(help="State dict for the network; of several, one per --model in order."),
+    ] = None,
+    which: PartsPanel,
+    k: Counts = "1-6",
+    crf: Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")] = False,
+    seeds: Seeds = 3,
+    run: RunPanel,
+    out: Out = Path("benchmark/figure4"),
 ) -> None:
-    """Factor quality over k for several networks at their default layers: a plot and its table."""
-    setup = SetupPanel(size, cache=cache, device=device)
-    networks = {name: partial(_network, name, None, setup) for name in model or LITE_MODELS}
-    _figure5("figure5b", networks, data, curves, out)
+    """Factor quality over k for layers of a network (a) or for networks (b): plot and table."""
+    from deepff.evaluation.curves import figure4, require_matplotlib, write_plot
+    from deepff.evaluation.tables import to_stderr
 
-
-def _figure5(
-    name: str,
-    networks: "Mapping[str, Callable[[], Network]]",
-    data: Path,
-    panel: CurvePanel,
-    out: Path,
-) -> None:
-    counts = factor_counts(panel.k)
-
-    from deepff.evaluation.curves import figure5, require_matplotlib, write_plot
-
+    counts = factor_counts(k)
     require_matplotlib()
+    models = model or list(LITE_MODELS if context.info_name == "figure5b" else LITE_MODELS[:1])
+    name = "figure4a" if len(models) == 1 else "figure4b"
+    if context.info_name != "figure4":
+        to_stderr(f"{context.info_name} is {name[:-1]} now, which takes the same options")
     _check_files(out, name + _PUBLISHED)
-    classes = _names(panel.classes)
-    table, curves = figure5(
-        name, networks, data, counts, classes=classes, crf=panel.crf, seeds=panel.seeds
+    sets = which.sets(data)
+    if not layer and len(models) == 1:
+        setup = SetupPanel(**vars(run), weights=weights[0] if weights else None)
+        layer = _layer_names(_network(models[0], None, setup))
+    table, curves = figure4(
+        name,
+        _curve_networks(models, layer or [], weights or [], run),
+        sets,
+        counts,
+        crf=crf,
+        seeds=seeds,
+        in_paper=which.parts is not None,
     )
 
     def plot(folder: Path) -> Path:
         return write_plot(curves, counts, table.title, folder / f"{name}.png")
 
     _publish({name: table}, out, plot)
+
+
+def _curve_networks(
+    models: Sequence[str], layers: Sequence[str], weights: Sequence[Path], run: RunPanel
+) -> "dict[str, Callable[[], Network]]":
+    """What loads the network of each curve, by what tells the curves apart."""
+    n = max(len(models), len(layers), len(weights))
+    networks: dict[str, Callable[[], Network]] = {}
+    for model, layer, file in zip(
+        _per_curve("--model", models, n),
+        _per_curve("--layer", layers or [None], n),
+        _per_curve("--weights", weights or [None], n),
+        strict=True,
+    ):
+        options = ((model, models), (layer, layers), (file, weights))
+        apart = [str(value) for value, values in options if len(values) > 1]
+        setup = SetupPanel(**vars(run), weights=file)
+        networks[", ".join(apart) or str(layer)] = partial(_network, model, layer, setup)
+    return networks
+
+
+def _per_curve(option: str, values: Sequence[T], n: int) -> Sequence[T]:
+    """The option's value for each of n curves, in order, or the one for all of them."""
+    if len(values) not in (1, n):
+        raise InputError(
+            f"{option} is given {len(values)} times for {n} curves: give it once for each, in "
+            "order, or once for all"
+        )
+    return [*values] * (n // len(values))
 
 
 def _network(model: str, layer: str | None, setup: SetupPanel, contrast: bool = False) -> "Network":
@@ -275,7 +329,7 @@ def _network(model: str, layer: str | None, setup: SetupPanel, contrast: bool = 
     backbone = load_backbone(
         model, weights=setup.weights, num_classes=setup.num_classes, device=setup.device
     )
-    return Network.of(backbone, layer, setup.size, setup.cache, contrast)
+    return Network.of(backbone, layer, setup.size, setup.cache, contrast, setup.solver)
 
 
 def _layer_names(network: "Network") -> list[str]:

@@ -1,4 +1,4 @@
-"""Figure 5: factor quality over k, for several layers of a network or for several networks."""
+"""Figure 4: factor quality over k, for several layers of a network or for several networks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ import numpy as np
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
-from deepff.evaluation.discovered_parts import TABLE4_CLASSES, is_coco, part_sets
 from deepff.evaluation.metrics import factor_quality
 from deepff.evaluation.predictions import (
     DFF,
@@ -37,24 +36,24 @@ class Curve:
     source: str
 
 
-def figure5(
+def figure4(
     name: str,
     networks: Mapping[str, Callable[[], Network]],
-    root: str | Path,
+    sets: Mapping[str, Callable[[], GroundTruthSet]],
     ks: Sequence[int],
     *,
-    classes: Sequence[str] = TABLE4_CLASSES,
     crf: bool = False,
     seeds: int = 3,
+    in_paper: bool = False,
 ) -> tuple[Table, dict[str, Curve]]:
     """Factor quality of DFF over k: a table with a row per curve and k, and the curves by label.
 
-    ``name`` is "figure5a" or "figure5b"; ``networks`` has what loads each curve's network. ``root``
-    and ``classes`` are as for `part_sets`; quality is averaged over the classes. ``crf`` takes the
-    masks of DFF-CRF. ``seeds`` seeds, from 0, give the mean and the spread (standard deviation).
+    ``name`` is "figure4a" (layers) or "figure4b" (networks); ``networks`` has what loads each
+    curve's network, and ``sets`` what loads each set of images with parts, over which quality is
+    averaged: those of `icoseg_part_sets`, as in the paper, or `part_sets`. ``crf`` takes the masks
+    of DFF-CRF. ``seeds`` seeds, from 0, give the mean and the spread (standard deviation).
     """
     attempts = Attempts()
-    sets = part_sets(root, classes)
 
     def evaluate_curve(label: str) -> Curve:
         network = networks[label]()
@@ -77,7 +76,7 @@ def figure5(
         for label, curve in curves.items()
         for k, of_seeds in zip(ks, curve.qualities, strict=True)
     ]
-    published, published_notes = NOT_IN_PAPER if is_coco(root) else published_rows(name, COLUMNS)
+    published, published_notes = published_rows(name, COLUMNS) if in_paper else NOT_IN_PAPER
     method = DFF_CRF if crf else DFF
     notes = [
         f"Factor quality of {method}: mean over the factors of the set-wide IoU with their best "
@@ -97,7 +96,7 @@ def qualities(features: Features, ks: Sequence[int], crf: bool, seeds: int) -> n
     of_ks = []
     for k in ks:
         coefficients = {
-            Variant(DFF, k, seed): factorize(features.activations, "nmf", k, seed)
+            Variant(DFF, k, seed): factorize(features.activations, "nmf", k, seed, features.solver)
             for seed in range(seeds)
         }
         counts = count_by_variant(image_masks(features, coefficients, crf), features)

@@ -139,7 +139,7 @@ def part_scores(
     for k in ks:
         coefficients: dict[Variant, Tensor] = {}
         for seed in range(seeds):
-            coefficients |= factor_coefficients(features.activations, k, seed)
+            coefficients |= factor_coefficients(features.activations, k, seed, features.solver)
         counts = summed(in_images(features, coefficients, crf, _counting(features, inside, k)))
         for (variant, overlapping), overlaps in counts.items():
             if not overlapping:

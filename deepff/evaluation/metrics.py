@@ -135,7 +135,7 @@ def associated_iou(overlaps: Overlaps, associated: np.ndarray) -> np.ndarray:
 def factor_quality(overlaps: Overlaps, n_parts: int | None = None) -> float:
     """Mean over the masks of the set-wide IoU with their best part; the background is not a part.
 
-    Collins et al., ECCV 2018, Figure 5. A factor that marks the background thus scores what it
+    Collins et al., ECCV 2018, Figure 4. A factor that marks the background thus scores what it
     shares with a part, which is little, and is not left out of the mean. Labels above ``n_parts``
     are no parts either.
     """

@@ -123,7 +123,7 @@ def _evaluate(
     }
     (truth,) = load_pascal_part(root, {class_name: TABLE3_PARTS[class_name]})
     features = collect(truth, network)
-    coefficients = factor_coefficients(features.activations, N_FACTORS)
+    coefficients = factor_coefficients(features.activations, N_FACTORS, solver=features.solver)
     if overlays is not None:
         for variant, H in coefficients.items():
             stem = class_name + MAPPING_SUFFIXES[variant.method]

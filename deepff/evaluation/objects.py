@@ -15,6 +15,7 @@ from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
+from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.datasets.mask_folders import icoseg_groups, load_icoseg, load_label_folder
 from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, check_classes, load_voc
 from deepff.evaluation.discovered_parts import part_scores, part_tables
@@ -72,36 +73,29 @@ def table1(
     *,
     groups: Sequence[str] = tuple(PAPER_SETS),
     parts: Path | None = None,
+    images: Path | None = None,
     crf: bool = True,
     seeds: int = 1,
 ) -> dict[str, Table]:
     """Set-wide IoU on groups of iCoseg: the object with k = 1, and parts with k = 2, 3, 4.
 
-    ``groups`` are numbers or pieces of names, or ``["all"]``. ``parts`` is a folder with a folder
-    of label images per group, as `load_label_folder` takes it; it adds "table1-bottom" with its
-    "-factors" and "-quality" to "table1-top". Values are means over ``seeds`` seeds from 0.
+    ``groups`` are numbers or pieces of names, or ``["all"]``, and ``images`` is as for
+    `load_icoseg`. ``parts`` is a folder with a folder of label images per group, as
+    `load_label_folder` takes it; it adds "table1-bottom" with its "-factors" and "-quality" to
+    "table1-top". Values are means over ``seeds`` seeds from 0.
     """
-    if parts is not None and not parts.is_dir():
-        raise InputError(f"no folder of part masks {parts}")
-    if list(groups) == ["all"]:
-        groups = icoseg_groups(Path(root))
-        if not groups:
-            folder = Path(root) / "images"
-            raise InputError(
-                f"iCoseg is laid out as images/ and ground_truth/: no group in {folder}"
-            )
+    groups = _listed_groups(root, groups, parts)
     attempts, part_attempts = Attempts(), Attempts()
     scores: dict[str, Scores | None] = {}
     of_parts: dict[str, Scores | None] = {}
 
     def evaluate(group: str) -> tuple[Features, Scores]:
-        (truth,) = load_icoseg(root, [group])
+        (truth,) = load_icoseg(root, [group], images)
         features = collect(truth, network)
         return features, overlap_scores(features, crf, seeds)
 
     def evaluate_parts(features: Features, folder: Path) -> Scores:
-        images = [item.image for item in features.truth.images]
-        truth = load_label_folder(folder / features.truth.name, images)
+        truth = _labeled(features.truth, folder)
         return part_scores(replace(features, truth=truth), PART_FACTORS, crf, seeds, network)
 
     for group, label in zip(groups, column_names(groups), strict=True):
@@ -126,6 +120,41 @@ def table1(
             "table1-bottom", title, network, of_parts, part_attempts, PART_FACTORS, seeds
         )
     return tables
+
+
+def icoseg_part_sets(
+    root: str | Path, parts: Path, groups: Sequence[str], images: Path | None = None
+) -> dict[str, Callable[[], GroundTruthSet]]:
+    """What loads the parts of each group of iCoseg, as `table1` takes them."""
+    groups = _listed_groups(root, groups, parts)
+
+    def load(group: str) -> GroundTruthSet:
+        (truth,) = load_icoseg(root, [group], images)
+        return _labeled(truth, parts)
+
+    return {
+        label: partial(load, group)
+        for group, label in zip(groups, column_names(groups), strict=True)
+    }
+
+
+def _labeled(truth: GroundTruthSet, parts: Path) -> GroundTruthSet:
+    """A group's images with its labels from a folder of parts."""
+    return load_label_folder(parts / truth.name, [item.image for item in truth.images])
+
+
+def _listed_groups(root: str | Path, groups: Sequence[str], parts: Path | None) -> Sequence[str]:
+    """The groups, all of them for "all"; InputError if there is none, or no folder of parts."""
+    if parts is not None and not parts.is_dir():
+        raise InputError(f"no folder of part masks {parts}")
+    if list(groups) == ["all"]:
+        groups = icoseg_groups(Path(root))
+        if not groups:
+            folder = Path(root) / "images"
+            raise InputError(
+                f"iCoseg is laid out as images/ and ground_truth/: no group in {folder}"
+            )
+    return groups
 
 
 def table2(
@@ -236,7 +265,8 @@ def _object_masks(
     features: Features, crf: bool, seed: int, for_boxes: bool
 ) -> Iterator[dict[Variant, Tensor]]:
     """Masks of every method; the recipe contrast has no seed, so it comes with the first."""
-    masks = image_masks(features, object_coefficients(features.activations, seed), crf)
+    coefficients = object_coefficients(features.activations, seed, features.solver)
+    masks = image_masks(features, coefficients, crf)
     if seed > 0:
         return masks
     pairs = zip(masks, contrast_masks(features, crf, for_boxes), strict=True)

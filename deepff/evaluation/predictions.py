@@ -26,11 +26,12 @@ from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.metrics import Overlaps, count_overlaps
 from deepff.evaluation.tables import to_stderr
 from deepff.factorization import METHODS
+from deepff.factorization.nmf import NMF
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.backbone import Backbone
-from deepff.options import SIZE, Threshold
+from deepff.options import SIZE, Method, Solver, Threshold
 from deepff.regions.dense_crf import photo_kernels, refined_densely
 from deepff.regions.guided_crf import guided_crf
 from deepff.regions.pixel_classifier import classes_by_kernels
@@ -53,6 +54,10 @@ CONTRAST_UNREFINED, CONTRAST_CRF = "contrast, unrefined", "contrast, dense CRF"
 CONTRAST_CLASSIFIER = "contrast, classifier"
 
 FACTORIZATIONS = {DFF: "nmf", "PCA": "pca", "k-means": "kmeans"}
+SOLVERS_IN_WORDS: dict[str, str] = {
+    Solver.HALS: "HALS",
+    Solver.MU: "the paper's multiplicative updates",
+}
 
 
 class Variant(NamedTuple):
@@ -65,7 +70,7 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """Where activations come from. The layer must not be negative anywhere."""
+    """Where activations come from, and how they are factorized. The layer is never negative."""
 
     backbone: Backbone
     layer: Layer
@@ -76,6 +81,7 @@ class Network:
     # Those that the recipe contrast fuses, and those of its pixel classifier; none to leave it out.
     object_layers: Sequence[Layer] = ()
     cell_layers: Sequence[Layer] = ()
+    solver: str = Solver.HALS
 
     def __post_init__(self) -> None:
         if not self.layer.non_negative:
@@ -93,11 +99,14 @@ class Network:
         size: int = SIZE,
         cache: Path | None = None,
         contrast: bool = False,
+        solver: str = Solver.HALS,
     ) -> "Network":
         """With the layer of this name or the default one; with ``contrast`` the recipe's too."""
         layer_map = map_layers(backbone, size)
-        layers = (contrast_layers(layer_map), pixel_layers(layer_map)) if contrast else ((), ())
-        return cls(backbone, layer_map.resolve(layer), size, cache, *layers)
+        objects, cells = (
+            (contrast_layers(layer_map), pixel_layers(layer_map)) if contrast else ((), ())
+        )
+        return cls(backbone, layer_map.resolve(layer), size, cache, objects, cells, solver)
 
     def describe(self, n_images: int) -> str:
         """One line on network, layer, weights, size and number of images."""
@@ -105,7 +114,7 @@ class Network:
         return (
             f"{source.model}, layer {self.layer.name} ({source.channels} channels, stride "
             f"{source.stride}), weights {source.weights}, longer side {source.size} pixels, "
-            f"{n_images} images"
+            f"{n_images} images, NMF by {SOLVERS_IN_WORDS[self.solver]}"
         )
 
 
@@ -117,6 +126,8 @@ class Features:
     activations: Activations
     # The recipe contrast's, where the network has layers for it.
     contrast: Factorization | None = None
+    # Of NMF.
+    solver: str = Solver.HALS
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -142,38 +153,45 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
         whole = object_findings(activation_set, network.object_layers).factorizations[1]
     if whole is not None and network.cell_layers:
         whole = classify_object(whole, Cells.of(activation_set.of(network.cell_layers)))
-    return Features(replace(truth, images=kept), activations, whole)
+    return Features(replace(truth, images=kept), activations, whole, network.solver)
 
 
 # --- coefficients ---
 
 
-def factor_coefficients(activations: Activations, k: int, seed: int = 0) -> dict[Variant, Tensor]:
+def factor_coefficients(
+    activations: Activations, k: int, seed: int = 0, solver: str = Solver.HALS
+) -> dict[Variant, Tensor]:
     """H of DFF, PCA and k-means with k factors: (rows, k) each.
 
     On activations that are never negative the first principal component is not negative either, and
     is what NMF finds with k = 1 (Perron and Frobenius): there the rows of DFF and PCA agree.
     """
     return {
-        Variant(name, k, seed): factorize(activations, method, k, seed)
+        Variant(name, k, seed): factorize(activations, method, k, seed, solver)
         for name, method in FACTORIZATIONS.items()
     }
 
 
-def object_coefficients(activations: Activations, seed: int = 0) -> dict[Variant, Tensor]:
+def object_coefficients(
+    activations: Activations, seed: int = 0, solver: str = Solver.HALS
+) -> dict[Variant, Tensor]:
     """One map of the whole object by every method, (rows, 1) each; two need no factorization."""
     return {
-        **factor_coefficients(activations, 1, seed),
+        **factor_coefficients(activations, 1, seed, solver),
         Variant("mean activation", 1, seed): mean_activation(activations),
         Variant("Le et al.", 1, seed): category_consistent(activations, seed=seed),
     }
 
 
-def factorize(activations: Activations, method: str, k: int, seed: int) -> Tensor:
+def factorize(
+    activations: Activations, method: str, k: int, seed: int, solver: str = Solver.HALS
+) -> Tensor:
     """H (rows, k) of a method of `deepff.factorization`; k-means with k = 1 is `object_cluster`."""
     if method == "kmeans" and k == 1:
         return object_cluster(activations, seed)
-    estimators = Estimators.of(method, RunSettings(random_state=seed))
+    estimator = NMF(solver=solver) if method == Method.NMF else method
+    estimators = Estimators.of(estimator, RunSettings(random_state=seed))
     return estimators.for_k(k).fit_transform(activations.blocks)
 
 

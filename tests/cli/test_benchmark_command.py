@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deepff.cli.benchmark import PAPER_GROUPS, PART_CLASSES, app
+from deepff.cli.benchmark import PAPER_GROUPS, PART_CLASSES, RunPanel, _curve_networks, app
 from deepff.errors import InputError
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
 from deepff.evaluation.objects import PAPER_SETS
@@ -61,8 +61,9 @@ def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None
         ("table3", "--out", "table3.md"),
         ("table3", "--write-overlays", "horse-pca/0012.jpg"),
         ("table4", "--out", "table4-quality.csv"),
-        ("figure5a", "--out", "figure5a.png"),
-        ("figure5b", "--out", "figure5b.csv"),
+        ("figure4", "--out", "figure4a.png"),
+        ("figure5a", "--out", "figure4a.md"),
+        ("figure5b", "--out", "figure4b.csv"),
     ],
 )
 def test_files_that_deepff_did_not_write_are_kept_and_named_before_any_work(
@@ -100,7 +101,41 @@ def test_mistakes_are_one_sentence(arguments: list[str], message: str) -> None:
 def test_figures_ask_for_matplotlib_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match="matplotlib"):
-        CliRunner().invoke(app, ["figure5b", "--data", "/nowhere"], catch_exceptions=False)
+        CliRunner().invoke(app, ["figure4", "--data", "/nowhere"], catch_exceptions=False)
+
+
+def test_figure_4_has_a_curve_per_layer_or_per_network() -> None:
+    """Each option has a value per curve, in order, or one for all of them."""
+    by_layer = _curve_networks(["vgg19"], ["conv5_4", "conv4_4"], [Path("v.pth")], RunPanel())
+    assert [(label, *loads.args[:2]) for label, loads in by_layer.items()] == [
+        ("conv5_4", "vgg19", "conv5_4"),
+        ("conv4_4", "vgg19", "conv4_4"),
+    ]
+    assert {loads.args[2].weights for loads in by_layer.values()} == {Path("v.pth")}
+
+    files = [Path("16.pth"), Path("r.pth")]
+    by_network = _curve_networks(["vgg16", "resnet101"], [], files, RunPanel(size=224))
+    assert [(*loads.args[:2], loads.args[2].weights) for loads in by_network.values()] == [
+        ("vgg16", None, files[0]),
+        ("resnet101", None, files[1]),
+    ]
+    assert list(by_network) == ["vgg16, 16.pth", "resnet101, r.pth"]
+    assert {loads.args[2].size for loads in by_network.values()} == {224}
+
+    assert list(_curve_networks(["vgg16"], [], files, RunPanel())) == ["16.pth", "r.pth"]
+    with pytest.raises(InputError, match="--weights is given 2 times for 3 curves"):
+        _curve_networks(["vgg16", "vgg19", "resnet101"], [], files, RunPanel())
+
+
+@pytest.mark.parametrize("name", ["figure5a", "figure5b"])
+def test_former_names_of_figure_4_are_hidden_and_say_so(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert "figure4" in run("--help") and name not in run("--help")
+    arguments = [name, "--data", str(tmp_path), "--parts", "/nowhere", "--out", str(tmp_path)]
+    with pytest.raises(InputError, match="no folder of part masks"):
+        app(arguments, standalone_mode=False)
+    assert f"deepff: {name} is figure4 now" in capsys.readouterr().err
 
 
 def test_defaults_spelt_out_for_the_command_line_are_the_tables_own() -> None:

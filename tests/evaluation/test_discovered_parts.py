@@ -1,4 +1,4 @@
-"""Table 4 and Figure 5 on ground truth made by hand, and on real cars."""
+"""Table 4 and Figure 4 on ground truth made by hand, and on real cars."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ from color_squares import (
 from pascal_part_files import write_parts
 
 from deepff.errors import InputError
-from deepff.evaluation.curves import figure5, require_matplotlib
+from deepff.evaluation.curves import figure4, require_matplotlib
 from deepff.evaluation.discovered_parts import INSIDE, part_sets, table4
 from deepff.evaluation.metrics import normalized_mutual_information
 from deepff.evaluation.predictions import Network
@@ -189,18 +189,13 @@ def test_a_root_without_parts_says_what_was_looked_for(tmp_path: Path, colors: N
         table4(colors, tmp_path, classes=["cow"])
 
 
-def test_figure_5_is_factor_quality_by_layer(pascal_part: Path, colors: Network) -> None:
+def test_figure_4_is_factor_quality_by_layer(pascal_part: Path, colors: Network) -> None:
     def missing() -> Network:
         raise InputError("this network is not installed")
 
-    table, curves = figure5(
-        "figure5b",
-        {"identity": lambda: colors, "other": missing},
-        pascal_part,
-        [1, 3],
-        classes=["cow"],
-        seeds=2,
-    )
+    networks = {"identity": lambda: colors, "other": missing}
+    sets = part_sets(pascal_part, ["cow"])
+    table, curves = figure4("figure4b", networks, sets, [1, 3], seeds=2)
 
     # The best part of each square is its own.
     expected = [HEAD, (HEAD + TORSO + LEG) / 3]

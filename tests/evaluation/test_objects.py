@@ -1,20 +1,22 @@
 """Tables 1 and 2 on ground truth made by hand, and on real images."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from color_squares import BLUE, GREEN, RED, SIDE, mask, rows_of, write_photo
+from color_squares import BELOW_GREEN, BLUE, GREEN, RED, SIDE, mask, rows_of, write_photo
 from pascal_part_files import voc_annotation
 from PIL import Image
 from torch import nn
 
 from deepff.discovery.discover import discover
 from deepff.errors import InputError
+from deepff.evaluation.curves import figure4
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.discovered_parts import INSIDE
 from deepff.evaluation.metrics import count_overlaps, iou
-from deepff.evaluation.objects import column_names, table1, table2
+from deepff.evaluation.objects import column_names, icoseg_part_sets, table1, table2
 from deepff.evaluation.predictions import Network
 from deepff.evaluation.tables import write_tables
 from deepff.networks.loading import load_backbone
@@ -106,6 +108,28 @@ def test_table_1_measures_objects_and_parts(tmp_path: Path, colors: Network) -> 
     printed = rows_of(tables["table1-bottom-factors"], "paper")
     assert printed["Elephants, DFF, k = 3, factor 1"] == ["torso", 0.25]
     assert len(printed) == 2 + 3 + 4
+
+
+def test_figure_4_is_of_icosegs_parts(tmp_path: Path, colors: Network) -> None:
+    root, parts = tmp_path / "icoseg", tmp_path / "parts" / "021 Elephants"
+    write_group(root, "021 Elephants", mask(RED, GREEN))
+    parts.mkdir(parents=True)
+    (parts / "labels.txt").write_text("head\ntrunk\n")
+    # The trunk is the green square and half as much below it.
+    Image.fromarray(mask(RED) + 2 * mask(GREEN, BELOW_GREEN)).save(parts / "1.png")
+
+    sets = icoseg_part_sets(root, parts.parent, ["all"])
+    networks = {"one": lambda: colors, "two": lambda: replace(colors, solver="mu")}
+    table, curves = figure4("figure4b", networks, sets, [1, 3], seeds=2, in_paper=True)
+
+    # The one factor of k = 1 is the red square, the head.
+    for curve in curves.values():
+        np.testing.assert_allclose(curve.qualities, [[1, 1], [(1 + 64 / 96) / 3] * 2])
+    assert any("mean over Elephants (021)" in note for note in table.notes)
+    assert any("without printing values" in note for note in table.notes)
+    assert [words in table.source for words in ("HALS", "multiplicative updates")] == [True] * 2
+    with pytest.raises(InputError, match="no folder of part masks"):
+        icoseg_part_sets(root, tmp_path / "none", ["all"])
 
 
 def test_table_1_looks_for_parts_inside_the_object_too(tmp_path: Path, colors: Network) -> None:

@@ -15,6 +15,7 @@ from deepff.evaluation.predictions import (
     object_cluster,
     object_coefficients,
 )
+from deepff.factorization.nmf import NMF
 
 
 def activations(*blocks: Tensor, cells: list[int]) -> Activations:
@@ -66,6 +67,14 @@ def test_one_factor_of_nmf_is_the_first_principal_component() -> None:
     dff, pca = found[Variant("DFF", 1)], found[Variant("PCA", 1)]
     torch.testing.assert_close(dff / dff.norm(), pca / pca.norm(), atol=1e-3, rtol=0)
     assert (pca > 0).all()
+
+
+@pytest.mark.parametrize("solver", ["hals", "mu"])
+def test_nmf_is_solved_as_asked(solver: str) -> None:
+    rows = torch.rand(60, 5, generator=torch.Generator().manual_seed(0))
+    found = factor_coefficients(activations(rows, cells=[60]), 3, seed=4, solver=solver)
+    expected = NMF(3, solver=solver, random_state=4).fit_transform([rows])
+    assert torch.equal(found[Variant("DFF", 3, 4)], expected)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

@@ -185,7 +185,7 @@ def test_methods_with_nothing_for_the_columns_are_left_out() -> None:
     assert list(published_values("table1-top", ["Pyramids (020)", "mean"])) == [
         "Rubinstein et al. 2013", "DFF", "DFF-CRF",
     ]  # fmt: skip
-    rows, notes = published_rows("figure5a", ["k", "quality"])
+    rows, notes = published_rows("figure4a", ["k", "quality"])
     assert rows == [] and SETTING not in notes
     assert any("without printing values" in note for note in notes)
 
