@@ -7,7 +7,6 @@ faster on a small photograph, but Pillow's reduced-scale decoding is far faster 
 import io
 import logging
 import os
-import random
 import re
 import stat
 import warnings
@@ -16,7 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+
+from deepff.images.jpeg import JPEG_FORMATS, MAX_SCANS, has_too_many_scans, with_end
 
 T = TypeVar("T")
 
@@ -33,15 +34,22 @@ SIGNATURES = [accept for accept in (Image.OPEN[name][1] for name in FORMATS) if 
 PILLOW = re.compile(r"PIL\.")
 NULL_HANDLER = logging.NullHandler()
 
+# Compressed, without the checksums by which a PNG shows damage.
+UNCHECKED = (*JPEG_FORMATS, "WEBP", "GIF", "JPEG2000", "AVIF", "HEIF")
+TEXT_MODE = "damaged by a transfer in text mode; copy it again in binary mode"
+_PLAIN_LINE_END = re.compile(rb"(?<!\r)\n")
+
 # Pillow would open some raw files as their thumbnail, or as the sensor's mosaic.
-RAW = "a camera's raw file; export it as JPEG or TIFF"
+RAW = "a camera's raw file; develop it to JPEG or TIFF first"
 RAW_SIGNATURES = (b"FUJIFILMCCD-RAW", b"IIU\0", b"IIRO", b"IIRS", b"MMOR", b"FOVb", b"\0MRM")
 DNG_VERSION, SUBFILE_TYPE, SUB_IFDS, PHOTOMETRIC = 50706, 254, 330, 262
+ORIENTATION_TAG = 274  # EXIF's, and TIFF's
 MOSAICS = (32803, 34892)  # values of PHOTOMETRIC: color filter array, linear raw
 
 _EXPORT = "which is not read; export it as PNG or JPEG"
 OTHER_SIGNATURES = {
     b"version https://": "a Git LFS pointer and not the file itself; run git lfs pull",
+    b"\x89PNG": TEXT_MODE,  # in whose signature each line end is changed by one
     b"8BPS": f"a Photoshop file, {_EXPORT}",
     b"%PDF": f"a PDF, {_EXPORT}",
     b"\xff\x0a": f"a JPEG XL file, {_EXPORT}",
@@ -76,6 +84,12 @@ def with_image(path: str | Path, use: Callable[[Image.Image], T]) -> T:
             formats = _formats(stream.read(16))
             try:
                 return _opened(stream, formats, use)
+            except UnidentifiedImageError:
+                stream.seek(0)
+                if stream.read(2) not in (b"II", b"MM"):
+                    raise
+                stream.seek(0)
+                return use(_tiff_colors(stream))
             except (OSError, ValueError, SyntaxError):
                 stream.seek(0)
                 if (repaired := _repaired(stream.read())) is None:
@@ -130,8 +144,47 @@ def _iso_media_formats(brand: bytes) -> tuple[str, ...]:
 def _is_raw(image: Image.Image) -> bool:
     """Whether a TIFF is a camera's raw file: marked as one, or with a thumbnail first."""
     tags = getattr(image, "tag_v2", {})
-    is_thumbnail = _is_smaller_copy(image) and SUB_IFDS in tags
+    is_thumbnail = SUB_IFDS in tags and (_is_smaller_copy(image) or _has_larger_image(image))
     return DNG_VERSION in tags or tags.get(PHOTOMETRIC) in MOSAICS or is_thumbnail
+
+
+def _has_larger_image(image: Image.Image) -> bool:
+    """Whether a TIFF has a larger image inside its first page; a pyramid has smaller ones there."""
+    import tifffile
+
+    stream: Any = getattr(image, "fp")  # noqa: B009
+    stream.seek(0)  # where tifffile takes the file to begin
+    with tifffile.TiffFile(stream) as file:
+        inside = file.pages.first.pages or ()
+        return any(page.aspage().imagewidth > image.width for page in inside)
+
+
+def _tiff_colors(stream: Any) -> Image.Image:
+    """The first page of a TIFF of floating-point colors, none of which Pillow reads.
+
+    Their range tells whether white is 1 or 255.
+    """
+    import tifffile
+
+    logging.getLogger("tifffile").addHandler(NULL_HANDLER)
+    with tifffile.TiffFile(stream) as file:
+        page = file.pages.first
+        if page.imagewidth * page.imagelength > MAX_PIXELS:
+            raise Image.DecompressionBombError
+        channels = page.samplesperpixel
+        if page.dtype is None or page.dtype.kind != "f" or channels not in (1, 3, 4):
+            raise UnreadableImageError(
+                f"a TIFF of {page.dtype} in {channels} channels, {_EXPORT} of 8 or 16 bits"
+            )
+        values = page.asarray()
+        turned = page.tags.valueof(ORIENTATION_TAG, 1)
+    values = np.moveaxis(values, 0, -1) if page.axes == "SYX" else values
+    largest = values.max()
+    if not (values.min() >= 0 and (largest <= 1 or 16 < largest <= 255)):
+        raise UnreadableImageError("floating-point values outside 0 to 1 and 0 to 255")
+    image = Image.fromarray(np.rint(values * (255 if largest <= 1 else 1)).astype(np.uint8))
+    image.getexif()[ORIENTATION_TAG] = turned
+    return image
 
 
 def _seek_full_page(image: Image.Image) -> None:
@@ -147,6 +200,28 @@ def _seek_full_page(image: Image.Image) -> None:
 
 def _is_smaller_copy(image: Image.Image) -> bool:
     return bool(int(getattr(image, "tag_v2", {}).get(SUBFILE_TYPE, 0)) & 1)
+
+
+def checked_bytes(image: Image.Image) -> bytes:
+    """The file of an open JPEG, and nothing for other formats.
+
+    Raises UnreadableImageError where every 0A comes after a 0D, as text mode leaves it, or where
+    decoding would take too long.
+    """
+    stream = getattr(image, "fp", None)
+    if image.format not in UNCHECKED or stream is None:
+        return b""
+    position = stream.tell()
+    stream.seek(0)
+    data: bytes = stream.read()
+    stream.seek(position)
+    if _PLAIN_LINE_END.search(data) is None and data.count(b"\n") > 2:
+        raise UnreadableImageError(TEXT_MODE)
+    if image.format not in JPEG_FORMATS:
+        return b""
+    if has_too_many_scans(data):
+        raise UnreadableImageError(f"a JPEG of more than {MAX_SCANS} scans; save it again")
+    return data
 
 
 def _silence_pillow() -> None:
@@ -176,25 +251,15 @@ def unreadable_reason(error: Exception) -> str:
 _PNG_TEXT = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-_JPEG_END = b"\xff\xd9"
-# Excludes stuffed bytes and restarts, which are within a scan's data.
-_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_SEQUENTIAL = (0xC0, 0xC1, 0xC9)
-_FRAMES = (*_SEQUENTIAL, 0xC2, 0xCA)
-_SCAN = 0xDA
-# Bits after the end of a JPEG: a decoder that needs them gives other pixels for each of these.
-_FILLINGS = [random.Random(i).randbytes(64).replace(b"\xff", b"\xff\0") for i in range(4)]
-
 
 def _repaired(data: bytes) -> bytes | None:
     """The bytes of an image without what makes Pillow refuse it; None if that is not known.
 
-    A PNG loses its text and color profile. A JPEG that lacks only its end marker gets it: all of
-    its scans must be there and decode to the same pixels whatever follows them.
+    A PNG loses its text and color profile. A JPEG that lacks only its end marker gets it.
     """
     if data.startswith(_PNG_SIGNATURE):
         return _without_text(data)
-    return _with_end(data) if data.startswith(b"\xff\xd8") else None
+    return with_end(data) if data.startswith(b"\xff\xd8") else None
 
 
 def _without_text(data: bytes) -> bytes | None:
@@ -207,43 +272,3 @@ def _without_text(data: bytes) -> bytes | None:
         start = end
     without = b"".join(chunks)
     return without if len(without) < len(data) else None
-
-
-def _with_end(data: bytes) -> bytes | None:
-    data = data.removesuffix(b"\xff")
-    whole = data + _JPEG_END
-    try:
-        if not _has_all_scans(data):
-            return None
-        pixels = _pixels(whole)
-        is_whole = all(np.array_equal(_pixels(data + f + _JPEG_END), pixels) for f in _FILLINGS)
-    except (OSError, ValueError, LookupError):  # cut within a header
-        return None
-    return whole if is_whole else None
-
-
-def _pixels(data: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
-        return np.asarray(image)
-
-
-def _has_all_scans(data: bytes) -> bool:
-    """Whether every component's 64 coefficients are sent to their last bit (ITU-T T.81, B.2.3)."""
-    bits: dict[int, list[int]] = {}  # by component, which bit of each coefficient was sent last
-    sequential = False
-    end = 2
-    while (marker := _JPEG_MARKER.search(data, end)) is not None:
-        kind, start = data[marker.start() + 1], marker.end()
-        end = start + int.from_bytes(data[start : start + 2])
-        segment = data[start + 2 : end]
-        if kind in _FRAMES:
-            sequential = kind in _SEQUENTIAL
-            bits = {segment[6 + 3 * i]: [99] * 64 for i in range(segment[5])}
-        elif kind == _SCAN:
-            n = segment[0]
-            first, last, approximation = segment[1 + 2 * n : 4 + 2 * n]
-            if sequential:
-                first, last, approximation = 0, 63, 0
-            for component in segment[1 : 1 + 2 * n : 2]:
-                bits[component][first : last + 1] = [approximation & 15] * (last + 1 - first)
-    return bool(bits) and not any(map(any, bits.values()))

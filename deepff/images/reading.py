@@ -12,9 +12,15 @@ from PIL import Image, ImageFile
 from torch.nn import functional
 
 from deepff.errors import InputError
-from deepff.images.decoding import PHOTOMETRIC, UnreadableImageError, with_image
+from deepff.images.decoding import (
+    ORIENTATION_TAG,
+    PHOTOMETRIC,
+    UnreadableImageError,
+    checked_bytes,
+    with_image,
+)
+from deepff.images.jpeg import is_damaged
 
-ORIENTATION_TAG = 274  # EXIF's
 TO_UPRIGHT = {  # how stored pixels of each orientation are turned
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -71,10 +77,13 @@ def read_picture(
     """
 
     def decode(image: Image.Image) -> Picture:
-        orientation = _orientation(image)
+        orientation, jpeg = _orientation(image), checked_bytes(image)
         if min_longest_side:
             image.draft(None, reading_size(image.size, min_longest_side))
         rgb, largest, white = to_rgb(image, stretch)
+        last_row = rgb.crop((0, rgb.height - 1, rgb.width, rgb.height))
+        if jpeg and is_damaged(jpeg, np.asarray(last_row)):
+            raise UnreadableImageError("damaged")
         if orientation in TO_UPRIGHT:
             rgb = rgb.transpose(TO_UPRIGHT[orientation])
         return Picture(np.array(rgb), largest, white)

@@ -159,6 +159,91 @@ def test_a_progressive_jpeg_without_its_last_scan_is_refused(tmp_path: Path) -> 
             read_pixels(path)
 
 
+def damaged_jpegs() -> dict[str, tuple[bytes, str]]:
+    """Large enough that its bytes are as even as a photograph's."""
+    small = np.random.default_rng(1).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    photo = Image.fromarray(small).resize((320, 240), Image.Resampling.BICUBIC)
+    files = {}
+    kinds = {
+        "baseline": {},
+        "progressive": {"progressive": True},
+        "small tables": {"optimize": True},
+    }
+    for kind, options in kinds.items():
+        data = encoded("JPEG", photo, **options)
+        files[f"{kind}, line ends"] = (data.replace(b"\n", b"\r\n"), "text mode")
+        middle = len(data) // 2
+        hole = data[:middle] + bytes(1024) + data[middle + 1024 :]
+        files[f"{kind}, zeros at the end"] = (data[:middle] + bytes(middle), "truncated|damaged")
+        if kind != "progressive":  # whose missing scans are only detail
+            files[f"{kind}, hole of zeros"] = (hole, "damaged")
+            files[f"{kind}, half with an end"] = (data[:middle] + data[-2:], "damaged")
+    noise = np.random.default_rng(2).integers(0, 256, (900, 900, 3), dtype=np.uint8)
+    data = encoded("JPEG", Image.fromarray(noise), quality=100, subsampling=0)
+    assert data.count(b"\r\n") > 16
+    files["line ends shorter"] = (data.replace(b"\r\n", b"\n"), "damaged")
+    return files
+
+
+DAMAGED_JPEGS = damaged_jpegs()
+
+
+@pytest.mark.parametrize("kind", DAMAGED_JPEGS)
+@pytest.mark.parametrize("side", [None, 64])
+def test_a_jpeg_that_decodes_to_something_else_is_refused(
+    tmp_path: Path, kind: str, side: int | None
+) -> None:
+    data, reason = DAMAGED_JPEGS[kind]
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data)
+    with pytest.raises(UnreadableImageError, match=reason):
+        read_pixels(path, side)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "WEBP", "GIF", "PNG", "JPEG2000", "AVIF"])
+def test_a_transfer_in_text_mode_is_told_or_leaves_no_image(tmp_path: Path, format: str) -> None:
+    data = encoded(format, Image.fromarray(EIGHT).resize((320, 240)))
+    path = tmp_path / "a"
+    path.write_bytes(data.replace(b"\n", b"\r\n"))
+    with pytest.raises(UnreadableImageError):
+        read_pixels(path)
+
+
+def white_below() -> np.ndarray:
+    pixels = np.full((240, 320, 3), 255, np.uint8)
+    pixels[20:70, 30:90] = np.random.default_rng(0).integers(0, 256, (50, 60, 3))
+    return pixels
+
+
+@pytest.mark.parametrize("image", [white_below(), np.zeros((900, 900, 3), np.uint8)])
+@pytest.mark.parametrize(
+    "options", [{}, {"optimize": True}, {"progressive": True}, {"quality": 100, "subsampling": 0}]
+)
+@pytest.mark.parametrize("after", [b"", bytes(5000), b"\r\n" * 99], ids=["", "zeros", "lines"])
+def test_a_whole_jpeg_is_not_called_damaged(
+    tmp_path: Path, image: np.ndarray, options: dict, after: bytes
+) -> None:
+    """A flat last row, zeros among its data and whatever comes after its end are no damage."""
+    data = encoded("JPEG", Image.fromarray(image), **options)
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data + after)
+    assert error(path, np.asarray(Image.open(io.BytesIO(data)))) == 0
+    path.write_bytes(data + data + after)  # several in one file: the first is shown
+    assert error(path, np.asarray(Image.open(io.BytesIO(data)))) == 0
+
+
+@pytest.mark.parametrize("end", [b"\xff\xd9", b""])
+def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(
+    tmp_path: Path, end: bytes
+) -> None:
+    data = encoded("JPEG", Image.fromarray(EIGHT), progressive=True)
+    last = data.rindex(b"\xff\xda")
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data[:-2] + data[last:-2] * 400 + end)
+    with pytest.raises(UnreadableImageError, match="more than 64 scans"):
+        read_pixels(path)
+
+
 # --- TIFF and BMP
 
 
@@ -197,6 +282,44 @@ def test_tiff_of_values_without_black_and_white_is_refused(
     tifffile.imwrite(path, pixels.astype(kind), photometric=photometric)
     with pytest.raises(UnreadableImageError):
         read_pixels(path)
+
+
+@pytest.mark.parametrize("kind", ["<f2", "<f4", ">f4", "<f8"])
+@pytest.mark.parametrize("white", [1, 255])
+def test_tiff_of_floating_point_colors(tmp_path: Path, kind: str, white: int) -> None:
+    path = tmp_path / "a.tif"
+    pixels = (gradient() * white).astype(kind)
+    tifffile.imwrite(path, pixels, photometric="rgb", byteorder=kind[0])
+    assert error(path) <= 1
+    planes = np.moveaxis(pixels, 2, 0)
+    tifffile.imwrite(path, planes, photometric="rgb", planarconfig="separate", compression="zlib")
+    assert error(path) <= 1
+    turned = [(274, 3, 1, 6, True)]  # rows are stored as columns, from the right
+    tifffile.imwrite(path, np.rot90(pixels), photometric="rgb", extratags=turned)
+    assert error(path) <= 1
+    clear = np.dstack([pixels, np.zeros((HEIGHT, WIDTH))]).astype(kind)
+    tifffile.imwrite(path, clear, photometric="rgb", extrasamples=["unassalpha"])
+    assert error(path, np.full_like(EIGHT, 255)) == 0
+
+
+@pytest.mark.parametrize(
+    ("pixels", "reason"),
+    [
+        ((gradient() * 2**31).astype(np.uint32), "a TIFF of uint32 in 3 channels, which is not"),
+        ((gradient() * 999).astype(np.int16), "a TIFF of int16 in 3 channels, which is not read"),
+        ((gradient() * 4).astype(np.float32), "floating-point values outside 0 to 1 and 0 to 255"),
+        (gradient() * 300, "floating-point values outside 0 to 1 and 0 to 255"),
+    ],
+)
+def test_tiff_of_colors_of_unknown_white_says_what_it_is(
+    tmp_path: Path, pixels: np.ndarray, reason: str
+) -> None:
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, pixels, photometric="rgb")
+    for read in (image_size, read_pixels):
+        with pytest.raises(UnreadableImageError) as caught:
+            read(path)
+        assert str(caught.value).startswith(reason)
 
 
 def bmp(alpha: np.ndarray, header: int) -> bytes:
@@ -335,6 +458,7 @@ RAW = {
     },
     "dng of a telephone": {"extratags": [(50706, 1, 4, (1, 4, 0, 0), True)]},
     "nef": {"subfiletype": 1, "subifds": 1},
+    "nef whose thumbnail is not marked": {"subifds": 1},
 }
 
 
@@ -348,8 +472,16 @@ def test_a_raw_file_is_called_raw_and_not_read_as_its_thumbnail(tmp_path: Path, 
         if "subifds" in options:
             writer.write(np.zeros((48, 64), np.uint16), photometric="cfa", metadata=None)
     for read in (image_size, read_pixels):
-        with pytest.raises(UnreadableImageError, match="a camera's raw file; export it as JPEG"):
+        with pytest.raises(UnreadableImageError, match="a camera's raw file; develop it"):
             read(path)
+
+
+def test_a_pyramid_with_smaller_images_inside_its_page_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as writer:
+        writer.write(EIGHT, photometric="rgb", metadata=None, subifds=1)
+        writer.write(EIGHT[::2, ::2], photometric="rgb", metadata=None, subfiletype=1)
+    assert error(path) == 0
 
 
 SIGNED_SO = {
@@ -358,6 +490,8 @@ SIGNED_SO = {
     "raf": (b"FUJIFILMCCD-RAW 0201", "a camera's raw file"),
     "rw2": (b"IIU\0\x18\0\0\0", "a camera's raw file"),
     "orf": (b"IIRO\x08\0\0\0", "a camera's raw file"),
+    "png, line ends longer": (b"\x89PNG\r\r\n\x1a\r\n", "damaged by a transfer in text mode"),
+    "png, line ends shorter": (b"\x89PNG\n\x1a\n\0", "damaged by a transfer in text mode"),
     "psd": (b"8BPS\0\x01", "a Photoshop file, which is not read; export it as PNG or JPEG"),
     "pdf": (b"%PDF-1.7\n", "a PDF, which is not read"),
     "jxl": (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL file, which is not read"),
