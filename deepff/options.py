@@ -113,6 +113,7 @@ class Refinement(StrEnum):
     """
 
     NONE = "none"
+    DFF_CRF = "dff-crf"
     GUIDED_CRF = "guided-crf"
     DENSE_CRF = "dense-crf"
     CLASSIFIER = "classifier"
@@ -234,9 +235,10 @@ class RegionOptions:
     value : float, optional
         The percentile, by default 75, or the fraction of the maximum, by default 0.5.
     refine : Refinement
-        Follow the edges of the image: the guided CRF (DFF-CRF), or the dense CRF, which fills holes
-        afterwards; or replace the heat maps with the pixel classifier's probabilities, refined by
-        the dense CRF. The threshold is then 1/2.
+        Follow the edges of the image. The paper's DFF-CRF refines the heat maps, and the threshold
+        is one of the refined maps. The guided CRF and the dense CRF, which fills holes afterwards,
+        refine probabilities that are 1/2 at the threshold, and end where they are 1/2. The
+        classifier's probabilities replace the heat maps, and are refined by the dense CRF.
     parts : mapping of int to str, optional
         Names of factors. Factors of one name make one region, those without a name none. Without
         it every factor is a region.
@@ -265,11 +267,13 @@ class RegionOptions:
             Threshold.OTSU: "threshold: Otsu over the set",
             Threshold.OTSU_IMAGE: "threshold: Otsu per image",
         }
-        words = {Refinement.GUIDED_CRF: "CRF", Refinement.DENSE_CRF: "dense CRF"}
-        refined = ""
-        if self.refine != Refinement.NONE:
-            refined = f", refined by {words.get(Refinement(self.refine), self.refine)}"
-        return rules[Threshold(self.threshold)] + refined
+        refined = {
+            Refinement.NONE: "",
+            Refinement.DFF_CRF: ", of heat maps refined by DFF-CRF",
+            Refinement.GUIDED_CRF: ", refined by guided CRF",
+            Refinement.DENSE_CRF: ", refined by dense CRF",
+        }
+        return rules[Threshold(self.threshold)] + refined[Refinement(self.refine)]
 
 
 @dataclass(frozen=True)

@@ -99,5 +99,7 @@ def test_choices_need_no_torch() -> None:
 def test_every_choice_has_what_does_it() -> None:
     assert set(FORMATS) == set(ExportFormat) and all(map(callable, FORMATS.values()))
     assert set(METHODS) == set(Method) - {Method.AUTO}
-    # The classifier's probabilities come with the factorization, not with the image.
-    assert {*REFINERS, Refinement.NONE, Refinement.CLASSIFIER} == set(Refinement)
+    # The classifier's probabilities come with the factorization, not with the image, and DFF-CRF's
+    # masks with the whole set.
+    others = {Refinement.NONE, Refinement.DFF_CRF, Refinement.CLASSIFIER}
+    assert {*REFINERS, *others} == set(Refinement)

@@ -120,7 +120,8 @@ def _shifted(likely: Tensor, cut: float) -> Tensor:
 
 def refinements(run: Run, k: int) -> list[Refinement]:
     """The refinements that masks of k factors can have: those whose needs the run meets."""
-    lacking = set()
+    # DFF-CRF's masks need every photograph of the set before the first one can be shown.
+    lacking = {Refinement.DFF_CRF}
     if run.factorization(k).probabilities is None:
         lacking.add(Refinement.CLASSIFIER)
     if run.parts_of is not None:  # parts are refined together

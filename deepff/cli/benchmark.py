@@ -44,7 +44,7 @@ Data = Annotated[Path, typer.Option(help="Root of the data set.", show_default=F
 LayerName = Annotated[
     str | None, typer.Option("--layer", help="Layer, as `deepff layers` lists it.")
 ]
-Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="With a row for DFF-CRF.")]
+Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="With rows for DFF-CRF and for ours.")]
 Contrast = Annotated[
     bool, typer.Option("--contrast/--no-contrast", help="With rows for the recipe contrast.")
 ]

@@ -138,10 +138,11 @@ class RegionPanel:
         float | None,
         option(REGIONS, "The percentile (by default 75) or fraction of the maximum (0.5)."),
     ] = None
-    refine: Annotated[Refinement | None, option(REGIONS, "Refine along the image's edges.")] = None
-    crf: Annotated[bool, option(REGIONS, "The paper's DFF-CRF: --refine guided-crf.", "--crf")] = (
-        False
-    )
+    refine: Annotated[
+        Refinement | None,
+        option(REGIONS, "Follow the image's edges: before the threshold (dff-crf), or after it."),
+    ] = None
+    crf: Annotated[bool, option(REGIONS, "The paper's DFF-CRF: --refine dff-crf.", "--crf")] = False
     parts: Annotated[Path | None, option(REGIONS, "File of names, with lines such as 0: head.")] = (
         None
     )

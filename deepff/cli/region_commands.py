@@ -130,8 +130,8 @@ def _region_options(
     from deepff.regions.regions import check_classifier
 
     refine = regions.refine
-    if regions.crf and refine not in (None, Refinement.GUIDED_CRF):
-        raise InputError(f"--crf means --refine guided-crf; leave it out for {refine}")
+    if regions.crf and refine not in (None, Refinement.DFF_CRF):
+        raise InputError(f"--crf means --refine dff-crf; leave it out for {refine}")
     factorization = result.factorization(k)
     check_classifier(refine, factorization)
     n_factors = factorization.heatmaps.n_factors
@@ -139,7 +139,7 @@ def _region_options(
         regions.recipe or result.recipe,
         regions.threshold,
         regions.value,
-        Refinement.GUIDED_CRF if regions.crf else refine,
+        Refinement.DFF_CRF if regions.crf else refine,
         None if regions.parts is None else read_parts(regions.parts, n_factors),
         for_boxes=for_boxes,
     )

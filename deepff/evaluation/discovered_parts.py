@@ -26,6 +26,7 @@ from deepff.evaluation.metrics import (
 from deepff.evaluation.predictions import (
     DFF,
     DFF_CRF,
+    GUIDED_CRF,
     Features,
     Network,
     Variant,
@@ -52,7 +53,7 @@ from deepff.regions.thresholds import label_map
 from deepff.result import Result
 
 INSIDE = "inside object"
-QUALITY_METHODS = (DFF, DFF_CRF, INSIDE)
+QUALITY_METHODS = (DFF, DFF_CRF, GUIDED_CRF, INSIDE)
 QUALITY_METRICS = ("quality", "NMI", "FG-NMI")
 
 TABLE4_CLASSES = ("aeroplane", "bird", "car", "motorbike", "cat")
@@ -87,8 +88,8 @@ def table4(
 ) -> dict[str, Table]:
     """Automatic part labels, class by class: "table4", "table4-factors" and "table4-quality".
 
-    ``root`` is as for `part_sets`. ``crf`` adds rows for DFF-CRF and for parts inside the object,
-    which are refined too. Values are means over ``seeds`` seeds, from 0.
+    ``root`` is as for `part_sets`. ``crf`` adds rows for DFF-CRF, the guided CRF and parts
+    inside the object, which are refined too. Values are means over ``seeds`` seeds, from 0.
     """
     attempts = Attempts()
     scores = {

@@ -13,6 +13,7 @@ from deepff.evaluation.metrics import iou
 from deepff.evaluation.predictions import (
     DFF,
     DFF_CRF,
+    GUIDED_CRF,
     Features,
     Network,
     collect,
@@ -32,7 +33,7 @@ N_FACTORS = 3
 N_PICTURES = 5
 # A mapping file's name is its class and the suffix of its method.
 MAPPING_SUFFIXES = {DFF: "", "PCA": "-pca", "k-means": "-kmeans"}
-_METHODS = (DFF, DFF_CRF, "PCA", "k-means")
+_METHODS = (DFF, DFF_CRF, GUIDED_CRF, "PCA", "k-means")
 LABEL_HEIGHT = 20
 _PANEL_SIDE = 400
 
@@ -130,10 +131,10 @@ def _evaluate(
             with output_folder(overlays / stem, NO_OVERWRITE_OPTION) as folder:
                 write_overlays(features, H, folder)
     values: dict[str, dict[str, list[float | None]]]
-    values = {method: {} for method in _METHODS if crf or method != DFF_CRF}
+    values = {method: {} for method in _METHODS if crf or method not in (DFF_CRF, GUIDED_CRF)}
     named = {variant: H for variant, H in coefficients.items() if variant.method in mappings}
     if named:
-        mappings[DFF_CRF] = mappings.get(DFF, {})
+        mappings[DFF_CRF] = mappings[GUIDED_CRF] = mappings.get(DFF, {})
         masks_of_images = (
             {
                 variant: part_masks(of_factors, mappings[variant.method], part_names)

@@ -27,6 +27,7 @@ from deepff.evaluation.predictions import (
     CONTRAST_UNREFINED,
     DFF,
     DFF_CRF,
+    GUIDED_CRF,
     Features,
     Network,
     Variant,
@@ -56,13 +57,17 @@ PART_FACTORS = (2, 3, 4)
 BASELINE_NOTE = (
     "k-means has two clusters, of which that with the longer centre is taken for the object; "
     "“Le et al.” is our reading of their k-means on max-pooled filters; on a layer that is never "
-    "negative, PCA's first component is what NMF finds with one factor, so the two rows agree"
+    "negative, PCA's first component is what NMF finds with one factor, so the two rows agree; the "
+    "guided CRF is ours, with the threshold in the unary and masks where the probability is 1/2"
 )
 
 N_SHOWN = 3
 # The columns of pictures; images are chosen by the last there is. Rows come in another order.
 _SHOWN = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST_CLASSIFIER, CONTRAST)
-_FIRST_ROWS = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST, CONTRAST_CLASSIFIER)
+_FIRST_ROWS = (
+    *(DFF, DFF_CRF, GUIDED_CRF),
+    *(CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST, CONTRAST_CLASSIFIER),
+)
 
 M = TypeVar("M")
 

@@ -1,7 +1,8 @@
 """What each method says about a set: activations, coefficients H, and masks image by image.
 
-Every method gives H (rows, k), with one column per map, and all of them become masks in the same
-way: maps at the image's size, and the 75th percentile over the set.
+Every method gives H (rows, k), with one column per map, and all become masks in the same way: maps
+at the image's size, for DFF-CRF refined, and the 75th percentile over the set. Only the guided CRF
+and the recipe contrast have masks of other kinds.
 """
 
 import math
@@ -33,6 +34,7 @@ from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.backbone import Backbone
 from deepff.options import SIZE, Method, Solver, Threshold
 from deepff.regions.dense_crf import photo_kernels, refined_densely
+from deepff.regions.dff_crf import refined_maps
 from deepff.regions.guided_crf import guided_crf
 from deepff.regions.pixel_classifier import classes_by_kernels
 from deepff.regions.probabilities import refined_masks, without_holes
@@ -47,7 +49,7 @@ K = TypeVar("K")
 # What a CRF takes in addition to the masks of an image.
 _CRF_BYTES = 2**26
 
-DFF, DFF_CRF = "DFF", "DFF-CRF"
+DFF, DFF_CRF, GUIDED_CRF = "DFF", "DFF-CRF", "DFF, guided CRF"
 # The recipe with its defaults: for masks by its classifier, for boxes by the dense CRF.
 CONTRAST = "contrast"
 CONTRAST_UNREFINED, CONTRAST_CRF = "contrast, unrefined", "contrast, dense CRF"
@@ -243,7 +245,8 @@ def image_masks(
 ) -> Iterator[dict[Variant, Tensor]]:
     """Masks of all methods, image by image, bool (k, H, W) each: the 75th percentile over the set.
 
-    With ``crf`` DFF-CRF comes after each DFF; its factors do not overlap, others may.
+    With ``crf`` DFF-CRF and the guided CRF come after each DFF. The guided CRF's factors do not
+    overlap; others may.
     """
     return in_images(features, coefficients, crf, lambda index, masks, maps: masks)
 
@@ -257,22 +260,32 @@ def in_images(
     maps = HeatMaps.of_images(torch.cat(list(coefficients.values()), dim=1), images)
     limits = thresholds(maps)[0]
     crf_limits = (limits / maps.scale).split(widths)
+    refined = {
+        variant: refined_maps(HeatMaps.of_images(H, images), images)
+        for variant, H in coefficients.items()
+        if crf and variant.method == DFF
+    }
+    refined_limits = {variant: thresholds(of_set)[0] for variant, of_set in refined.items()}
 
     def of_image(index: int) -> T:
         upsampled = maps[index]
         plain = masks(upsampled, limits).split(widths)
-        photo = images[index].read() if crf else None
+        relative = (upsampled / maps.scale[:, None, None]).split(widths)
+        overlapping = dict(zip(coefficients, relative, strict=True))
+        photo = images[index].read() if refined else None
         normalized = maps.normalized(index).split(widths)
         by_variant = {}
         for variant, mask, grid, limit in zip(
             coefficients, plain, normalized, crf_limits, strict=True
         ):
             by_variant[variant] = mask
-            if photo is not None and variant.method == DFF:
-                refined = refined_masks(guided_crf(photo, grid, limit))
-                by_variant[variant._replace(method=DFF_CRF)] = refined
-        relative = (upsampled / maps.scale[:, None, None]).split(widths)
-        return work(index, by_variant, dict(zip(coefficients, relative, strict=True)))
+            if photo is not None and variant in refined:
+                dff_crf = variant._replace(method=DFF_CRF)
+                overlapping[dff_crf] = refined[variant][index]
+                by_variant[dff_crf] = masks(overlapping[dff_crf], refined_limits[variant])
+                probabilities = guided_crf(photo, grid, limit)
+                by_variant[variant._replace(method=GUIDED_CRF)] = refined_masks(probabilities)
+        return work(index, by_variant, overlapping)
 
     costs = [_CRF_BYTES + 16 * sum(widths) * math.prod(image.size) for image in images]
     return in_parallel(of_image, costs)

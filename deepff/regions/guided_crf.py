@@ -1,4 +1,4 @@
-"""Sharper maps: a mean-field CRF whose pairwise filter is the image's guided filter (DFF-CRF)."""
+"""Sharper masks: a mean-field CRF whose pairwise filter is the image's guided filter."""
 
 import numpy as np
 from torch import Tensor
@@ -14,9 +14,7 @@ from deepff.regions.probabilities import (
 
 _SIZE = 128  # pixels
 
-# One setting, chosen by the mean over twelve iCoseg groups of the object's set-wide IoU at k = 1
-# (EfficientNet-Lite0's last layer, 75th percentile): 0.55, where masks without CRF have 0.47. λ of
-# 8 to 16, radii of 0.08 to 0.12, ε of 1e-3, five iterations and a size of 160 gave 0.53 to 0.56.
+# Picked by the mean over the twelve iCoseg groups that Table 1 reports (docs/decisions.md).
 _WEIGHT = 12.0  # λ: how strongly pixels that look the same and are close are drawn to one label
 _RADIUS = 0.1  # half the side of the filter's window, as a share of the image's longer side
 _EPS = 1e-4  # ε in squared intensities: windows whose colors vary by less than √ε count as flat
@@ -43,7 +41,7 @@ def guided_crf(
     small_maps = functional.interpolate(maps[None].float(), guide.shape[-2:], mode="bilinear")
     unary = unary_probabilities(small_maps, thresholds)
     radius = round(_RADIUS * max(guide.shape[-2:]))
-    refined = mean_field(guide, unary, _WEIGHT, radius, _EPS, _ITERATIONS)
+    refined = mean_field(guide, unary, _WEIGHT, radius, _EPS, _ITERATIONS).softmax(1)[:, 1:]
     return functional.interpolate(refined, images.shape[-2:], mode="bilinear")[0]
 
 
@@ -53,21 +51,20 @@ REFINER = Refiner(_SIZE, guided_crf, fills_holes=False)
 def mean_field(
     images: Tensor, unary: Tensor, weight: float, radius: int, eps: float, n_iter: int
 ) -> Tensor:
-    """The formula of :func:`guided_crf` on images (B, 3, H, W) at their size: (B, k, H, W).
+    """The formula of :func:`guided_crf` on images (B, 3, H, W) at their size.
 
-    ``unary`` (B, k, H, W) is positive and below 1 in sum. The filter's window has (2 · radius + 1)²
-    pixels, and is cut where the image is smaller.
+    Returns the logits, (B, 1 + k, H, W) with the background first, whose softmax is Q. ``unary``
+    (B, k, H, W) is positive and below 1 in sum. The filter's window has (2 · radius + 1)² pixels,
+    and is cut where the image is smaller.
     """
     from kornia.filters import guided_blur
 
     # The filter mirrors the image at its borders, which needs more pixels than the radius.
     height, width = images.shape[-2:]
     kernel = 2 * min(radius, height - 1) + 1, 2 * min(radius, width - 1) + 1
-    log_unary = with_background(unary).log()
-    probabilities = unary
+    logits = log_unary = with_background(unary).log()
     for _ in range(n_iter):
-        filtered = guided_blur(images, probabilities, kernel, eps, separable=True)
+        filtered = guided_blur(images, logits.softmax(1)[:, 1:], kernel, eps, separable=True)
         # The filter is linear and keeps constants, so the background's needs no filtering.
-        message = log_unary + weight * with_background(filtered)
-        probabilities = message.softmax(1)[:, 1:]
-    return probabilities
+        logits = log_unary + weight * with_background(filtered)
+    return logits

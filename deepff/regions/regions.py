@@ -13,6 +13,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.options import PART_REFINEMENTS, RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
+from deepff.regions.dff_crf import refined_maps
 from deepff.regions.part_names import check_parts, factor_names, part_map, part_masks
 from deepff.regions.pixel_classifier import refined_classes
 from deepff.regions.probabilities import (
@@ -25,6 +26,7 @@ from deepff.regions.probabilities import (
 from deepff.regions.thresholds import label_map, largest_factor, masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.histogram import Histogram
 from deepff.results.run import Run
 from deepff.results.sampling import BAND_BYTES, Band, bands
 from deepff.runtime.parallel import in_parallel
@@ -33,12 +35,12 @@ T = TypeVar("T")
 
 Bands = Callable[[], Iterator[Band]]
 
-# Each refinement is the file in this folder that has its name. The classifier is none of them: its
-# probabilities come with the factorization, not with the image.
+# Each refinement is the file in this folder that has its name. Two don't depend on one image alone:
+# the classifier's probabilities come with the factorization, DFF-CRF's masks with the whole set.
 REFINERS: dict[Refinement, Refiner] = {
     name: import_module(f"deepff.regions.{name.replace('-', '_')}").REFINER
     for name in Refinement
-    if name not in (Refinement.NONE, Refinement.CLASSIFIER)
+    if name not in (Refinement.NONE, Refinement.DFF_CRF, Refinement.CLASSIFIER)
 }
 
 # What work on an image takes at its peak: bytes per pixel in addition to the masks (labels; and for
@@ -88,7 +90,8 @@ def find_regions(
         Which factorization; by default the largest.
     options : RegionOptions, optional
         By default those of the result's recipe: the paper's are the 75th percentile over the set,
-        unrefined. Of a bank that was applied, thresholds over the set are over the bank's own set.
+        unrefined. Of a bank that was applied, thresholds over the set are over the bank's own set,
+        but those of DFF-CRF over the images at hand.
     memory : int, optional
         The bytes that images in work may take together, though there is always one; by default half
         of what is free, and 1.5 GiB at most.
@@ -182,7 +185,9 @@ def _factor_regions(
     result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Regions]:
     heatmaps = factors.heatmaps
-    if options.refine != Refinement.NONE:
+    if options.refine == Refinement.DFF_CRF:
+        heatmaps = refined_maps(heatmaps, result.images, crf_size)
+    elif options.refine != Refinement.NONE:
         return _refined_regions(result, factors, options, crf_size)
     limit_of = _limits(result, heatmaps, options)
 
@@ -250,7 +255,10 @@ def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Callable
     """Each factor's threshold in an image, (k,)."""
     if options.threshold == Threshold.OTSU_IMAGE:
         return lambda index: thresholds(heatmaps.alone(index), options.threshold)[0]
-    over = heatmaps if result.applied is None else result.applied.histograms[heatmaps.n_factors]
+    over: HeatMaps | Histogram = heatmaps
+    # A bank has no histograms of refined maps.
+    if result.applied is not None and options.refine != Refinement.DFF_CRF:
+        over = result.applied.histograms[heatmaps.n_factors]
     row = thresholds(over, options.threshold, options.value)[0].to(heatmaps.scale)
     return lambda index: row
 

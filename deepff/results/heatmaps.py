@@ -67,7 +67,7 @@ class HeatMaps(Sequence[Tensor]):
         self.scale = _nowhere_zero(
             coefficients.abs().amax(0) if scale is None else scale.to(coefficients)
         )
-        self.signed = bool((coefficients < 0).any())
+        self.signed = len(coefficients) > 0 and bool(coefficients.amin() < 0)
 
     def __repr__(self) -> str:
         n_rows, k = self.coefficients.shape

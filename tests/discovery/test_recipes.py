@@ -267,7 +267,7 @@ def test_a_finished_contrast_result_is_segmented_by_its_recipe(contrast, tmp_pat
     description = json.loads((tmp_path / "regions/masks-k1.json").read_text())["description"]
     assert description == "the set's pixel classifier, refined by dense CRF"
     outcome = CliRunner().invoke(app, ["segment", str(tmp_path), "--crf", "--refine", "dense-crf"])
-    assert outcome.exit_code == 2 and "--crf means --refine guided-crf" in outcome.output
+    assert outcome.exit_code == 2 and "--crf means --refine dff-crf" in outcome.output
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,9 @@ def test_parts_lie_inside_the_object_one_a_pixel(elephants, backbone, tmp_path):
         sizes |= {j for j in range(3) if found.masks[j].any()}
     assert sizes == {0, 1, 2}
     assert "parts of the object" in (tmp_path / "result/report.html").read_text()
-    with pytest.raises(InputError, match="dense-crf, or by none"):
-        next(find_regions(loaded, 3, RegionOptions("otsu-image", refine="guided-crf")))
+    for refine in ("dff-crf", "guided-crf"):
+        with pytest.raises(InputError, match="dense-crf, or by none"):
+            next(find_regions(loaded, 3, RegionOptions("otsu-image", refine=refine)))
 
 
 def test_the_command_finds_parts_and_says_how(cats_filling_the_frame, tmp_path):

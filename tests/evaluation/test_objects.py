@@ -199,6 +199,7 @@ def test_table_1_on_real_groups_is_near_an_independent_measurement(data_root: Pa
     # Measured with another program, square resizing and scikit-image.
     assert rows["DFF"][:2] == pytest.approx([0.25, 0.47], abs=0.05)
     assert rows["DFF-CRF"][1] > rows["DFF"][1] + 0.05
+    assert rows["DFF, guided CRF"][1] > rows["DFF"][1] + 0.05
     assert rows["PCA"] == pytest.approx(rows["DFF"], abs=0.01)
 
 

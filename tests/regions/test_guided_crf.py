@@ -6,16 +6,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
+from PIL import Image
+from planted import result_of
 from torch.nn import functional
 
+import deepff.regions.dff_crf as dff_crf_module
 from deepff.errors import InputError
+from deepff.options import RegionOptions, Threshold
+from deepff.regions.dff_crf import dff_crf
 from deepff.regions.guided_crf import guided_crf, mean_field
 from deepff.regions.probabilities import (
     refined_masks,
     unary_probabilities,
     without_holes,
 )
+from deepff.regions.regions import find_regions
 from deepff.regions.thresholds import masks
+from deepff.result import Result
 
 
 def box_mean(values: np.ndarray, radius: int) -> np.ndarray:
@@ -64,7 +71,7 @@ def test_mean_field_is_the_formula_with_the_published_filter(n_iter: int) -> Non
         n_iter=n_iter,
     )
 
-    np.testing.assert_allclose(found[0], q[1:], atol=1e-4)
+    np.testing.assert_allclose(found.softmax(1)[0], q, atol=1e-4)
 
 
 def test_without_weight_or_iterations_the_unaries_come_back() -> None:
@@ -73,7 +80,7 @@ def test_without_weight_or_iterations_the_unaries_come_back() -> None:
     expected = unary_probabilities(maps, limits)
     for weight, n_iter in ((0.0, 3), (12.0, 0)):
         found = mean_field(image[None], expected[None], weight, radius=4, eps=1e-4, n_iter=n_iter)
-        torch.testing.assert_close(found[0], expected)
+        torch.testing.assert_close(found.softmax(1)[0, 1:], expected)
 
 
 def test_unary_of_one_factor() -> None:
@@ -197,8 +204,6 @@ def test_images_and_maps_that_do_not_fit_are_refused(
 
 
 def test_a_box_around_the_object_is_cut_to_its_outline(data_root: Path) -> None:
-    from PIL import Image
-
     group = next((data_root / "icoseg" / "ground_truth").glob("021*"))
     before, after = np.zeros(2), np.zeros(2)
     for path in sorted(group.iterdir())[:5]:
@@ -244,3 +249,129 @@ def test_holes_are_those_that_scipy_fills(seed: int, share: float) -> None:
     on = torch.rand(1, 9, 11, generator=torch.Generator().manual_seed(seed)) < share
     filled = without_holes(on.float() * 0.9 + 0.05)
     assert np.array_equal(refined_masks(filled)[0].numpy(), binary_fill_holes(on[0].numpy()))
+
+
+def refined_by_the_text(
+    photos: list[np.ndarray], maps: list[np.ndarray], percent: float
+) -> list[np.ndarray]:
+    """Masks (H, W) of one factor, step by step as Collins et al. have it, in float64.
+
+    The maps at the photographs' size are the unaries, mean field refines them, and then comes the
+    percentile over all pixels of the set.
+    """
+    largest = max(of_image.max() for of_image in maps)
+    refined = []
+    for photo, of_image in zip(photos, maps, strict=True):
+        image = photo.transpose(2, 0, 1) / 255
+        factor = 0.01 + 0.98 * of_image / largest
+        q = log_unary = np.log(np.stack([1 - factor, factor]))
+        radius = round(dff_crf_module._RADIUS * max(photo.shape[:2]))
+        for _ in range(dff_crf_module._ITERATIONS):
+            filtered = np.stack(
+                [guided_filter(image, label, radius, dff_crf_module._EPS) for label in softmax(q)]
+            )
+            q = log_unary + dff_crf_module._WEIGHT * filtered
+        refined.append(softmax(q)[1])
+    limit = np.percentile(np.concatenate([q.ravel() for q in refined]), percent)
+    return [q >= limit for q in refined]
+
+
+def photographed(folder: Path, maps: torch.Tensor) -> tuple[Result, list[np.ndarray]]:
+    """A result with maps (n, k, H, W) on a grid of pixels, and its photographs, (H, W, 3) uint8."""
+    rng = np.random.default_rng(0)
+    height, width = maps.shape[-2:]
+    photos = []
+    for index in range(len(maps)):
+        photo = rng.integers(0, 40, (height, width, 3))
+        photo[2 : height // 2, width // 4 : 3 * width // 4] += rng.integers(60, 200, 3)
+        photos.append(photo.astype(np.uint8))
+        Image.fromarray(photos[-1]).save(folder / f"{index}.png")
+    return result_of(maps, [f"{index}.png" for index in range(len(maps))], folder), photos
+
+
+def blobs(n: int, k: int, height: int, width: int) -> torch.Tensor:
+    """Maps (n, k, H, W) as smooth as upsampled ones, of any maximum."""
+    generator = torch.Generator().manual_seed(7)
+    coarse = torch.rand(n, k, 3, 4, generator=generator) ** 2
+    return 5 * functional.interpolate(coarse, (height, width), mode="bilinear")
+
+
+@pytest.mark.parametrize("percent", [75.0, 50.0])
+def test_dff_crf_is_the_order_of_the_text(tmp_path: Path, percent: float) -> None:
+    maps = blobs(3, 2, 18, 24)
+    result, photos = photographed(tmp_path, maps)
+    options = RegionOptions("percentile", percent, refine="dff-crf")
+    found = [regions.masks.numpy() for regions in find_regions(result, 2, options)]
+    for factor in range(2):
+        expected = refined_by_the_text(photos, [*maps[:, factor].double().numpy()], percent)
+        same = np.mean([f[factor] == e for f, e in zip(found, expected, strict=True)])
+        assert same > 0.998  # of 1,296 pixels at most two at the threshold
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_masks_of_dff_crf_are_a_quarter_of_the_set_and_may_overlap(tmp_path: Path, k: int) -> None:
+    maps = blobs(4, 1, 20, 30).repeat(1, k, 1, 1) * torch.arange(1, k + 1)[:, None, None]
+    result, _ = photographed(tmp_path, maps)
+    found = list(find_regions(result, k, RegionOptions(refine="dff-crf")))
+    shares = torch.stack([regions.masks for regions in found]).float().mean((0, 2, 3))
+    torch.testing.assert_close(shares, torch.full((k,), 0.25), atol=2e-3, rtol=0)
+    # Factors with the same map but for its scale have the same masks.
+    assert all(torch.equal(regions.masks[0], mask) for regions in found for mask in regions.masks)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "value"), [("percentile", 75), ("percentile", 90), ("otsu", None)]
+)
+def test_without_weight_dff_crf_leaves_the_masks_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: str, value: float | None
+) -> None:
+    """The refined map is then the log-odds of the map, which keep the order of all pixels."""
+    monkeypatch.setattr(dff_crf_module, "_WEIGHT", 0.0)
+    maps = blobs(3, 2, 18, 24)
+    result, _ = photographed(tmp_path, maps)
+    refined = [dff_crf(torch.rand(3, 18, 24), of_image / 5) for of_image in maps]
+    for before, after in zip(maps, refined, strict=True):
+        for factor in range(2):
+            order = before[factor].flatten().argsort(stable=True)
+            assert (after[factor].flatten()[order].diff() >= -1e-6).all()
+    if threshold == "percentile":
+        plain = find_regions(result, 2, RegionOptions(threshold, value))
+        crf = find_regions(result, 2, RegionOptions(threshold, value, "dff-crf"))
+        for one, other in zip(plain, crf, strict=True):
+            assert float((one.masks != other.masks).float().mean()) < 2e-3
+
+
+def test_a_factor_that_an_image_lacks_is_nowhere_in_it(tmp_path: Path) -> None:
+    maps = blobs(3, 2, 18, 24)
+    maps[1, 0] = 0  # factor 0 is in two images of three, factor 1 in none
+    maps[:, 1] = 0
+    result, _ = photographed(tmp_path, maps)
+    for threshold in Threshold:
+        found = list(find_regions(result, 2, RegionOptions(threshold, refine="dff-crf")))
+        assert [bool(regions.masks[0].any()) for regions in found] == [True, False, True]
+        assert not any(regions.masks[1].any() for regions in found)
+
+
+def test_dff_crf_follows_the_edge_of_an_object_under_a_blurred_map(tmp_path: Path) -> None:
+    """A square of a quarter of the pixels: the refined map's 75th percentile is its outline."""
+    truth = torch.zeros(1, 1, 64, 96)
+    truth[..., 16:48, 24:72] = 1
+    coarse = functional.interpolate(truth, (4, 6), mode="area")
+    maps = functional.interpolate(coarse, (64, 96), mode="bilinear")
+    photo = np.where(truth[0, 0, ..., None].bool(), [230, 80, 30], [40, 60, 50]).astype(np.uint8)
+    result, _ = photographed(tmp_path, maps)
+    Image.fromarray(photo).save(tmp_path / "0.png")
+
+    def differing(refine: str) -> float:
+        (regions,) = find_regions(result, 1, RegionOptions(refine=refine))
+        return float((regions.masks[0] != truth[0, 0].bool()).float().mean())
+
+    assert differing("none") > 0.01
+    assert differing("dff-crf") < 0.002
+
+
+def test_dff_crf_needs_every_photograph_of_the_set(tmp_path: Path) -> None:
+    result, _ = photographed(tmp_path, blobs(3, 1, 18, 24))
+    (tmp_path / "2.png").unlink()
+    with pytest.raises(InputError, match=r"2\.png, which cannot be read any more"):
+        next(find_regions(result, 1, RegionOptions(refine="dff-crf")))
