@@ -149,16 +149,16 @@ class CoefficientSolver:
     """H that minimizes ‖A − HW‖ for one W (k, c); of several minima always the same one."""
 
     def __init__(self, W: Tensor, signed: bool) -> None:
-        gram = gram_matrix(W)
-        if signed:  # components that cancel would let coefficients grow without end
-            gram.diagonal().mul_(1 + _SHRINKAGE)
-        values = torch.linalg.eigvalsh(gram.cpu())
+        values = torch.linalg.eigvalsh(gram_matrix(W).cpu())
         self._is_unique = bool(values[0] > 1e-3 * values[-1])
         if not self._is_unique:  # in an order that does not depend on the order of W's rows
             order = torch.from_numpy(np.lexsort(W.cpu().numpy().T)).to(W.device)
             self._inverse = order.argsort()
-            W, gram = W[order], gram[order][:, order]
-        self._W, self._gram = W, gram
+            W = W[order]
+        # Of the rows in their new order: the last bit of a product depends on the order.
+        self._W, self._gram = W, gram_matrix(W)
+        if signed:  # components that cancel would let coefficients grow without end
+            self._gram.diagonal().mul_(1 + _SHRINKAGE)
 
     def solve(
         self, block: Tensor, lengths: Tensor, start: Tensor | None = None

@@ -15,7 +15,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.factorization import METHODS, NMF, start
 from deepff.factorization.blocks import RowBlocks
-from deepff.factorization.nnls import solve
+from deepff.factorization.nnls import CoefficientSolver, solve
 
 SOLVERS = ["hals", "mu"]
 INITS = ["random", "nndsvda"]
@@ -487,3 +487,27 @@ def test_the_losses_of_a_race_are_what_runs_are_ordered_by() -> None:
         H = solve(torch.zeros(4, 300), found @ A.T, found @ found.T).T
         expected = (A - H @ found).square().sum() - A.square().sum()
         assert float(loss) == pytest.approx(float(expected), rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("method", ["nmf", "semi-nmf"])
+def test_of_a_rank_below_k_transform_gives_the_h_of_the_fit(method: str, seed: int) -> None:
+    """Many H are as good there: three columns, ten times each, and five factors."""
+    A = np.repeat(np.random.default_rng(seed).random((100, 3)), 10, axis=1)
+    model = METHODS[method](5, random_state=seed)
+    H = model.fit_transform(A)
+    assert np.abs(model.transform(A) - H).max() <= 1e-5 * H.max()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_of_many_solutions_the_order_of_components_does_not_choose(signed: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    basis = torch.rand(3, 30, generator=generator)
+    W = torch.nn.functional.normalize(torch.rand(6, 3, generator=generator) @ basis)
+    A = torch.rand(200, 3, generator=generator) @ basis
+    lengths = A.norm(dim=1)
+    H, _ = CoefficientSolver(W, signed).solve(A, lengths)
+    for _ in range(5):
+        order = torch.randperm(6, generator=generator)
+        again, _ = CoefficientSolver(W[order], signed).solve(A, lengths)
+        assert torch.equal(again, H[order])
