@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
 import warnings
 import zipfile
 from collections import Counter, OrderedDict
@@ -37,8 +39,24 @@ _SIGNATURES = {
     b"BZh": "a bzip2 archive; unpack it first",
     b"\x28\xb5\x2f\xfd": "a zstd archive; unpack it first",
 }
-# Words in the path to averaged weights, which are used rather than the last ones next to them.
-_AVERAGED = ("ema", "teacher", "averag", "shadow", "swa")
+# In the path or prefix of averaged weights, which are used rather than the last ones next to them.
+_AVERAGED = re.compile(r"(?<![a-z])(ema|swa)(?![a-z])|teacher|averag|shadow", re.IGNORECASE)
+# What parallel, compiled and checkpointed modules put before the names inside them, at any depth.
+_WRAPPERS = {
+    "module",
+    "_forward_module",
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+}
+# Old spellings: torchvision's DenseNet before 0.2.1, and weight norm before it was parametrized.
+_RESPELLED = (
+    (re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.(?=[12]\.)"), r"\1"),
+    (re.compile(r"\bweight_g$"), "parametrizations.weight.original0"),
+    (re.compile(r"\bweight_v$"), "parametrizations.weight.original1"),
+)
+# Files of weights in a folder, as transformers saves them; the first of these that is there.
+_IN_FOLDERS = ("*.safetensors.index.json", "*.bin.index.json", "*model*.safetensors", "*model*.bin")
 # Heads and parameters that are only used in training.
 _AUXILIARY = "aux"
 _TRAINING_PARAMETERS = ("mask_token",)
@@ -47,12 +65,18 @@ _TRAINING_PARAMETERS = ("mask_token",)
 def read_state_dicts(path: Path) -> StateDicts:
     """Every mapping of names to tensors in a file of safetensors or ``torch.save``.
 
-    Keyed by where in the file they are: "" at its top, "state_dict", "ema/model". No code in the
-    file runs: pickled objects become stand-ins, from which the parameters are read.
+    Keyed by where in the file they are: "" at its top, "state_dict", "ema/model". Of an index of
+    shards, or a folder with one, those of all shards together. No code in the file runs: pickled
+    objects become stand-ins, from which the parameters are read.
     """
+    if path.is_dir():
+        path = _file_in(path)
     if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise InputError(f"weights file {path} {problem}; give a .pth, .pt or .safetensors file")
+        raise InputError(
+            f"weights file {path} does not exist; give a .pth, .pt or .safetensors file"
+        )
+    if path.name.endswith(".index.json"):
+        return {"": _sharded(path)}
     with open(path, "rb") as stream:
         head = stream.read(512)
     if (kind := _other_kind(path, head)) is not None:
@@ -71,12 +95,41 @@ def read_state_dicts(path: Path) -> StateDicts:
         ) from (None if unpickling else error)
 
     states = dict(_tensor_mappings(content, set()))
+    meta = content.get("meta") if isinstance(content, Mapping) else None
+    if isinstance(meta, Mapping) and "mmengine_version" in meta:
+        # MMEngine swaps them: the averaged weights are in "state_dict".
+        states.pop("ema_state_dict", None)
     if not states:
         holds = f"a {type(content).__name__}"
         if isinstance(content, Mapping) and content:
             holds = f"the keys {', '.join(str(key) for key in list(content)[:5])}"
         raise InputError(f"{path} holds no state dict but {holds}; give one with tensors by name")
     return states
+
+
+def _file_in(folder: Path) -> Path:
+    """The one file of weights in a folder, or the index of its shards."""
+    files = next((files for p in _IN_FOLDERS if (files := sorted(folder.glob(p)))), [])
+    if len(files) == 1:
+        return files[0]
+    names = f"several files of weights ({_some([file.name for file in files])})"
+    raise InputError(
+        f"the folder {folder} holds {names if files else 'no model.safetensors'}; name the file of "
+        "weights"
+    )
+
+
+def _sharded(index: Path) -> dict[str, Tensor]:
+    """The tensors of all files that an index names, which are next to it."""
+    try:
+        files = json.loads(index.read_text("utf-8"))["weight_map"].values()
+        names = sorted({Path(file).name for file in files})
+    except (ValueError, LookupError, TypeError, AttributeError):
+        names = []
+    if not names or not all(name.endswith((".safetensors", ".bin")) for name in names):
+        raise InputError(f"{index} is no index of weights in several files; give a file of weights")
+    shards = [read_state_dicts(index.parent / name).get("", {}) for name in names]
+    return {key: tensor for shard in shards for key, tensor in shard.items()}
 
 
 def _other_kind(path: Path, head: bytes) -> str | None:
@@ -88,8 +141,6 @@ def _other_kind(path: Path, head: bytes) -> str | None:
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
         return "a web page and not the file itself; download it again with the address of the file"
     if text.startswith((b"{", b"[")) and head.isascii():
-        if path.name.endswith(".index.json"):
-            return "the index of weights in several files; join these into one file of safetensors"
         return f"a JSON file; {_ADVICE}"
     # An ONNX file is a protocol buffer: its version, then who made it.
     if path.suffix.lower() == ".onnx" or (head[:1] == b"\x08" and b"pytorch" in head[:32]):
@@ -205,6 +256,8 @@ def _tensor(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
         if value.is_meta:  # has no values
             return None
+        if value.is_quantized:
+            return value.detach().dequantize()
         return value.detach() if value.layout == torch.strided else value.detach().to_dense()
     is_numbers = isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "fiu"
     return torch.from_numpy(value) if is_numbers else None
@@ -217,26 +270,42 @@ class _Match:
     network: Mapping[str, Tensor]
     tensors: Mapping[str, Tensor]  # the file's, by the network's names
     keys: Mapping[str, str]  # from these names to the keys in the file
-    prefix: str = ""  # what the keys in the file have before the names
 
     @classmethod
     def best(cls, network: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> _Match:
-        """The renaming that fills most of the network; of equals the plainest."""
-        # torch.compile puts a prefix before the name of every module that is compiled.
-        plain = {key.replace("_orig_mod.", ""): key for key in state}
-        off = Counter(name[:i] for name in plain for i in _starts(name) if name[i:] in network)
-        on = Counter(name[:i] for name in network for i in _starts(name) if name[i:] in plain)
-        renamings = [("", plain)]
-        for prefix, _ in off.most_common(4):
-            inside = {n.removeprefix(prefix): k for n, k in plain.items() if n.startswith(prefix)}
-            renamings.append((prefix, inside))
-        for prefix, _ in on.most_common(2):
-            renamings.append(("", {prefix + name: key for name, key in plain.items()}))
-        matches = [
-            cls(network, {name: state[key] for name, key in keys.items()}, keys, prefix)
-            for prefix, keys in renamings
+        """The renaming that fills most of the network; of equals averaged weights, or the plainest.
+
+        Names are compared without what wraps modules, on either side.
+        """
+        names, plain = ({_bare(name): name for name in of} for of in (network, state))
+        if len(names) < len(network) or len(plain) < len(state):
+            names, plain = ({name: name for name in of} for of in (network, state))
+        off = Counter(name[:i] for name in plain for i in _starts(name) if name[i:] in names)
+        on = Counter(name[:i] for name in names for i in _starts(name) if name[i:] in plain)
+        renamings = [plain]
+        renamings += [
+            {n.removeprefix(prefix): k for n, k in plain.items() if n.startswith(prefix)}
+            for prefix, _ in off.most_common(4)
         ]
-        return max(matches, key=lambda candidate: candidate.filled)
+        renamings += [
+            {prefix + name: key for name, key in plain.items()} for prefix, _ in on.most_common(2)
+        ]
+        matches = []
+        for renaming in renamings:
+            keys = {names.get(name, name): key for name, key in renaming.items()}
+            matches.append(cls(network, {name: state[key] for name, key in keys.items()}, keys))
+        return max(matches, key=lambda candidate: (candidate.filled, candidate.is_averaged))
+
+    @property
+    def prefix(self) -> str:
+        """What the keys in the file have before the network's names, if anything."""
+        name = next(filter(self.fits, self.network), "")
+        key = self.keys.get(name, "")
+        return key.removesuffix(name) if key.endswith(name) else ""
+
+    @property
+    def is_averaged(self) -> bool:
+        return _AVERAGED.search(self.prefix) is not None
 
     def fits(self, name: str) -> bool:
         return name in self.tensors and self.tensors[name].shape == self.network[name].shape
@@ -249,11 +318,17 @@ class _Match:
 
     @cached_property
     def missing(self) -> list[str]:
-        """What is not filled, except counters and tables of indices, which need no file."""
+        """What is not filled, except counters and tables of indices, which need no file.
+
+        Of names that share a tensor, which safetensors saves once, one is enough.
+        """
+        filled = {self.network[name].data_ptr() for name in self.network if self.fits(name)}
         return [
             name
             for name, tensor in self.network.items()
-            if not self.fits(name) and (name in self.tensors or tensor.is_floating_point())
+            if not self.fits(name)
+            and (name in self.tensors or tensor.is_floating_point())
+            and not (tensor.numel() and tensor.data_ptr() in filled)
         ]
 
     @cached_property
@@ -268,6 +343,14 @@ class _Match:
 
     def described(self, name: str) -> str:
         return f"'{self.keys[name]}' {tuple(self.tensors[name].shape)}"
+
+
+def _bare(name: str) -> str:
+    """A name without what wraps modules, in today's spelling."""
+    name = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    for old, new in _RESPELLED:
+        name = old.sub(new, name)
+    return name
 
 
 def _starts(name: str) -> list[int]:
@@ -287,7 +370,7 @@ def fit_state_dicts(
     matches = {where: _Match.best(tensors, state) for where, state in states.items()}
     most = max(match.filled for match in matches.values())
     equals = [where for where, match in matches.items() if match.filled == most]
-    where = max(equals, key=lambda where: any(word in where.lower() for word in _AVERAGED))
+    where = max(equals, key=lambda where: _AVERAGED.search(where) is not None)
     match = matches[where]
     if (problem := _misfit(match, name, whole)) is not None:
         raise InputError(f"the weights in {file} do not fit {name}: {problem}")
@@ -323,6 +406,11 @@ def fit_state_dicts(
 def _misfit(match: _Match, name: str, whole: bool) -> str | None:
     """Why the tensors are not the network's, as the rest of a sentence; None where they are."""
     network, tensors, missing = match.network, match.tensors, match.missing
+    if (adapter := next((key for key in match.unknown if "lora_" in key), None)) is not None:
+        return (
+            f"it has a LoRA adapter, {match.described(adapter)}, that is not merged into the "
+            "weights; merge it (PEFT: merge_and_unload()) and save the network's state dict"
+        )
     levels = zip(*(name.split(".")[:-1] for name in network), strict=False)
     shared = takewhile(lambda level: len(set(level)) == 1, levels)
     common = "".join(f"{level[0]}." for level in shared)  # before all of the network's names
@@ -342,6 +430,8 @@ def _misfit(match: _Match, name: str, whole: bool) -> str | None:
         return child(name) in end and (name not in tensors or child(name) in head)
 
     def may_have(name: str) -> bool:
+        if not match.keys[name].startswith(match.prefix):  # beside the network, as a counter
+            return True
         if "." not in name.removeprefix(common):  # a parameter of the network itself
             return child(name) in _TRAINING_PARAMETERS
         return child(name) not in children or child(name) in incomplete & head

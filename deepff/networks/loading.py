@@ -55,7 +55,8 @@ def load_backbone(
     weights : path, optional
         A file to load instead, from ``torch.save`` or safetensors: a state dict, a training
         checkpoint that holds one anywhere, or a whole pickled network, from which only the tensors
-        are read. Names may have a prefix. Averaged weights are preferred to plain ones. The
+        are read; or the index of several files, or a folder with it. Names may have a prefix, and
+        those of wrappers inside them. Averaged weights are preferred to plain ones. The
         network's head may be missing or of another size: it becomes NaN, and an `InputWarning`
         says so, and also what else the file holds.
     num_classes : int, optional

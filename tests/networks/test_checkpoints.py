@@ -5,8 +5,10 @@ import collections
 import contextlib
 import gzip
 import io
+import json
 import os
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from safetensors.torch import save, save_file
+from safetensors.torch import load_file, save, save_file, save_model
 from torch import Tensor, nn
 
 from deepff.errors import InputError, InputWarning
@@ -25,6 +27,8 @@ from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.networks.weights import weights_digest
+
+Normed = Callable[[nn.Module], nn.Module]
 
 
 class Small(nn.Module):
@@ -78,6 +82,19 @@ def within_itself() -> dict[str, object]:
     return content
 
 
+def wrapped(wrapper: str) -> dict[str, Tensor]:
+    """The keys where the modules inside stem and stage are wrapped."""
+    return {key.replace(".", f".{wrapper}.", 1): tensor for key, tensor in STATE.items()}
+
+
+WRAPPERS = (
+    "module",
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+    "_fsdp_wrapped_module._checkpoint_wrapped_module._orig_mod",
+)
+
 OPTIMIZER = torch.optim.Adam(SOURCE.parameters()).state_dict()
 
 WHOLE = {
@@ -89,6 +106,19 @@ WHOLE = {
     "torch.compile of a parallel network": prefixed("module._orig_mod."),
     "a parallel network of compiled parts": {
         f"module.{key.replace('.', '._orig_mod.', 1)}": tensor for key, tensor in STATE.items()
+    },
+    **{f"{wrapper} inside": wrapped(wrapper) for wrapper in WRAPPERS},
+    **{f"{w} inside and around": prefixed(f"module.{w}.", wrapped(w)) for w in WRAPPERS},
+    "Lightning with a strategy": prefixed("_forward_module.model."),
+    "DeepSpeed": {"module": STATE, "param_shapes": [{"fc.weight": torch.Size([10, 6])}]},
+    "MMEngine, whose averaged weights are in state_dict": {
+        "meta": {"mmengine_version": "0.10.4"},
+        "state_dict": STATE,
+        "ema_state_dict": {**prefixed("module.", OTHER), "steps": torch.tensor(9)},
+    },
+    "channels last": {
+        k: t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t
+        for k, t in STATE.items()
     },
     "a prefix that nobody thought of": prefixed("learner.online.trunk."),
     "under state_dict_ema": {"state_dict_ema": STATE, "epoch": 3},
@@ -157,6 +187,21 @@ PARTLY = {
         {"student": prefixed("backbone.", OTHER), "teacher": prefixed("backbone.")},
         "weights weights.pth from 'teacher', names without 'backbone.': taken rather than "
         "'student'",
+    ),
+    "teacher and student in one, as DINOv2": (
+        {"model": {**prefixed("student.backbone.", OTHER), **prefixed("teacher.backbone.")}},
+        "weights weights.pth from 'model', names without 'teacher.backbone.': left out "
+        "'student.backbone.stem.0.weight', 'student.backbone.stem.0.bias' and 9 more",
+    ),
+    "averaged and last in one, as ema-pytorch": (
+        {**prefixed("online_model.", OTHER), **prefixed("ema_model.")},
+        "weights weights.pth, names without 'ema_model.': left out "
+        "'online_model.stem.0.weight', 'online_model.stem.0.bias' and 9 more",
+    ),
+    "a word that has ema in it": (
+        {**prefixed("instance."), **prefixed("semantic.", OTHER)},
+        "weights weights.pth, names without 'instance.': left out "
+        "'semantic.stem.0.weight', 'semantic.stem.0.bias' and 9 more",
     ),
     "averaged beside last": (
         {"state_dict": OTHER, "state_dict_ema": STATE},
@@ -397,9 +442,136 @@ def torch_head() -> nn.Module:
     return WithMap()
 
 
-def test_a_file_in_shards_is_named(tmp_path: Path) -> None:
-    save_file(STATE, tmp_path / "model-00001-of-00001.safetensors")
+def in_shards(folder: Path, kind: str) -> Path:
+    """The index of STATE in two files, as transformers saves a large network."""
+    names = [f"model-0000{i}-of-00002.{kind}" for i in (1, 2)]
+    for i, name in enumerate(names):
+        shard = {key: tensor for n, (key, tensor) in enumerate(STATE.items()) if n % 2 == i}
+        (save_file if kind == "safetensors" else torch.save)(shard, folder / name)
+    weight_map = {key: names[n % 2] for n, key in enumerate(STATE)}
+    stem = "model" if kind == "safetensors" else "pytorch_model"
+    index = folder / f"{stem}.{kind}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return index
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_shards_are_read_by_their_index_or_folder(tmp_path: Path, kind: str) -> None:
+    index = in_shards(tmp_path, kind)
+    torch.save(OPTIMIZER, tmp_path / "training_args.bin")
+    for weights in (index, tmp_path):
+        backbone = load_backbone(small(2), weights=weights)
+        assert weights_digest(backbone.network) == weights_digest(SOURCE)
+    (tmp_path / f"model-00002-of-00002.{kind}").unlink()
+    with pytest.raises(InputError, match=f"model-00002-of-00002.{kind} does not exist"):
+        load_backbone(small(2), weights=index)
+
+
+def test_a_folder_with_one_file_of_weights_is_that_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no model.safetensors; name the file of weights"):
+        load_backbone(small(2), weights=tmp_path)
+    save_file(STATE, tmp_path / "model.safetensors")
+    torch.save(OTHER, tmp_path / "pytorch_model.bin")
+    backbone = load_backbone(small(2), weights=tmp_path)
+    assert weights_digest(backbone.network) == weights_digest(SOURCE)
+    save_file(OTHER, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=r"several files of weights \('adapter_model.safetensors'"):
+        load_backbone(small(2), weights=tmp_path)
+
+
+def test_what_is_no_index_is_refused(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text('{"metadata": {}, "weight_map": {}}')
-    with pytest.raises(InputError, match="is the index of weights in several files; join these"):
-        load_backbone(small(), weights=index)
+    itself = json.dumps({"weight_map": {"fc.weight": index.name}})
+    for text in ("{}", "[]", '{"weight_map": 3}', "x", itself):
+        index.write_text(text)
+        with pytest.raises(InputError, match=r"is no index of weights in several files; give"):
+            load_backbone(small(), weights=index)
+
+
+@pytest.mark.parametrize("model", ["alexnet", "vgg11"])
+def test_the_checkpoints_of_pytorchs_imagenet_example(tmp_path: Path, model: str) -> None:
+    """Which wraps the features of these two, and all of other networks."""
+    source = torchvision.models.get_model(model, weights=None)
+    expected = weights_digest(source)
+    source.features = nn.DataParallel(source.features)
+    torch.save({"arch": model, "state_dict": source.state_dict()}, tmp_path / "checkpoint.pth.tar")
+    backbone = load_backbone(model, weights=tmp_path / "checkpoint.pth.tar")
+    assert backbone.network.state_dict().keys() != source.state_dict().keys()
+    assert weights_digest(backbone.network) == expected
+
+
+def test_a_wrapped_network_takes_plain_weights(tmp_path: Path) -> None:
+    network = small(2)
+    network.stage = nn.DataParallel(network.stage)
+    for own in (network, nn.DataParallel(network), torch.compile(network)):
+        backbone = loaded(STATE, tmp_path, own)
+        assert [*backbone.network.state_dict()] != [*STATE] and not backbone.missing
+        for tensor, expected in zip(
+            backbone.network.state_dict().values(), STATE.values(), strict=True
+        ):
+            assert torch.equal(tensor, expected)
+
+
+def test_tensors_that_a_network_shares_are_filled_by_either_name(tmp_path: Path) -> None:
+    """safetensors saves them once, and so does transformers."""
+
+    def tied(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        network = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 1))
+        network[2].weight = network[0].weight
+        return network
+
+    save_model(tied(0), str(tmp_path / "model.safetensors"))
+    names = load_file(tmp_path / "model.safetensors").keys()
+    assert ("0.weight" in names) != ("2.weight" in names)
+    backbone = load_backbone(tied(1), weights=tmp_path / "model.safetensors")
+    assert not backbone.missing
+    assert weights_digest(backbone.network) == weights_digest(tied(0))
+
+
+OLD, NEW = nn.utils.weight_norm, nn.utils.parametrizations.weight_norm
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
+@pytest.mark.parametrize(("saved", "wanted"), [(OLD, NEW), (NEW, OLD), (NEW, NEW)])
+def test_weight_norm_of_either_spelling(tmp_path: Path, saved: Normed, wanted: Normed) -> None:
+    source, network = small(), small(2)
+    saved(source.stage[0])
+    wanted(network.stage[0])
+    backbone = loaded(source.state_dict(), tmp_path, network)
+    torch.testing.assert_close(stage_of(backbone), stage_of(load_backbone(source)))
+
+
+def test_the_old_names_of_densenet(tmp_path: Path) -> None:
+    """As of CheXNet and Places365, saved before torchvision 0.2.1."""
+    source = torchvision.models.densenet121(weights=None)
+    old = {
+        "module." + re.sub(r"(denselayer\d+\.(?:norm|conv))(\d)", r"\1.\2", key): tensor
+        for key, tensor in source.state_dict().items()
+        if not key.endswith("num_batches_tracked")
+    }
+    assert "module.features.denseblock1.denselayer1.norm.1.weight" in old
+    torch.save({"state_dict": old}, tmp_path / "weights.pth")
+    backbone = load_backbone("densenet121", weights=tmp_path / "weights.pth")
+    assert not backbone.missing
+    assert weights_digest(backbone.network) == weights_digest(source)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize")
+def test_quantized_weights_are_taken_as_the_numbers_they_stand_for(tmp_path: Path) -> None:
+    weight = torch.tensor([[0.5, -1.0, 1.25, 0.0, 2.0, -2.25]]).expand(10, 6)
+    quantized = torch.quantize_per_tensor(weight.contiguous(), 0.25, 0, torch.qint8)
+    backbone = loaded(STATE | {"fc.weight": quantized}, tmp_path)
+    assert torch.equal(backbone.network.fc.weight, weight)
+
+
+@pytest.mark.parametrize("prefix", ["", "base_model.model."])
+@pytest.mark.parametrize("layer", ["fc", "stem.0"])
+def test_adapters_that_are_not_merged_are_refused(tmp_path: Path, prefix: str, layer: str) -> None:
+    """Of loralib and PEFT: without them the network would be the one before fine-tuning."""
+    base = f"{layer}.base_layer." if prefix else f"{layer}."
+    state = {key.replace(f"{layer}.", base): tensor for key, tensor in STATE.items()}
+    adapter = {f"{layer}.lora_A.default.weight": torch.ones(2, 6)}
+    for content in (prefixed(prefix, state | adapter), prefixed(prefix, adapter)):
+        with pytest.raises(InputError, match=r"LoRA adapter, '.*lora_A.* that is not merged"):
+            loaded(content, tmp_path)

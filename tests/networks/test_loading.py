@@ -325,12 +325,11 @@ def test_code_in_a_file_of_weights_does_not_run(
 
 
 def test_file_of_weights_that_is_no_file(tmp_path: Path) -> None:
-    for path, problem in ((tmp_path / "no.pth", "does not exist"), (tmp_path, "is a folder")):
-        with pytest.raises(InputError) as error:
-            load_backbone(SMALL, weights=path)
-        assert message(error) == (
-            f"weights file {path} {problem}; give a .pth, .pt or .safetensors file"
-        )
+    path = tmp_path / "no.pth"
+    with pytest.raises(InputError) as error:
+        load_backbone(SMALL, weights=path)
+    expected = f"weights file {path} does not exist; give a .pth, .pt or .safetensors file"
+    assert message(error) == expected
 
 
 @pytest.mark.parametrize(
