@@ -316,11 +316,35 @@ class Result(Run):
         options = self._region_options(k, of_regions)
         return export(self, formats, folder, k, options, ExportOptions(**rest))
 
-    def save(self, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
-        """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`."""
+    def save(
+        self,
+        folder: str | Path,
+        progress: bool = False,
+        overlays: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        """Write the run's files, its pictures and its report.
+
+        Parameters
+        ----------
+        folder : path
+            A result there is replaced; what was made of it, such as masks, stays if it is this one.
+        progress : bool
+            Show progress on standard error.
+        overlays : bool
+            Write the heat maps over the photographs as pictures too.
+        overwrite : bool
+            Remove what was made of another result in the folder.
+
+        Raises
+        ------
+        InputError
+            The folder holds no result but other files, files that were changed since, or, without
+            ``overwrite``, what was made of another result; or it cannot be written.
+        """
         from deepff.report.save import save
 
-        save(self, folder, progress, overlays)
+        save(self, folder, progress, overlays, overwrite)
 
     def _region_options(
         self, k: int | None, settings: RegionSettings, for_boxes: bool = False

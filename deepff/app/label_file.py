@@ -19,12 +19,13 @@ from deepff.errors import InputError
 from deepff.export.formats import ExportSummary, export_maps
 from deepff.export.instances import LabelMaps
 from deepff.options import RECIPE_OPTIONS, ExportOptions, Which, chosen
+from deepff.report.save import LABELS
 from deepff.result import Result
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
 from deepff.runtime.parallel import in_parallel
 
-FILE = "labels.json"
+FILE = LABELS
 # What finding the mask of an image takes: a photograph, components, and bands of maps.
 _BYTES_PER_PIXEL = 24
 

@@ -11,6 +11,7 @@ import typer
 
 from deepff.cli.parameters import (
     Cache,
+    Command,
     DeviceChoice,
     Model,
     NumClasses,
@@ -114,7 +115,7 @@ class PartsPanel:
         return part_sets(data, _names(self.classes))
 
 
-@app.command()
+@app.command(cls=Command)
 @with_panels
 def table1(
     data: Data,
@@ -142,7 +143,7 @@ def table1(
     _publish(tables, out)
 
 
-@app.command()
+@app.command(cls=Command)
 @with_panels
 def table2(
     data: Data,
@@ -173,7 +174,7 @@ def table2(
     _publish({"table2": table}, out)
 
 
-@app.command()
+@app.command(cls=Command)
 @with_panels
 def table3(
     data: Data,
@@ -208,7 +209,7 @@ def table3(
         typer.echo(write_overlays)
 
 
-@app.command()
+@app.command(cls=Command)
 @with_panels
 def table4(
     data: Data,
@@ -233,9 +234,9 @@ def table4(
     _publish(tables, out)
 
 
-@app.command("figure5a", hidden=True)  # the names of the first version
-@app.command("figure5b", hidden=True)
-@app.command()
+@app.command("figure5a", hidden=True, cls=Command)  # the names of the first version
+@app.command("figure5b", hidden=True, cls=Command)
+@app.command(cls=Command)
 @with_panels
 def figure4(
     context: typer.Context,

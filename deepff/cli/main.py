@@ -12,7 +12,7 @@ from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
 from deepff.cli.messages import user_warnings_as_lines, warn
 from deepff.cli.network_commands import explain, layers, models
-from deepff.cli.parameters import DeviceChoice, Photos, factor_counts, with_panels
+from deepff.cli.parameters import Command, DeviceChoice, Photos, factor_counts, with_panels
 from deepff.cli.region_commands import export, localize, segment
 from deepff.cli.run_commands import apply, discover
 from deepff.errors import InputError
@@ -21,6 +21,10 @@ from deepff.options import Device
 
 class _Group(TyperGroup):
     """Turns an error that a user can fix into one sentence and an exit status, no traceback."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = ["deepff", *args]  # what a result says it was made by
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -100,12 +104,12 @@ deepff discover "photos/**/*.jpg" -k 1-4 --model vgg19 --layer conv5_4
 """
 
 
-app.command(epilog=EXAMPLES)(with_panels(discover))
+app.command(epilog=EXAMPLES, cls=Command)(with_panels(discover))
 for command in (apply, explain, segment, localize, export, models, layers):
-    app.command()(with_panels(command))
+    app.command(cls=Command)(with_panels(command))
 
 
-@app.command()
+@app.command(cls=Command)
 def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) -> None:
     """Open the report of a result in the browser."""
     import webbrowser
@@ -120,7 +124,7 @@ def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) ->
     webbrowser.open(report.as_uri())
 
 
-@app.command()
+@app.command(cls=Command)
 def label(
     sources: Annotated[
         list[Path],

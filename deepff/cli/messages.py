@@ -37,14 +37,16 @@ def user_warnings_as_lines() -> Iterator[None]:
         yield
 
 
-def check_output(out: Path) -> None:
+def check_output(out: Path, overwrite: bool) -> None:
     """Raise InputError if no result may go there; warn that an earlier one will be replaced."""
-    from deepff.report.save import check_output_folder, earlier_outputs
+    from deepff.report.manifest import read_manifest
+    from deepff.report.save import LABELS, check_output_folder, earlier_outputs
 
-    check_output_folder(out)
-    outputs = earlier_outputs(out)
-    if outputs:
-        warn(f"{out} holds an earlier result, and {', '.join(outputs)} made of it, to be replaced")
+    check_output_folder(out, overwrite)
+    if read_manifest(out) is not None:
+        made = [name for name in earlier_outputs(out) if name != LABELS]
+        with_it = f", with {', '.join(made)} made of it" if made else ""
+        warn(f"the result in {out} will be replaced{with_it}")
 
 
 def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -120,10 +120,10 @@ def explain(
     from deepff.meaning.open_network import opened_layers
     from deepff.networks.class_labels import read_labels, read_words
     from deepff.report.load import load
-    from deepff.report.save import check_output_folder, rewrite
+    from deepff.report.save import check_output_folder
 
     result = load(folder, photos)
-    check_output_folder(folder)
+    check_output_folder(folder, overwrite=True)  # nothing that was made of the result goes
     result.factorization(k)  # there is one
     backbone = result.sources[0].backbone(
         weights=weights,
@@ -139,6 +139,6 @@ def explain(
     }
     result.unnamed = None
     measured = result.importance(k, classes, progress=True)
-    rewrite(result, folder, progress=True, overlays=overlays)
+    result.save(folder, progress=True, overlays=overlays)
     print_table(*explained(result.factorization(k), measured))
     typer.echo(folder / "report.html")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from deepff.errors import InputError
 from deepff.options import LEAST_SHARE, Device, Engine, Recipe, Refinement, Threshold
@@ -25,6 +26,19 @@ REGIONS = "Regions"
 def option(panel: str, help: str, *names: str, **settings: Any) -> Any:
     """An option in a panel of `--help`, named as its parameter unless names are passed."""
     return typer.Option(*names, help=help, rich_help_panel=panel, **settings)
+
+
+class Command(TyperCommand):
+    """A command that refuses an option that is given twice but takes one value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments that are left; raises InputError."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for param in order:
+            if order.count(param) > 1 and not param.multiple:
+                one = "; write several numbers as -k 2,3" if "-k" in param.opts else ""
+                raise InputError(f"{param.opts[0]} is given twice, and takes one value{one}")
+        return super().parse_args(ctx, args)
 
 
 def with_panels(command: Callable[..., None]) -> Callable[..., None]:
@@ -91,6 +105,14 @@ FactorCount = Annotated[
     int | None, option(REGIONS, "Which factorization; by default the largest.", "-k")
 ]
 NewFolder = Annotated[Path, option(OUTPUT, "Folder for the result.")]
+Overwrite = Annotated[
+    bool,
+    option(
+        OUTPUT,
+        "Remove what was made of another result in the folder, such as masks and exports.",
+        "--overwrite",
+    ),
+]
 Overlays = Annotated[
     bool,
     option(

@@ -100,9 +100,9 @@ def _opened(
     folder: Path, regions: RegionPanel, opening: ResultPanel
 ) -> "tuple[Result, Path, int | None]":
     """The result in a folder, or that of its object, with its folder, and which k is meant."""
-    from deepff.discovery.discover import find_object
+    from deepff.discovery.discover import find_object, lacks_object
     from deepff.report.load import load
-    from deepff.report.save import OBJECT
+    from deepff.report.save import OBJECT, check_output_folder
 
     result = load(folder, opening.photos)
     if not regions.object or (result.recipe == Recipe.CONTRAST and result.parts_of is None):
@@ -111,6 +111,8 @@ def _opened(
         raise InputError(f"--object is one factor; leave out -k {regions.k}")
     if regions.recipe is Recipe.PAPER:
         return result, folder, 1
+    if lacks_object(result):
+        check_output_folder(folder / OBJECT, opening.overwrite)
     backbone = None
     if opening.weights is not None:
         backbone = result.sources[0].backbone(
@@ -118,7 +120,7 @@ def _opened(
         )
     object_result = find_object(result, model=backbone, device=opening.device, progress=True)
     if object_result is not result.object:
-        object_result.save(folder / OBJECT, progress=True)
+        object_result.save(folder / OBJECT, progress=True, overwrite=opening.overwrite)
         summarize(object_result, folder / OBJECT)
     return object_result, folder / OBJECT, 1
 

@@ -1,14 +1,16 @@
 """The commands that make a result: ``discover`` and ``apply``."""
 
 import shlex
-import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepff.cli.messages import check_output, summarize
+from deepff.cli.messages import check_output, summarize, warn
 from deepff.cli.parameters import (
     FACTORIZATION,
     IMAGES,
@@ -23,6 +25,7 @@ from deepff.cli.parameters import (
     NewFolder,
     NumClasses,
     Overlays,
+    Overwrite,
     Size,
     Weights,
     byte_count,
@@ -46,6 +49,7 @@ from deepff.options import (
 )
 
 if TYPE_CHECKING:
+    from deepff.images.image_set import SetImage
     from deepff.result import Result
 
 
@@ -147,12 +151,14 @@ class RunPanel:
 
 
 def discover(
+    ctx: typer.Context,
     images: ImagePanel,
     network: NetworkPanel,
     factors: FactorPanel,
     *,
     out: NewFolder = Path("result"),
     overlays: Overlays = False,
+    overwrite: Overwrite = False,
     run: RunPanel,
 ) -> None:
     """Find what a network treats as the same thing; write heat maps, pictures and a report."""
@@ -173,11 +179,15 @@ def discover(
     from deepff.runtime import distributed
 
     distributed.join()
-    if distributed.rank() == 0:
-        check_output(out)
     # In natural order over all that was named: a shell puts img10 before img2.
     named = sorted(images.images or [], key=lambda path: natural_key(path.as_posix()))
     files = sample_images() if images.sample else find_images(named)
+    if distributed.rank() == 0:
+        read = [path for path in (network.weights, network.labels) if path is not None]
+        is_same = partial(_is_of_command, command=_command(ctx), read=read, out=out)
+        if kept := _kept(out, overwrite, files, is_same):
+            _save(kept, ctx, out, overlays)
+            return
     backbone = load_backbone(
         network.model,
         weights=network.weights,
@@ -217,8 +227,44 @@ def discover(
     is_first = distributed.rank() == 0
     distributed.leave()
     if is_first:
-        _save(result, out, overlays)
-        summarize(result, out)
+        _save(result, ctx, out, overlays, overwrite)
+
+
+def _kept(
+    out: Path, overwrite: bool, files: "Sequence[SetImage]", is_same: "Callable[[Result], bool]"
+) -> "Result | None":
+    """The result in a folder, if the command would make it again of these very images.
+
+    None where nothing was made of it, or it may go; InputError where something else is in the way.
+    """
+    from deepff.report.load import is_of, load
+    from deepff.report.save import earlier_outputs
+    from deepff.runtime.distributed import n_ranks
+
+    if not overwrite and n_ranks() == 1 and earlier_outputs(out):
+        with suppress(InputError):
+            result = load(out, files)
+            if is_of(result, files) and is_same(result):
+                warn(f"{out} holds this result already, which stays with what was made of it")
+                return result
+    check_output(out, overwrite)
+    return None
+
+
+def _is_of_command(result: "Result", command: str, read: Sequence[Path], out: Path) -> bool:
+    """Whether the command made a result, with these versions and with the files that it reads."""
+    from deepff.report.manifest import MANIFEST, complete_manifest, versions
+
+    made = (out / MANIFEST).stat().st_mtime
+    return (
+        result.command == command
+        and complete_manifest(out)["versions"] == versions()
+        and all(path.stat().st_mtime < made for path in read)
+    )
+
+
+def _command(ctx: typer.Context) -> str:
+    return shlex.join(argument for argument in ctx.obj if argument != "--overwrite")
 
 
 def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> None:
@@ -238,12 +284,16 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
         raise InputError(f"--solver is for the method nmf; leave it out for {method}")
 
 
-def _save(result: "Result", out: Path, overlays: bool) -> None:
-    result.command = shlex.join(["deepff", *sys.argv[1:]])
-    result.save(out, progress=True, overlays=overlays)
+def _save(
+    result: "Result", ctx: typer.Context, out: Path, overlays: bool, overwrite: bool = False
+) -> None:
+    result.command = _command(ctx)
+    result.save(out, progress=True, overlays=overlays, overwrite=overwrite)
+    summarize(result, out)
 
 
 def apply(
+    ctx: typer.Context,
     bank: Annotated[
         Path, typer.Argument(help="A result's concepts.safetensors.", show_default=False)
     ],
@@ -254,6 +304,7 @@ def apply(
     num_classes: NumClasses = None,
     out: NewFolder = Path("result"),
     overlays: Overlays = False,
+    overwrite: Overwrite = False,
     cache: Cache = None,
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
@@ -262,11 +313,14 @@ def apply(
     """Find a result's factors in new images, for segment, localize and export."""
     from deepff.app.label_file import FILE, carry_over, load_labels
     from deepff.discovery.apply import apply
+    from deepff.images.image_files import find_images
     from deepff.report.load import load
     from deepff.results.concept_bank import load_concepts
 
-    concepts = load_concepts(bank)
-    check_output(out)
+    concepts, files = load_concepts(bank), find_images(images)
+    if kept := _kept(out, overwrite, files, lambda before: before.bank.marks_as(concepts)):
+        _save(kept, ctx, out, overlays)
+        return
     backbone = None
     if weights is not None or engine != Engine.AUTO:
         backbone = concepts.sources[0].backbone(
@@ -274,14 +328,13 @@ def apply(
         )
     result = apply(
         concepts,
-        images,
+        files,
         model=backbone,
         batch_size=batch_size,
         cache=cache,
         device=device,
         progress=True,
     )
-    _save(result, out, overlays)
-    if (bank.parent / FILE).is_file():
+    _save(result, ctx, out, overlays, overwrite)
+    if (bank.parent / FILE).is_file() and not (out / FILE).exists():
         carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
-    summarize(result, out)

@@ -260,7 +260,7 @@ def find_object(
     """
     if result.recipe == Recipe.CONTRAST and result.parts_of is None:
         return result
-    if result.object is not None and not _has_come_back(result, result.object):
+    if result.object is not None and not lacks_object(result):
         return result.object
     source = result.sources[0]
     engine = Engine.TORCH if source.engine == Engine.TORCH else Engine.AUTO
@@ -278,9 +278,11 @@ def find_object(
     )
 
 
-def _has_come_back(result: Run, whole: Run) -> bool:
-    """Whether an image that the object lacks, or has at another size, can be had now."""
-    held = {(image.name, image.size) for image in whole.images}
+def lacks_object(result: Run) -> bool:
+    """Whether there is no object, or it lacks an image, or its size, that can be had now."""
+    if result.object is None:
+        return True
+    held = {(image.name, image.size) for image in result.object.images}
     for image in result.images:
         if (image.name, image.size) in held:
             continue

@@ -71,6 +71,8 @@ def galleries(folder: Path) -> list[dict[str, Any]]:
             "n_panels": 1,
             "places": list(range(len(content["regions"]))),
             **content,
+            # Images that were added to the result since have none.
+            "n_images": len(list(path.with_suffix("").glob("*.jpg"))),
             "folder": f"{GALLERIES}/{path.stem}",
         }
         for path in sorted((folder / GALLERIES).glob("*.json"))

@@ -44,18 +44,13 @@ def complete_manifest(folder: Path) -> dict[str, Any]:
 
 def write_manifest(run: Result, folder: Path) -> None:
     """Write the manifest of a run that is finished."""
-    packages = ("torch", "torchvision", "timm")
     classified = probabilities_of(run)
     content = {
         "deepff": __version__,
         "status": "complete",
         "created": run.created,
         "command": run.command,
-        "versions": {
-            "python": platform.python_version(),
-            "deepff": __version__,
-            **{package: version(package) for package in packages},
-        },
+        "versions": versions(),
         "method": run.method,
         "options": run.options,
         "sources": [asdict(source) for source in run.sources],
@@ -87,6 +82,12 @@ def write_manifest(run: Result, folder: Path) -> None:
         "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
     }
     write_text(folder / MANIFEST, json.dumps(content, indent=1))
+
+
+def versions() -> dict[str, str]:
+    """The versions of what a run's numbers depend on."""
+    packages = {package: version(package) for package in ("torch", "torchvision", "timm")}
+    return {"python": platform.python_version(), "deepff": __version__, **packages}
 
 
 def probabilities_of(run: Result) -> HeatMaps | None:

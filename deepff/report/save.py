@@ -5,15 +5,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deepff.errors import InputError
-from deepff.report.manifest import MANIFEST, probabilities_of, read_manifest, write_manifest
+from deepff.report.manifest import (
+    MANIFEST,
+    complete_manifest,
+    probabilities_of,
+    read_manifest,
+    write_manifest,
+)
 from deepff.report.report import write_report, write_report_page
 from deepff.result import Result
 from deepff.results.concept_bank import FILE as BANK
+from deepff.results.concept_bank import load_concepts
 from deepff.runtime.files import check_writable, save_tensors
-from deepff.runtime.outputs import RECORD, Rules, changed_files, output_folder
+from deepff.runtime.outputs import RECORD, Rules, changed_files, output_folder, own_files
 
 SHARD_BYTES = 64 * 2**20
 OBJECT = "object"
+LABELS = "labels.json"
 MADE_OF_IT = ("boxes", "export", "masks")
 OUTPUTS = (
     *MADE_OF_IT,
@@ -30,31 +38,44 @@ OUTPUTS = (
 )
 
 
-def save(run: Result, folder: str | Path, progress: bool = False, overlays: bool = False) -> None:
-    """Write the run's files, its pictures and its report.
+def save(
+    run: Result,
+    folder: str | Path,
+    progress: bool = False,
+    overlays: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Write the run's files, its pictures and its report, in place of an earlier result.
 
-    When all is written it replaces an earlier result, with what was made of it (`earlier_outputs`);
-    users' files stay. `overlays` take most of a result's space, and the report does not need them.
+    What was made of the earlier result (`earlier_outputs`) stays if it is the same result, or had
+    only fewer images. Else InputError, or with `overwrite` it is removed; users' files stay always.
+    `overlays` take most of a result's space, and the report does not need them.
     """
-    folder = check_output_folder(folder)
-    rules = Rules(remove_stale=True, inputs=run.paths, adopted=OUTPUTS)
+    folder = Path(folder)
+    fits = not overwrite and _fits(run, folder)
+    check_output_folder(folder, overwrite or fits)
+    rules = Rules(remove_stale=not fits, inputs=run.paths, adopted=OUTPUTS)
     with output_folder(folder, rules, seal=MANIFEST) as new:
         _write(run, new, progress, overlays)
+    if fits:  # the pages show the galleries in the folder, too
+        write_report_page(run, folder)
+        if run.object is not None:
+            write_report_page(run.object, folder / OBJECT)
 
 
-def rewrite(
-    run: Result, folder: str | Path, progress: bool = False, overlays: bool = False
-) -> None:
-    """Write again what is known of a saved run's factors: its bank, manifest, pictures and report.
-
-    Its heat maps stay, and everything that was made of it.
-    """
-    folder = check_output_folder(folder)
-    with output_folder(folder, Rules(inputs=run.paths, adopted=OUTPUTS), seal=MANIFEST) as new:
-        run.bank.save(new / BANK)
-        write_report(run, new, progress=progress, overlays=overlays)
-        write_manifest(run, new)
-    write_report_page(run, folder)  # it shows the galleries in the folder
+def _fits(run: Result, folder: Path) -> bool:
+    """Whether the folder holds this run, or what it was before images were added to it."""
+    try:
+        images = complete_manifest(folder)["images"]
+        bank = load_concepts(folder / BANK)
+    except InputError:
+        return False
+    held = [(image["name"], image["digest"]) for image in images if image["status"] == "used"]
+    now = [(image.name, image.digest) for image in run.images]
+    whole, its_folder = run.object, folder / OBJECT
+    if whole is not None and (its_folder / MANIFEST).exists() and not _fits(whole, its_folder):
+        return False
+    return held == now[: len(held)] and bank.marks_as(run.bank)
 
 
 def _write(run: Result, folder: Path, progress: bool, overlays: bool) -> None:
@@ -92,17 +113,17 @@ def _shards(run: Result) -> Iterator[slice]:
     yield slice(first, len(run.images))
 
 
-def check_output_folder(folder: str | Path) -> Path:
-    """The folder as a path, created if missing. InputError if a result must not be written there.
+def check_output_folder(folder: str | Path, overwrite: bool = False) -> None:
+    """Raise InputError if a result must not be written into a folder, which need not exist.
 
-    That is if it is a file, cannot be written, holds files but no deepff result, or a result with
-    files that were changed since, which would be mixed up or lost.
+    That is if it is a file, cannot be written, holds files but no deepff result, files of a result
+    that were changed since, or, without `overwrite`, `earlier_outputs`.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the result")
     holds_result = read_manifest(folder) is not None or (folder / RECORD).exists()
-    if folder.is_dir() and any(folder.iterdir()) and not holds_result:
+    if not holds_result and any(folder.glob("[!.]*")):
         raise InputError(
             f"{folder} is not empty and holds no deepff result; name a new or empty folder"
         )
@@ -112,19 +133,26 @@ def check_output_folder(folder: str | Path) -> Path:
                 f"{folder / name} was changed since deepff wrote it, and a new result would "
                 "replace it: move it away, or name another folder"
             )
+    made = earlier_outputs(folder)
+    if made and not overwrite:
+        raise InputError(
+            f"{folder} holds {', '.join(made)}, made of a result that a new one would replace: "
+            "name another folder, or let go of them with --overwrite (overwrite=True)"
+        )
     check_writable(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def earlier_outputs(folder: str | Path) -> list[str]:
-    """What was made of a folder's result and is removed when it is replaced, such as "masks/k3".
+    """What was made of a folder's result and would go with it, such as "masks/k3".
 
-    Files in it that were changed since stay.
+    Also what people decided on it, which would stay, but be of no use.
     """
     folder = Path(folder)
-    return [
-        path.relative_to(folder).as_posix()
-        for name in MADE_OF_IT
-        for path in sorted((folder / name).glob("[!.]*"))
-    ]
+    is_complete = (read_manifest(folder) or {}).get("status") == "complete"
+    made = {LABELS} if (folder / LABELS).exists() else set()
+    for name in own_files(folder, OUTPUTS):
+        parts = name.split("/")
+        level = int(parts[0] == OBJECT)
+        if (folder / name).exists() and (is_complete or parts[level] in MADE_OF_IT):
+            made.add("/".join(parts[: level + 2]) if parts[level] in MADE_OF_IT else parts[0])
+    return sorted(name for name in made if name.partition("/")[0] in (*MADE_OF_IT, OBJECT, LABELS))

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import safetensors
+import torch
 from torch import Tensor
 
 from deepff.activations.feature_source import FeatureSource
@@ -65,19 +66,20 @@ class ConceptBank:
     classifiers: dict[int, PixelClassifier] = field(default_factory=dict)
     classes: dict[int, FactorClasses] = field(default_factory=dict)
 
+    def marks_as(self, other: "ConceptBank") -> bool:
+        """Whether it has the same components and classifiers as another bank, to the bit."""
+        return _directions(self).keys() == _directions(other).keys() and all(
+            torch.equal(tensor.cpu(), _directions(other)[name].cpu())
+            for name, tensor in _directions(self).items()
+        )
+
     def save(self, path: str | Path) -> None:
         """Write the bank as one safetensors file, whole or not at all."""
-        tensors = {f"k{k}": w for k, w in self.components.items()}
+        tensors = _directions(self)
         for k, histogram in self.histograms.items():
             named = {"low": histogram.low, "high": histogram.high, "counts": histogram.counts}
             tensors |= {f"k{k}.{name}": tensor for name, tensor in named.items()}
-        if self.channel_weights is not None:
-            tensors["channel_weights"] = self.channel_weights
-        cell_sources: tuple[FeatureSource, ...] = ()
-        for k, classifier in self.classifiers.items():
-            tensors[f"k{k}.classifier.weights"] = classifier.weights
-            tensors[f"k{k}.classifier.bias"] = classifier.bias
-            cell_sources = classifier.sources
+        cell_sources = next((each.sources for each in self.classifiers.values()), ())
         labels: tuple[str, ...] = ()
         scale: float | None = None
         for k, classes in self.classes.items():
@@ -99,6 +101,17 @@ class ConceptBank:
         }
         contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
         save_tensors(contiguous, path, metadata)
+
+
+def _directions(bank: ConceptBank) -> dict[str, Tensor]:
+    """The tensors that decide what a bank marks in an image, by their names in its file."""
+    tensors = {f"k{k}": w for k, w in bank.components.items()}
+    if bank.channel_weights is not None:
+        tensors["channel_weights"] = bank.channel_weights
+    for k, classifier in bank.classifiers.items():
+        tensors[f"k{k}.classifier.weights"] = classifier.weights
+        tensors[f"k{k}.classifier.bias"] = classifier.bias
+    return tensors
 
 
 def load_concepts(path: str | Path) -> ConceptBank:

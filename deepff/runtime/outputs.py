@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
@@ -54,10 +54,10 @@ def output_folder(
     # Inside an existing folder, which may be a disk: moves must not cross disks.
     within = path if path.is_dir() else path.parent
     temporary = within / f".{uuid4().hex}"
-    with written_in(within):
-        within.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
+    new = [above for above in (within, *within.parents) if not above.exists()]
     try:
+        with written_in(within):
+            temporary.mkdir(parents=True)
         yield temporary
         written = {name: [_digest(temporary / name)] for name in files_below(temporary)}
         if within == path:
@@ -67,6 +67,9 @@ def output_folder(
             temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):  # a folder that is not empty stays
+            for above in new:
+                above.rmdir()
 
 
 @contextmanager

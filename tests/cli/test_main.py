@@ -228,7 +228,7 @@ def test_bad_input_gets_one_sentence_and_status_2(
     assert message.startswith("deepff: error: ")
     assert sentence.format(**paths) in message
     assert "Traceback" not in stderr
-    assert not (tmp_path / "result" / "manifest.json").exists()
+    assert not (tmp_path / "result").exists()
 
 
 def test_showing_what_is_no_result(tmp_path):

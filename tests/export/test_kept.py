@@ -16,6 +16,8 @@ from PIL import Image
 from planted import planted, result_of
 from typer.testing import CliRunner
 
+from deepff.app.label_file import carry_over, load_labels
+from deepff.app.labels import Factor, Labels, Settings
 from deepff.cli.main import app
 from deepff.errors import InputError
 from deepff.export.folder import localize, segment
@@ -176,29 +178,128 @@ def test_masks_by_other_names_replace_those_before_and_nothing_else(saved: Path)
     assert len(list((out / "factor 0").iterdir())) == 1
 
 
-def test_a_second_run_says_what_goes_with_the_first_and_keeps_what_is_not_its_own(
-    photos: Path, saved: Path
-) -> None:
+MADE = ["export/labelme", "labels.json", "masks/k3"]
+
+
+@pytest.fixture
+def used(saved: Path) -> Path:
+    """The folder of a result of which masks, an export and labels were made."""
     result = load(saved)
     segment(result, saved, options=HALF)
     export(result, "labelme", saved / "export" / "labelme")
-    (saved / "export" / "labelme" / "a.json").write_text("corrected")
-    (saved / "crops" / "mine.txt").write_text("mine")
-    assert earlier_outputs(saved) == ["export/labelme", "masks/k3"]
-    arguments = ["discover", str(photos), "--out", str(saved), "-k", "2", "--size", "64"]
-    outcome = CliRunner().invoke(app, arguments)
-    assert outcome.exit_code == 0, outcome.output
-    assert "holds an earlier result, and export/labelme, masks/k3 made of it" in outcome.stderr
-    assert not (saved / "masks").exists()
-    left = files(saved)
-    assert left["export/labelme/a.json"] == b"corrected" and "export/labelme/c.json" not in left
-    assert left["crops/mine.txt"] == b"mine"
-    assert not any(name.startswith("crops/k3") for name in left)
-    (saved / "report.html").write_text("changed")
-    outcome = CliRunner().invoke(app, arguments)
-    assert outcome.exit_code == 2
-    assert "report.html was changed since deepff wrote it" in outcome.stderr
-    assert (saved / "report.html").read_text() == "changed"
+    (saved / "labels.json").write_text("decided")
+    return saved
+
+
+@pytest.mark.parametrize("way", ["save", "discover", "apply"])
+def test_what_was_made_of_a_result_goes_with_it_on_request_alone(
+    photos: Path, used: Path, tmp_path: Path, way: str
+) -> None:
+    planted(photos, k=2).save(tmp_path / "other")
+    (used / "export" / "labelme" / "a.json").write_text("corrected")
+    (used / "crops" / "mine.txt").write_text("mine")
+    assert earlier_outputs(used) == MADE
+    before = files(used)
+    arguments = {
+        "discover": [str(photos), "-k", "2", "--size", "64"],
+        "apply": [str(tmp_path / "other" / "concepts.safetensors"), str(photos)],
+    }
+
+    def replace_it(overwrite: bool) -> str:
+        """What is said where it is refused, or done."""
+        if way == "save":
+            try:
+                planted(photos, k=2).save(used, overwrite=overwrite)
+            except InputError as error:
+                return str(error)
+            return ""
+        option = ["--overwrite"] if overwrite else []
+        outcome = CliRunner().invoke(app, [way, *arguments[way], "--out", str(used), *option])
+        return outcome.stderr
+
+    said = replace_it(overwrite=False)
+    assert f"{used} holds {', '.join(MADE)}, made of a result" in said and "--overwrite" in said
+    assert files(used) == before
+    if way == "apply":  # its network is not there
+        return
+    assert "holds" not in replace_it(overwrite=True)
+    left = files(used)
+    assert not any(name.startswith(("masks", "crops/k3", "regions")) for name in left)
+    assert [name for name in left if name.startswith("export")] == ["export/labelme/a.json"]
+    assert left["export/labelme/a.json"] == b"corrected" and left["crops/mine.txt"] == b"mine"
+    assert left["labels.json"] == b"decided"
+    (used / "report.html").write_text("changed")
+    assert "report.html was changed since deepff wrote it" in replace_it(overwrite=True)
+    assert (used / "report.html").read_text() == "changed"
+
+
+def test_what_was_made_of_a_result_stays_with_the_same_and_with_more_images(
+    photos: Path, used: Path
+) -> None:
+    made = {name: content for name, content in files(used).items() if "/" in name}
+    planted(photos).save(used)
+    assert files(used).items() >= made.items()
+    page = (used / "report.html").read_text()
+    assert page.count('src="regions/masks-k3/') == 3
+    more = result_of(torch.ones(4, 3, 6, 8), [*planted(photos).names, "d.png"], photos)
+    with pytest.raises(InputError, match="made of a result that a new one would replace"):
+        result_of(torch.ones(2, 3, 6, 8), planted(photos).names[:2], photos).save(used)
+    more.save(used)
+    kept = {name: content for name, content in made.items() if name.startswith(("ex", "ma", "re"))}
+    assert files(used).items() >= kept.items()
+    page = (used / "report.html").read_text()
+    assert page.count('src="regions/masks-k3/') == 3 and page.count('src="thumbnails/') == 4
+
+
+def test_the_same_command_again_keeps_all_and_other_images_are_other_results(
+    photos: Path, tmp_path: Path
+) -> None:
+    planted(photos)
+    for shade, path in enumerate(sorted(photos.rglob("*.png"))):
+        Image.linear_gradient("L").rotate(90 * shade).resize((96, 96)).save(path)
+    (photos / "notes.txt").write_text("no photograph")
+    out = tmp_path / "result"
+
+    def discover(*options: str) -> tuple[int, str]:
+        arguments = ["discover", str(photos), "--size", "64", "--out", str(out), *options]
+        outcome = CliRunner().invoke(app, arguments)
+        return outcome.exit_code, outcome.stderr
+
+    assert discover("-k", "2")[0] == 0
+    segment(load(out), out)
+    before = files(out)
+    status, said = discover("-k", "2")
+    assert status == 0 and "holds this result already" in said and "network" not in said
+    after = files(out)
+    for name in ("manifest.json", "concepts.safetensors"):  # the command's time, and any order
+        assert after.pop(name) and before.pop(name)
+    assert after == before
+    assert "masks/k2, made of a result" in discover("-k", "3")[1]
+    Image.new("RGB", (96, 96), "red").save(photos / "notes.txt", "PNG")
+    assert "masks/k2, made of a result" in discover("-k", "2")[1]
+    (photos / "notes.txt").unlink()
+    Image.new("RGB", (96, 96), "red").save(photos / "a.png")
+    assert "masks/k2, made of a result" in discover("-k", "2")[1]
+    assert files(out).keys() == {*before, "manifest.json", "concepts.safetensors"}
+
+
+def test_apply_keeps_what_was_decided_on_its_result(photos: Path, tmp_path: Path) -> None:
+    planted(photos)
+    for shade, path in enumerate(sorted(photos.rglob("*.png"))):
+        Image.linear_gradient("L").rotate(90 * shade).resize((96, 96)).save(path)
+    result, out = tmp_path / "result", tmp_path / "new"
+    runner = CliRunner()
+    discover = ["discover", str(photos), "--size", "64", "-k", "2", "--out", str(result)]
+    assert runner.invoke(app, discover).exit_code == 0
+    named = Labels("", Settings(2), result, {(2, 0): Factor("wheel", True)})
+    carry_over(named, result, load(result))
+    arguments = ["apply", str(result / "concepts.safetensors"), str(photos), "--out", str(out)]
+    assert runner.invoke(app, arguments).exit_code == 0
+    assert load_labels(out, load(out)).parts[0] == "wheel"
+    carry_over(replace(named, factors={(2, 0): Factor("door", True)}), out, load(out))
+    again = runner.invoke(app, arguments)
+    assert again.exit_code == 0 and "holds this result already" in again.stderr
+    assert load_labels(out, load(out)).parts[0] == "door"
 
 
 def test_a_result_of_an_earlier_version_is_replaced_as_a_whole(photos: Path, saved: Path) -> None:
@@ -206,7 +307,7 @@ def test_a_result_of_an_earlier_version_is_replaced_as_a_whole(photos: Path, sav
     for path in saved.rglob(".deepff-files"):
         path.unlink()
     (saved / "notes.txt").write_text("mine")
-    planted(photos, k=2).save(saved)
+    planted(photos, k=2).save(saved, overwrite=True)
     left = {name.partition("/")[0] for name in files(saved)}
     assert left == {
         *("manifest.json", "concepts.safetensors", "heatmaps", "report.html", "figure.png"),

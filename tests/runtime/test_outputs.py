@@ -130,3 +130,16 @@ def test_files_and_folders_in_the_way_are_named(tmp_path: Path) -> None:
             check_outputs(tmp_path, names, Rules(overwrite=True))
     with pytest.raises(InputError, match="a is a file; name a folder"):
         put(tmp_path / "a", Rules())
+
+
+def test_folders_made_for_a_failed_output_go_again_if_they_are_empty(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+
+    def fail(folder: Path) -> None:
+        with pytest.raises(IsADirectoryError), output_folder(folder) as new:
+            new.write_text("")
+
+    fail(tmp_path / "a" / "b" / "out")
+    fail(tmp_path / "mine" / "c" / "out")
+    fail(tmp_path / "mine")
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
