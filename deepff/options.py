@@ -109,7 +109,7 @@ class Threshold(StrEnum):
 class Refinement(StrEnum):
     """How regions follow the edges of the image; ``classifier`` is trained on the set's own masks.
 
-    Each of the others is the file in ``regions/`` with its name.
+    Each of the others is the file in ``regions/`` with its name; DFF-CRF is with the guided CRF.
     """
 
     NONE = "none"

@@ -34,8 +34,7 @@ from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.backbone import Backbone
 from deepff.options import SIZE, Method, Solver, Threshold
 from deepff.regions.dense_crf import photo_kernels, refined_densely
-from deepff.regions.dff_crf import refined_maps
-from deepff.regions.guided_crf import guided_crf
+from deepff.regions.guided_crf import guided_crf, refined_maps
 from deepff.regions.pixel_classifier import classes_by_kernels
 from deepff.regions.probabilities import refined_masks, without_holes
 from deepff.regions.thresholds import masks, thresholds

@@ -13,7 +13,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.options import PART_REFINEMENTS, RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
-from deepff.regions.dff_crf import refined_maps
+from deepff.regions.guided_crf import refined_maps
 from deepff.regions.part_names import check_parts, factor_names, part_map, part_masks
 from deepff.regions.pixel_classifier import refined_classes
 from deepff.regions.probabilities import (

@@ -10,11 +10,10 @@ from PIL import Image
 from planted import result_of
 from torch.nn import functional
 
-import deepff.regions.dff_crf as dff_crf_module
+import deepff.regions.guided_crf as module
 from deepff.errors import InputError
 from deepff.options import RegionOptions, Threshold
-from deepff.regions.dff_crf import dff_crf
-from deepff.regions.guided_crf import guided_crf, mean_field
+from deepff.regions.guided_crf import Numbers, dff_crf, guided_crf, mean_field
 from deepff.regions.probabilities import (
     refined_masks,
     unary_probabilities,
@@ -65,10 +64,7 @@ def test_mean_field_is_the_formula_with_the_published_filter(n_iter: int) -> Non
     found = mean_field(
         torch.from_numpy(image).float()[None],
         torch.from_numpy(unary).float()[None],
-        weight=5.0,
-        radius=3,
-        eps=1e-2,
-        n_iter=n_iter,
+        Numbers(5.0, 3 / 14, 1e-2, n_iter),
     )
 
     np.testing.assert_allclose(found.softmax(1)[0], q, atol=1e-4)
@@ -79,7 +75,7 @@ def test_without_weight_or_iterations_the_unaries_come_back() -> None:
     limits = torch.tensor([0.5, 0.2, 0.8])
     expected = unary_probabilities(maps, limits)
     for weight, n_iter in ((0.0, 3), (12.0, 0)):
-        found = mean_field(image[None], expected[None], weight, radius=4, eps=1e-4, n_iter=n_iter)
+        found = mean_field(image[None], expected[None], Numbers(weight, 0.1, 1e-4, n_iter))
         torch.testing.assert_close(found.softmax(1)[0, 1:], expected)
 
 
@@ -265,12 +261,12 @@ def refined_by_the_text(
         image = photo.transpose(2, 0, 1) / 255
         factor = 0.01 + 0.98 * of_image / largest
         q = log_unary = np.log(np.stack([1 - factor, factor]))
-        radius = round(dff_crf_module._RADIUS * max(photo.shape[:2]))
-        for _ in range(dff_crf_module._ITERATIONS):
+        radius = round(module._PAPERS.radius * max(photo.shape[:2]))
+        for _ in range(module._PAPERS.n_iter):
             filtered = np.stack(
-                [guided_filter(image, label, radius, dff_crf_module._EPS) for label in softmax(q)]
+                [guided_filter(image, label, radius, module._PAPERS.eps) for label in softmax(q)]
             )
-            q = log_unary + dff_crf_module._WEIGHT * filtered
+            q = log_unary + module._PAPERS.weight * filtered
         refined.append(softmax(q)[1])
     limit = np.percentile(np.concatenate([q.ravel() for q in refined]), percent)
     return [q >= limit for q in refined]
@@ -326,7 +322,7 @@ def test_without_weight_dff_crf_leaves_the_masks_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: str, value: float | None
 ) -> None:
     """The refined map is then the log-odds of the map, which keep the order of all pixels."""
-    monkeypatch.setattr(dff_crf_module, "_WEIGHT", 0.0)
+    monkeypatch.setattr(module, "_PAPERS", module._PAPERS._replace(weight=0.0))
     maps = blobs(3, 2, 18, 24)
     result, _ = photographed(tmp_path, maps)
     refined = [dff_crf(torch.rand(3, 18, 24), of_image / 5) for of_image in maps]
