@@ -19,7 +19,7 @@ from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import SetImage, origin_size_and_digest
 from deepff.images.reading import resize, resized_shape
 from deepff.images.reduced import read_and_reduce
-from deepff.layers.later import forward_to_layers
+from deepff.layers.later import grids_on
 from deepff.layers.layer import Layer
 from deepff.networks.backbone import Backbone
 from deepff.runtime.parallel import ahead, reading_threads
@@ -72,7 +72,7 @@ def plan(
     multiple = max(layer.stride for layer in layers)
     planned: list[PlannedImage] = []
     reasons: dict[str, str] = {}
-    grids = cache(partial(_grids, backbone, layers))
+    grids = cache(partial(_grids, backbone, layers, preparation.size))
     with reading_threads() as pool:
         headers = [pool.submit(origin_size_and_digest, image.origin) for image in images]
         for image, header in zip(images, headers, strict=True):
@@ -90,7 +90,7 @@ def plan(
                     grid,
                     digest,
                     preparation.stretch,
-                    layer.centers.extent(layer.stride, shape, grid) if layer.centers else None,
+                    layer.centers.extent(shape, grid) if layer.centers else None,
                 )
                 for layer, grid in zip(layers, grids(shape), strict=True)
             )
@@ -99,20 +99,14 @@ def plan(
 
 
 def _grids(
-    backbone: Backbone, layers: Sequence[Layer], shape: tuple[int, int]
+    backbone: Backbone, layers: Sequence[Layer], size: int, shape: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """The layers' grids on an input of ``shape``."""
-    height, width = shape
-    # A stride that is no power of two comes from padding that does not halve sides exactly, as in
-    # AlexNet; then the grid is known only after a forward pass.
-    if all(layer.stride & (layer.stride - 1) == 0 for layer in layers):
-        return [(height // layer.stride, width // layer.stride) for layer in layers]
-    blank = torch.zeros(
-        1, backbone.channels, height, width, device=backbone.device, dtype=backbone.dtype
-    )
-    with torch.inference_mode():
-        features = forward_to_layers(backbone, layers, blank)
-    return [(layer.shape[2], layer.shape[3]) for layer in features]
+    """The layers' grids on an input of ``shape``; their own were seen at ``size``."""
+    # Where centers were not measured, the probe shows whether the grid follows the stride.
+    are_known = all(layer.centers or layer.grid[0] == size // layer.stride for layer in layers)
+    grids = [layer.grid_on(shape) for layer in layers] if are_known else [None]
+    known = [grid for grid in grids if grid is not None]
+    return known if len(known) == len(layers) else grids_on(backbone, layers, shape)
 
 
 def cut_into_batches(
@@ -209,9 +203,9 @@ def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tens
     grid = tuple(features.shape[2:])
     if grid != images[0].grid:
         raise InputError(
-            f"layer {layer.name} gave a grid of {grid} cells for {images[0].name}, where its "
-            f"stride of {layer.stride} means {images[0].grid}; choose a layer whose grid follows "
-            "its stride"
+            f"layer {layer.name} gave a grid of {grid} cells for {images[0].name}, where a blank "
+            f"image of its size has {images[0].grid}; choose a layer whose grid follows from the "
+            "size of the image"
         )
     rows = features.permute(0, 2, 3, 1).flatten(1, 2)
     # If the sum is finite, which takes one pass and no memory, all values are.

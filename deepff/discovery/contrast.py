@@ -24,7 +24,7 @@ from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
 from deepff.images.image_set import SetImage
-from deepff.layers.layer import Layer, by_sign
+from deepff.layers.layer import WHOLE, Extent, Layer, by_sign
 from deepff.layers.layer_map import LayerMap
 from deepff.layers.pixel_layers import stride_layers
 from deepff.networks.backbone import Backbone
@@ -138,7 +138,7 @@ def border_contrast(activations: Activations) -> BorderContrast:
     negative, or every cell is border.
     """
     rows = RowBlocks(activations.blocks)
-    cells = [border_cells(image.grid).flatten() for image in activations.images]
+    cells = [border_cells(x.grid, x.extent).flatten() for x in activations.images]
     on_border = torch.cat(cells) if cells else torch.zeros(0, dtype=torch.bool)
     counts = all_reduce_sum(torch.stack([~on_border, on_border]).sum(1, keepdim=True))
     if counts[0] == 0:
@@ -155,18 +155,21 @@ def border_contrast(activations: Activations) -> BorderContrast:
     return BorderContrast(inside, border)
 
 
-def border_cells(grid: tuple[int, int]) -> Tensor:
-    """Which cells of a grid are border, (h, w) bool.
+def border_cells(grid: tuple[int, int], extent: Extent | None = None) -> Tensor:
+    """Which cells of a grid, that covers this part of an image, are border, (h, w) bool.
 
     Those whose center is nearer to an edge than a tenth of the side, and at least one cell: a ring
     of one cell at 14 × 14, of three at 28 × 28.
     """
 
-    def near_an_end(cells: int) -> Tensor:
-        centers = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
-        return torch.minimum(centers, 1 - centers) < max(_BORDER, 0.51 / cells)
+    def near_an_end(cells: int, ends: tuple[float, float]) -> Tensor:
+        share = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
+        centers = ends[0] + share * (ends[1] - ends[0])
+        near = torch.minimum(centers, 1 - centers) < _BORDER
+        near[[0, -1]] = True
+        return near
 
-    rows, columns = map(near_an_end, grid)
+    rows, columns = map(near_an_end, grid, extent or WHOLE)
     return rows[:, None] | columns
 
 

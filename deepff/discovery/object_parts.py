@@ -89,7 +89,7 @@ def factorize_filled(
     everything = torch.ones(sum(image.n_cells for image in activations.images), dtype=torch.bool)
     space, n_iter = _fit(activations, everything, k + 1, random_state)
     H = space.coefficients(activations)
-    on_border = torch.cat([border_cells(image.grid).flatten() for image in activations.images])
+    on_border = torch.cat([border_cells(x.grid, x.extent).flatten() for x in activations.images])
     background = int((H[on_border.to(H.device)].mean(0) / H.mean(0)).nan_to_num().argmax())
     parts = torch.arange(k + 1, device=H.device) != background
     space = replace(

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepff.errors import InputError, first_line
 from deepff.images.samples import photographs
-from deepff.layers.later import forward_to_layers
+from deepff.layers.later import forward_to_layers, grids_on
 from deepff.layers.layer import SHARE, Centers, Layer
 from deepff.layers.layouts import declared
 from deepff.networks.backbone import Backbone, normalized
@@ -56,7 +57,7 @@ _LEAST_SLOPE = 0.6
 _SPREAD = 0.01
 
 # To be raised with each change of what is measured: files of earlier formats are not read.
-_FORMAT = 2
+_FORMAT = 3
 
 _measured: dict[str, Centers | None] = {}
 
@@ -92,30 +93,45 @@ def measure(backbone: Backbone, layer: Layer) -> Centers | None:
     """What :func:`with_centers` keeps for one layer, measured now."""
     cells = max(_LEAST_CELLS, _SIDE // layer.stride)
     side = layer.input_size or layer.stride * cells
+    # Twice as wide: on one side only, cells may add up to the stride by chance.
+    shape = side, layer.input_size or 2 * side
     windows = _Windows()
     try:
         with windows:
-            _grid(backbone, layer, (side, side))
+            (grid,) = grids_on(backbone, [layer], shape)
+    except InputError:  # a user's network may take no images of this size
+        return None
+    if all(n * layer.stride == pixels for n, pixels in zip(grid, shape, strict=True)):
+        spacing, centered = layer.stride, layer.stride / 2
         if not windows.overlap:
             return None
+        unmeasured = None
+    else:
+        spacing, centered = _spacing(backbone, layer, side)
+        unmeasured = Centers((centered,) * 2, (0.0, 0.0), spacing, centered)
+    measured = partial(_measured_at, backbone, layer, spacing, centered)
+    try:
         if layer.input_size is not None:
-            return _measured_at(backbone, layer, side, 0)
-        centers = _measured_at(backbone, layer, side, _LEAST_SLOPE)
-        return centers or _measured_at(backbone, layer, layer.stride * (12 * cells // 7), 0)
-    except InputError:  # a user's network may take no images of this size, or have no gradient
-        return None
+            return measured(side, 0) or unmeasured
+        larger = layer.stride * (12 * cells // 7)
+        return measured(side, _LEAST_SLOPE) or measured(larger, 0) or unmeasured
+    except InputError:  # no gradient
+        return unmeasured
 
 
-def _measured_at(backbone: Backbone, layer: Layer, side: int, least_slope: float) -> Centers | None:
+def _measured_at(
+    backbone: Backbone,
+    layer: Layer,
+    spacing: int,
+    centered: float,
+    side: int,
+    least_slope: float,
+) -> Centers | None:
     """The centers on images of one size; None where these are too small, or have one cell."""
     # The image's border cuts off the tails of the gradient, which pulls its center to the image's.
     # So this looks for the cell, in fractions, whose center is the image's: between two blocks of
     # cells, over photographs and the same turned by 180 degrees, which cancels their content.
-    cells = _grid(backbone, layer, (side, side))[0]
-    is_halved = layer.stride & (layer.stride - 1) == 0 and cells * layer.stride == side
-    spacing, centered = (
-        (layer.stride, layer.stride / 2) if is_halved else _spacing(backbone, layer, side)
-    )
+    cells = grids_on(backbone, [layer], (side, side))[0][0]
     # Two cells as far from the first as from the last, with one or two between them: the image's
     # center is between theirs even where these are off by half a cell.
     first = (cells - 3) // 2
@@ -172,17 +188,11 @@ def _pair(value: Any) -> Sequence[int]:
     return (value, value) if isinstance(value, int) else value if len(value) == 2 else value * 2
 
 
-def _grid(backbone: Backbone, layer: Layer, shape: tuple[int, int]) -> tuple[int, int]:
-    blank = torch.zeros(1, backbone.channels, *shape, device=backbone.device, dtype=backbone.dtype)
-    (values,) = forward_to_layers(backbone, [layer], blank)
-    return values.shape[2], values.shape[3]
-
-
 def _spacing(backbone: Backbone, layer: Layer, side: int) -> tuple[int, float]:
     """Pixels per cell, and the offset of cells that cover the input evenly."""
 
     def cells(width: int) -> int:
-        return _grid(backbone, layer, (side, width))[1]
+        return grids_on(backbone, [layer], (side, width))[0][1]
 
     now = cells(side)
     first, second = (

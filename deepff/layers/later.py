@@ -46,6 +46,15 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
     return [_checked(backbone, layer, values, batch) for layer, values in pairs]
 
 
+def grids_on(
+    backbone: Backbone, layers: Sequence[Layer], shape: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """The layers' grids on images of ``shape`` pixels, by a pass over a blank one."""
+    blank = torch.zeros(1, backbone.channels, *shape, device=backbone.device, dtype=backbone.dtype)
+    maps = forward_to_layers(backbone, layers, blank)
+    return [(values.shape[2], values.shape[3]) for values in maps]
+
+
 def last_outputs(
     backbone: Backbone,
     layers: Sequence[Layer],

@@ -12,6 +12,7 @@ SIGNS = "signs"  # after a colon, in the names of layers by sign
 
 # (top, bottom) and (left, right) of a grid, as shares of the image's height and width.
 Extent = tuple[tuple[float, float], tuple[float, float]]
+WHOLE: Extent = ((0.0, 1.0), (0.0, 1.0))
 
 # Maps move only where an offset is this share of a cell off center, beyond so many standard errors.
 SHARE = 0.1
@@ -54,19 +55,16 @@ class Centers:
         )
         return down, across
 
-    def extent(self, stride: int, shape: tuple[int, int], grid: tuple[int, int]) -> Extent | None:
+    def extent(self, shape: tuple[int, int], grid: tuple[int, int]) -> Extent | None:
         """The part of an image that a grid (h, w) covers; None where it is the whole image.
 
         ``shape`` is the height and width at which the image goes through the network, in pixels.
         """
-        offset = self.drawn_offset
-        if self.spacing == stride and offset == (stride / 2, stride / 2):
-            return None
         vertical, horizontal = (
             ((first - self.spacing / 2) / side, (first + (cells - 0.5) * self.spacing) / side)
-            for first, side, cells in zip(offset, shape, grid, strict=True)
+            for first, side, cells in zip(self.drawn_offset, shape, grid, strict=True)
         )
-        return vertical, horizontal
+        return None if (vertical, horizontal) == WHOLE else (vertical, horizontal)
 
 
 def extent_from(ends: Any) -> Extent | None:
@@ -100,6 +98,16 @@ class Layer:
     def module(self) -> str:
         """The path of the module alone."""
         return self.path.partition(":")[0]
+
+    def grid_on(self, shape: tuple[int, int]) -> tuple[int, int] | None:
+        """The grid on images of ``shape`` pixels; None where only a forward pass tells it."""
+        spacing = self.centers.spacing if self.centers else self.stride
+        first = self.centers.centred if self.centers else self.stride / 2
+        # Padding may add a cell on sides that are no multiples.
+        if first == spacing / 2 and any(side % spacing for side in shape):
+            return None
+        height, width = (max(0, int((side - 2 * first) // spacing) + 1) for side in shape)
+        return height, width
 
     @property
     def non_negative(self) -> bool:

@@ -37,6 +37,7 @@ from deepff.layers.later import (
     outputs_of_edits,
     small_noise,
 )
+from deepff.layers.layer import Layer
 from deepff.meaning.open_network import (
     check_directions,
     is_object,
@@ -284,7 +285,7 @@ def scores_of_regions(
     sizes: list[Tensor] = []
     for i, image in network_inputs(run, opened, spread_indices(run, N_IMAGES), "names", progress):
         masks = torch.cat([find(i).masks for find in finders]).float()
-        edits = [torch.zeros_like, *(_inside(mask) for mask in masks)]
+        edits = [torch.zeros_like, *(_inside(mask, opened.layer, image) for mask in masks)]
         empty, *full = outputs_of_edits(opened, image, edits)
         empties.append(empty)
         gains.append(torch.stack(full) - empty)
@@ -294,11 +295,13 @@ def scores_of_regions(
     return dict(zip(factorizations, scores.split([*factorizations]), strict=True))
 
 
-def _inside(mask: Tensor) -> Edit:
-    """The edit that keeps only what is inside a mask, (H, W), of an image's map."""
+def _inside(mask: Tensor, layer: Layer, image: Tensor) -> Edit:
+    """The edit that keeps only what is inside a mask, (H, W), of the layer's map of an image."""
 
     def edit(maps: Tensor) -> Tensor:
         grid = (maps.shape[1], maps.shape[2])
-        return maps * cell_means(mask[None], grid).to(maps)
+        shape = (image.shape[2], image.shape[3])
+        extent = layer.centers.extent(shape, grid) if layer.centers else None
+        return maps * cell_means(mask[None], grid, extent).to(maps)
 
     return edit

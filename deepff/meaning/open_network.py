@@ -49,7 +49,7 @@ def opened_layers(run: Run, backbone: Backbone | None = None) -> tuple[OpenLayer
         return run.opened
     network = run.sources[0].backbone(model=backbone)
     return tuple(
-        OpenLayer(network, map_layers(network, source.size).resolve(source.layer))
+        OpenLayer(network, source.resolved(map_layers(network, source.size)))
         for source in run.sources
     )
 

@@ -13,12 +13,12 @@ from torch.nn import functional
 from deepff.activations.activations import Activations
 from deepff.activations.extraction import extract_layers
 from deepff.errors import InputError
+from deepff.layers.layer import WHOLE
 from deepff.meaning.class_names import image_coefficients
 from deepff.meaning.open_network import opened_layer
 from deepff.options import SimilarBy, chosen
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
-from deepff.results.sampling import WHOLE
 
 
 def similar(

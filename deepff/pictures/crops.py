@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from deepff.images.decoding import UnreadableImageError
+from deepff.layers.layer import WHOLE
 from deepff.pictures.figures import photo_shape
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
@@ -67,12 +68,14 @@ def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, in
     values = sampled(grid_map, shape, heatmaps.extents[index])[0].abs()
     row, column = divmod(int(values.argmax()), shape[1])
     y, x = (row + 0.5) * height / shape[0], (column + 0.5) * width / shape[1]
-    grid = heatmaps.grids[index]
-    side = round(max(_LEAST_SIDE, _CELLS * max(height / grid[0], width / grid[1])))
+    (top, bottom), (left, right) = heatmaps.extents[index] or WHOLE
+    rows, columns = heatmaps.grids[index]
+    cell = max((bottom - top) * height / rows, (right - left) * width / columns)
+    side = round(max(_LEAST_SIDE, _CELLS * cell))
     across, down = min(side, width), min(side, height)
-    left = min(max(0, round(x - across / 2)), width - across)
-    top = min(max(0, round(y - down / 2)), height - down)
-    return left, top, left + across, top + down
+    x0 = min(max(0, round(x - across / 2)), width - across)
+    y0 = min(max(0, round(y - down / 2)), height - down)
+    return x0, y0, x0 + across, y0 + down
 
 
 def write_crops(run: Run, folder: Path, crops: Crops) -> None:

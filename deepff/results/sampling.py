@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.layers.layer import Extent
-
-WHOLE: Extent = ((0.0, 1.0), (0.0, 1.0))
+from deepff.layers.layer import WHOLE, Extent
 
 # How much finer maps become that are brought to a grid which covers the image.
 _FINER = 4

@@ -130,7 +130,7 @@ def test_spacing_is_the_networks_own():
     found = measure(backbone, layer)
     assert found is not None and (found.spacing, found.centred) == (6, 9.5)
     assert found.offset == pytest.approx((9.5, 9.5), abs=1e-3)
-    extent = found.extent(8, (64, 64), (8, 8))
+    extent = found.extent((64, 64), (8, 8))
     assert extent == (pytest.approx((6.5 / 64, 54.5 / 64), abs=1e-4),) * 2
 
 
@@ -192,7 +192,7 @@ def test_what_is_right_is_not_moved(name, layer):
     found = measure(backbone, found_layer)
     assert found is not None
     grid = found_layer.grid
-    assert found.extent(found_layer.stride, (448, 448), grid) is None
+    assert found.extent((448, 448), grid) is None
 
 
 def test_a_cache_keeps_what_was_measured(tmp_path):
