@@ -4,12 +4,12 @@
 
 DATA holds the downloads as they unpack; what is not there is named, and its tables are left out:
 
-- ``icoseg/images/GROUP/`` and ``icoseg/ground_truth/GROUP/`` for the top of Table 1, and with part
-  masks of one's own ``icoseg/parts/GROUP/`` (label PNGs and a labels.txt) for its bottom and
-  Figure 4;
+- ``icoseg/images/GROUP/`` and ``icoseg/ground_truth/GROUP/`` for Table 1 and Figure 3, and with
+  part masks of one's own ``icoseg/parts/GROUP/`` (label PNGs and a labels.txt) for the bottom of
+  Table 1 and Figure 4;
 - ``VOCdevkit/VOC2007/`` of VOCtrainval_06-Nov-2007.tar, for Table 2;
 - ``VOCdevkit/VOC2010/`` of VOCtrainval_03-May-2010.tar and ``Annotations_Part/`` of PASCAL-Part's
-  trainval.tar.gz, for Tables 3 and 4.
+  trainval.tar.gz, for Tables 3 and 4 and Figure 5.
 
 NMF is solved by the paper's multiplicative updates (``--solver mu``). Weights are those that
 torchvision downloads, or finds in its folder (TORCH_HOME). To start it and leave: what is done is
@@ -34,6 +34,7 @@ from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
 from deepff.evaluation.datasets.pascal_voc import load_voc
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
+from deepff.evaluation.heatmap_figures import FIGURE5_CLASSES
 from deepff.evaluation.objects import PAPER_SETS, icoseg_part_sets
 from deepff.runtime.files import atomic_path
 
@@ -41,7 +42,7 @@ VGG = ("--model", "vgg19", "--layer", "conv5_4")
 # The last layer of each block: the paper's Figure 4a has several of VGG-19.
 FIGURE_LAYERS = ("conv5_4", "conv5_1", "conv4_4", "conv3_4")
 FIGURE_NETWORKS = ("vgg16", "vgg16_bn", "vgg19", "vgg19_bn", "resnet101")
-PART_CLASSES = dict.fromkeys([*TABLE3_PARTS, *TABLE4_CLASSES])
+PART_CLASSES = dict.fromkeys([*TABLE3_PARTS, *TABLE4_CLASSES, *FIGURE5_CLASSES])
 
 
 def repeated(option: str, values: Sequence[object]) -> list[str]:
@@ -53,14 +54,14 @@ def missing_data(data: Path) -> dict[str, str]:
     """For each command what is missing of its data; the images of what is there are printed."""
     icoseg, parts = data / "icoseg", data / "icoseg" / "parts"
     checks: dict[str, tuple[Sequence[str], Callable[[], Sequence]]] = {
-        "iCoseg": (["table1"], lambda: load_icoseg(icoseg, list(PAPER_SETS))),
+        "iCoseg": (["table1", "figure3"], lambda: load_icoseg(icoseg, list(PAPER_SETS))),
         "iCoseg's parts": (
             ["figure4a", "figure4b"],
             lambda: [load() for load in icoseg_part_sets(icoseg, parts, [*PAPER_SETS]).values()],
         ),
         "VOC 2007": (["table2"], lambda: load_voc(data, year=2007)),
         "PASCAL-Part": (
-            ["table3", "table4"],
+            ["table3", "table4", "figure5"],
             lambda: load_pascal_part(data, {name: TABLE4_PARTS[name] for name in PART_CLASSES}),
         ),
     }
@@ -94,6 +95,8 @@ def commands(data: Path, out: Path, options: argparse.Namespace) -> dict[str, li
         "table2": ["table2", *of_voc, *VGG],
         "table3": ["table3", *of_voc, *VGG, *table3],
         "table4": ["table4", *of_voc, *VGG],
+        "figure3": ["figure3", *icoseg[:2], *VGG],
+        "figure5": ["figure5", *of_voc, *VGG],
         "figure4a": ["figure4", *icoseg, *VGG[:2], *repeated("--layer", FIGURE_LAYERS)],
         "figure4b": ["figure4", *icoseg, *repeated("--model", FIGURE_NETWORKS)],
     }
@@ -144,7 +147,8 @@ def write_summary(out: Path, names: Sequence[str], missing: Mapping[str, str]) -
             for table in sorted((out / name).glob("*.md"), key=lambda path: path.stem):
                 # Pictures lie in the table's own folder.
                 sections.append(table.read_text(encoding="utf-8").replace("](", f"]({name}/"))
-            sections += [f"![{name}]({name}/{plot.name})" for plot in (out / name).glob("*.png")]
+            plots = [*(out / name).glob("*.png"), *(out / name).glob(f"{name}.jpg")]
+            sections += [f"![{name}]({name}/{plot.name})" for plot in plots]
     with atomic_path(out / "summary.md") as temporary:
         temporary.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
 

@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 PAPER_GROUPS = "021,017,018,020,036,042"
 PART_CLASSES = "aeroplane,bird,car,motorbike,cat"
+EXAMPLE_CLASSES = f"{PART_CLASSES},cow"
 LITE_MODELS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 
 
@@ -59,7 +60,7 @@ Groups = Annotated[
     str,
     typer.Option(
         help="iCoseg's groups by number or name, separated by commas, or all; the default is the "
-        "paper's five sets."
+        "paper's."
     ),
 ]
 PartMasks = Annotated[
@@ -232,6 +233,56 @@ def table4(
 
     tables = table4(network, data, counts, classes=_names(classes), crf=crf, seeds=seeds)
     _publish(tables, out)
+
+
+@app.command(cls=Command)
+@with_panels
+def figure3(
+    data: Data,
+    *,
+    groups: Groups = "036,021",
+    images: ImageList = None,
+    k: Counts = "1-4",
+    model: Model = LITE_MODELS[0],
+    layer: LayerName = None,
+    setup: SetupPanel,
+    out: Out = Path("benchmark/figure3"),
+) -> None:
+    """Heat maps for each k over photos of iCoseg's groups, or of any folder: one picture."""
+    counts = factor_counts(k)
+    _check_files(out, "figure3" + _PUBLISHED)
+    network = _network(model, layer, setup)
+
+    from deepff.evaluation.heatmap_figures import figure3
+    from deepff.pictures.crops import save_jpeg
+
+    picture = figure3(network, data, counts, _names(groups), images)
+
+    def draw(folder: Path) -> Path:
+        save_jpeg(picture, folder / "figure3.jpg")
+        return folder / "figure3.jpg"
+
+    _publish({}, out, draw)
+
+
+@app.command(cls=Command)
+@with_panels
+def figure5(
+    data: Data,
+    *,
+    classes: PartClasses = EXAMPLE_CLASSES,
+    model: Model = LITE_MODELS[0],
+    layer: LayerName = None,
+    setup: SetupPanel,
+    out: Out = Path("benchmark/figure5"),
+) -> None:
+    """Heat maps with k = 3 over PASCAL-Part's photos, and IoUs: four successes and a failure."""
+    _check_files(out, "figure5" + _PUBLISHED)
+    network = _network(model, layer, setup)
+
+    from deepff.evaluation.heatmap_figures import figure5
+
+    _publish({"figure5": figure5(network, data, _names(classes))}, out)
 
 
 @app.command("figure5a", hidden=True, cls=Command)  # the names of the first version

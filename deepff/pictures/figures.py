@@ -108,10 +108,6 @@ def compose(
 ) -> Image.Image:
     """Arrange :func:`figure` from photos that have been read."""
     cells = [_cell(photo, height) for photo in photos]
-    columns = [_LABEL_WIDTH]
-    for cell in cells:
-        columns.append(columns[-1] + cell.shape[1] + _GAP)
-
     rows = [("", cells)]
     for k, factorization in factorizations.items():
         maps, of_k = factorization.heatmaps, colors[k]
@@ -128,12 +124,62 @@ def compose(
 
     signed = any(factorization.heatmaps.signed for factorization in factorizations.values())
     k = max(factorizations)
-    legend = _legend(captions(factorizations[k]), colors[k], signed, max(columns[-1], 480))
+    return _grid(rows, height, captions(factorizations[k]), colors[k], signed)
+
+
+def captioned_row(
+    label: str,
+    photos: Sequence[np.ndarray],
+    heatmaps: HeatMaps,
+    indices: Sequence[int],
+    texts: Sequence[str],
+    names: Sequence[str],
+    height: int = 180,
+) -> Image.Image:
+    """The images with all heat maps and a text over each, and a legend that names the factors."""
+    colors, font = factor_colors(len(names)), ImageFont.load_default(size=_FONT_SIZE)
+    cells = []
+    for photo, index, text in zip(photos, indices, texts, strict=True):
+        cell = _cell(photo, height)
+        maps = heatmaps.normalized(index, cell.shape[:2])
+        # A few images may be far stronger than the others, which would be pale.
+        picture = Image.fromarray(overlay(cell, maps / maps.max().clamp_min(0.1), colors))
+        draw = ImageDraw.Draw(picture)
+        draw.text((_GAP, _GAP), text, "white", font, stroke_width=2, stroke_fill="black")
+        cells.append(np.asarray(picture))
+    return _grid([(label, cells)], height, names, colors)
+
+
+def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Pictures below each other, on white."""
+    size = (max(picture.width for picture in pictures), sum(picture.height for picture in pictures))
+    canvas = Image.new("RGB", size, "white")
+    top = 0
+    for picture in pictures:
+        canvas.paste(picture, (0, top))
+        top += picture.height
+    return canvas
+
+
+def _grid(
+    rows: Sequence[tuple[str, Sequence[np.ndarray]]],
+    height: int,
+    names: Sequence[str],
+    colors: np.ndarray,
+    signed: bool = False,
+) -> Image.Image:
+    """Labeled rows of pictures, in columns, and a legend of the factors below them."""
+    font = ImageFont.load_default(size=_FONT_SIZE)
+    widest = max(round(font.getlength(label)) for label, _ in rows)
+    columns = [max(_LABEL_WIDTH, widest + 2 * _GAP)]
+    for cell in rows[0][1]:
+        columns.append(columns[-1] + cell.shape[1] + _GAP)
+    legend = _legend(names, colors, signed, max(columns[-1], 480))
     grid_height = len(rows) * (height + _GAP)
     canvas = Image.new(
         "RGB", (max(columns[-1], legend.width), grid_height + legend.height), "white"
     )
-    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=_FONT_SIZE)
+    draw = ImageDraw.Draw(canvas)
     for y, (label, row) in zip(range(0, grid_height, height + _GAP), rows, strict=True):
         draw.text((_GAP, y + height // 2), label, "black", font, anchor="lm")
         for x, cell in zip(columns, row, strict=False):

@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deepff.cli.benchmark import PAPER_GROUPS, PART_CLASSES, RunPanel, _curve_networks, app
+from deepff.cli.benchmark import (
+    EXAMPLE_CLASSES,
+    PAPER_GROUPS,
+    PART_CLASSES,
+    RunPanel,
+    _curve_networks,
+    app,
+)
 from deepff.errors import InputError
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
+from deepff.evaluation.heatmap_figures import FIGURE5_CLASSES
 from deepff.evaluation.objects import PAPER_SETS
 
 
@@ -61,7 +69,9 @@ def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None
         ("table3", "--out", "table3.md"),
         ("table3", "--write-overlays", "horse-pca/0012.jpg"),
         ("table4", "--out", "table4-quality.csv"),
+        ("figure3", "--out", "figure3.jpg"),
         ("figure4", "--out", "figure4a.png"),
+        ("figure5", "--out", "figure5-01.jpg"),
         ("figure5a", "--out", "figure4a.md"),
         ("figure5b", "--out", "figure4b.csv"),
     ],
@@ -140,6 +150,7 @@ def test_former_names_of_figure_4_are_hidden_and_say_so(
 
 def test_defaults_spelt_out_for_the_command_line_are_the_tables_own() -> None:
     assert PART_CLASSES.split(",") == list(TABLE4_CLASSES)
+    assert EXAMPLE_CLASSES.split(",") == list(FIGURE5_CLASSES)
     assert PAPER_GROUPS.split(",") == list(PAPER_SETS)
 
 

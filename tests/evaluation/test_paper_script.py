@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "paper.py"
-ALL = ("table1", "table2", "table3", "table4", "figure4a", "figure4b")
+ALL = ("table1", "table2", "table3", "table4", "figure3", "figure4a", "figure4b", "figure5")
 
 
 def run(*arguments: str | Path) -> str:
