@@ -117,7 +117,11 @@ def web_app(
 
 
 class _Guard:
-    """Keeps the browser to this server, and closes routes to files that the page doesn't use."""
+    """Keeps the browser to this server, and other pages and routes to files out.
+
+    Gradio lets every page of this machine, on any port, read with the user's cookies; the app's own
+    page needs no such leave.
+    """
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -128,7 +132,10 @@ class _Guard:
 
         async def with_policy(message: Any) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["content-security-policy"] = _CONTENT_POLICY
+                headers = MutableHeaders(scope=message)
+                headers["content-security-policy"] = _CONTENT_POLICY
+                for name in [name for name in headers if name.startswith("access-control-")]:
+                    del headers[name]
             await send(message)
 
         if any(scope["path"].startswith(f"/gradio_api/{name}") for name in _CLOSED):

@@ -94,6 +94,20 @@ def test_a_foreign_name_for_this_machine_is_refused(client: testing.TestClient) 
     assert client.get("/", headers={"host": "localhost:7860"}).status_code == 200
 
 
+@pytest.mark.parametrize("origin", ["http://localhost:3000", "http://127.0.0.1:1", "null"])
+def test_other_pages_of_this_machine_may_not_read(client: testing.TestClient, origin: str) -> None:
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "x-a"}
+    answers = [
+        client.get(path, headers={"origin": origin}) for path in ("/", "/config", "/download/a.zip")
+    ]
+    for path in ("/gradio_api/queue/join", "/gradio_api/queue/data"):
+        answers.append(client.options(path, headers={"origin": origin, **asked}))
+        answers.append(client.post(path, json={}, headers={"origin": origin}))
+    for answer in answers:
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+    assert client.get("/", headers={"origin": "http://127.0.0.1:7860"}).status_code == 200
+
+
 def test_a_proxys_name_and_path_get_in_when_they_are_allowed(folder: Path) -> None:
     workspace = Workspace(folder)
     workspace.open()
