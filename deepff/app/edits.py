@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from deepff.app.labels import ACCEPTED, Entries, Entry, Factor, KeptMask, Labels, Level, Settings
+from deepff.regions.part_names import check_name
 
 HISTORY_LENGTH = 200
 # Entries that the steps hold together, as all are written after each edit.
@@ -39,8 +40,9 @@ def name_factor(labels: Labels, number: int, name: str) -> Labels:
 
     Where no other factor has the old name, masks that images keep follow.
     """
-    before = labels.factor(number)
-    factor = replace(before, name=" ".join(name.split()), suggested=False)
+    name = " ".join(name.split())
+    check_name(name)
+    factor = replace(labels.factor(number), name=name, suggested=False)
     return _edit(labels, _renamed(labels, {number: factor}))
 
 

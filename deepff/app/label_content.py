@@ -4,7 +4,6 @@ Pydantic would check types and ranges in fewer lines, but it comes with the extr
 ``deepff export --labels`` and ``deepff apply`` read labels without that.
 """
 
-import unicodedata
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,12 @@ from deepff.app.labels import (
 )
 from deepff.errors import InputError
 from deepff.options import PART_REFINEMENTS, Refinement, Threshold, chosen
+from deepff.regions.part_names import check_characters
 from deepff.result import Result
 
 # In the first format images kept no masks.
 FORMAT, FIRST_FORMAT = 2, 1
-_MAX_NAME_LENGTH = 80
+MAX_NAME_LENGTH = 80
 # The least and the most that an image's level is, by kind.
 _LEVELS = {
     OBJECT: (0.01, 0.99),
@@ -161,10 +161,9 @@ def _check_factor(key: tuple[int, int], factor: Factor, result: Result) -> None:
 
 
 def _check_name(name: str) -> None:
-    if len(name) > _MAX_NAME_LENGTH:
-        raise InputError(f"a name has up to {_MAX_NAME_LENGTH} characters, not {len(name)}")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-        raise InputError(f"the name {name!r} has a control character; leave it out")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InputError(f"a name has up to {MAX_NAME_LENGTH} characters, not {len(name)}")
+    check_characters(name)  # not what is reserved, which earlier versions took
 
 
 def _check_image(name: str, label: ImageLabel, result: Result, names: Collection[str]) -> None:

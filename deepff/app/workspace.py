@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+from deepff.app.label_content import MAX_NAME_LENGTH
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Factor, Labels
 from deepff.app.lessons import Teaching, teacher_masks, write_lesson
@@ -15,6 +16,7 @@ from deepff.errors import InputError
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.image_set import Images, check_readable
 from deepff.options import Device
+from deepff.regions.part_names import RESERVED
 from deepff.report.load import load
 from deepff.report.manifest import read_manifest
 from deepff.report.save import OBJECT, check_output_folder
@@ -143,11 +145,18 @@ def with_histograms(result: Result, folder: Path) -> Result:
 def suggestions(result: Result) -> dict[tuple[int, int], Factor]:
     """What the network calls factors, by k and number; those without a name are background."""
     return {
-        (k, number): Factor(name or "", name is not None, suggested=True)
+        (k, number): Factor(name, name != "", suggested=True)
         for k, factorization in result.factorizations.items()
         if factorization.classes is not None and any(factorization.classes.names)
-        for number, name in enumerate(factorization.classes.names)
+        for number, name in enumerate(map(_suggested_name, factorization.classes.names))
     }
+
+
+def _suggested_name(name: str | None) -> str:
+    """A network's name of a class as a person may give it; "" where there is none."""
+    words = " ".join((name or "").split())
+    shown = "".join(filter(str.isprintable, words))[:MAX_NAME_LENGTH].strip()
+    return "" if shown.casefold() in RESERVED else shown
 
 
 def _in_thread(work: Callable[[], None], to: Workspace | Teaching, what: str) -> None:

@@ -1,5 +1,6 @@
 """Which factor is which part: the names that a person gives."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from torch import Tensor
 from deepff.errors import InputError
 
 _STRING = "tag:yaml.org,2002:str"
+# What formats call pixels of no class, and what LabelMe ignores.
+RESERVED = ("background", "_background_", "__ignore__")
+# Control characters, line breaks, halves of characters, and what XML cannot hold.
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
 def factor_names(n_factors: int) -> list[str]:
@@ -59,7 +64,7 @@ def read_parts(path: str | Path, n_factors: int) -> dict[int, str]:
 
 
 def check_parts(parts: Mapping[int, str], n_factors: int) -> None:
-    """Raise InputError where a key of ``parts`` is no factor, or a name is empty or no text."""
+    """Raise InputError where a key of ``parts`` is no factor, or a name no name."""
     for factor, name in parts.items():
         if not isinstance(factor, int) or isinstance(factor, bool) or not 0 <= factor < n_factors:
             raise InputError(
@@ -70,6 +75,26 @@ def check_parts(parts: Mapping[int, str], n_factors: int) -> None:
             raise InputError(
                 f"the name of factor {factor} is {name!r}; it should be a non-empty string"
             )
+        check_name(name)
+
+
+def check_name(name: str) -> None:
+    """Raise InputError where a class or part cannot be called so in every format."""
+    check_characters(name)
+    if name.casefold() in RESERVED:
+        raise InputError(
+            f"the name {name!r} stands for what belongs to no class; choose another name, or leave "
+            "the factor without one to make it background"
+        )
+
+
+def check_characters(name: str) -> None:
+    """Raise InputError where a name has characters that break files in some format."""
+    if _UNFIT.search(name) or name != name.strip():
+        raise InputError(
+            f"the name {name!r} has a line break or another control character, or a space at an "
+            "end, which formats can't hold; leave it out"
+        )
 
 
 def part_masks(masks: Tensor, parts: Mapping[int, str], names: Sequence[str]) -> Tensor:

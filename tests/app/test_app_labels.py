@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from deepff.app.edits import (
     HISTORY_LENGTH,
+    agree,
     drop_factors,
     keep_factor,
     name_factor,
@@ -24,14 +26,18 @@ from deepff.app.edits import (
 )
 from deepff.app.label_file import FILE, LabelStore, StaleLabelsError, export_labelled
 from deepff.app.labels import Labels, Settings
+from deepff.app.workspace import suggestions
 from deepff.cli.main import app
 from deepff.errors import InputError
-from deepff.results.factorization import Factorization
+from deepff.results.factorization import FactorClasses, Factorization
 
 Edit = Callable[[Labels], Labels]
 EMPTY = Labels("run", Settings(3), Path())
 
-texts = st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=8)
+texts = st.text(
+    st.characters(blacklist_categories=("Cc", "Cs"), blacklist_characters="\ufffe\uffff"),
+    max_size=8,
+)
 factors, images = st.integers(0, 2), st.sampled_from(NAMES)
 edits = st.one_of(
     st.builds(lambda j, name: lambda of: name_factor(of, j, name), factors, texts),
@@ -136,7 +142,8 @@ def test_of_two_who_edit_neither_overwrites_the_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
-        (lambda of: name_factor(of, 0, "a\x00b"), "has a control character"),
+        (lambda of: name_factor(of, 0, "a\x00b"), "or another control character"),
+        (lambda of: name_factor(of, 0, " Background"), "stands for what belongs to no class"),
         (lambda of: name_factor(of, 0, "a" * 81), "up to 80 characters, not 81"),
         (lambda of: name_factor(of, 3, "a"), "no factor 3 of 3"),
         (lambda of: set_settings(of, k=7), "no factorization with 7 factors; choose k = 3"),
@@ -200,7 +207,7 @@ def test_other_factors_of_the_same_images_are_another_result(tmp_path: Path) -> 
 
 def annotated(folder: Path) -> dict[str, list[tuple[str, int]]]:
     """For each image of a COCO file the names and areas of its annotations."""
-    content = json.loads((folder / "annotations.json").read_text("utf-8"))
+    content = json.loads((folder / "annotations/instances_default.json").read_text("utf-8"))
     classes = {category["id"]: category["name"] for category in content["categories"]}
     annotations: dict[str, list[tuple[str, int]]] = {}
     for image in content["images"]:
@@ -302,3 +309,15 @@ def test_whatever_stands_in_the_file_is_read_or_refused(
     while labels.history:
         labels = undo(labels)
     assert labels.settings.refine == "none"
+
+
+def test_names_that_a_network_suggests_may_be_given(tmp_path: Path) -> None:
+    result = planted(tmp_path)
+    k = result.n_components
+    names = ("background", "great\nwhite, \u202ashark", "x" * 100)[:k]
+    classes = FactorClasses(("a",), torch.zeros(k, 1), names)
+    result.factorizations[k] = replace(result.factorizations[k], classes=classes)
+    suggested = suggestions(result)
+    store = LabelStore(tmp_path, result, suggested)
+    labels = store.edit(0, lambda labels: agree(labels, suggested))
+    assert labels.parts == {1: "great white, shark", 2: "x" * 80}
