@@ -128,24 +128,21 @@ class ExportFormat(StrEnum):
 
     file: str
     contents: tuple[str, ...]  # what each instance is written as
-    lists_images: bool  # in text files, one name per line
 
     COCO = "coco", "coco", ("masks", "boxes")
     COCO_POLYGONS = "coco-polygons", "coco", ("masks", "boxes")
-    YOLO = "yolo", "yolo", ("boxes",), True
-    YOLO_SEG = "yolo-seg", "yolo", ("masks",), True
-    VOC = "voc", "voc", ("masks", "boxes"), True
+    YOLO = "yolo", "yolo", ("boxes",)
+    YOLO_SEG = "yolo-seg", "yolo", ("masks",)
+    VOC = "voc", "voc", ("masks", "boxes")
     LABELME = "labelme", "labeling_tools", ("masks",)
     LABEL_STUDIO = "label-studio", "labeling_tools", ("masks",)
     CVAT = "cvat", "labeling_tools", ("masks",)
     PNG = "png", "png", ("masks",)
 
-    def __new__(
-        cls, name: str, file: str, contents: tuple[str, ...], lists_images: bool = False
-    ) -> Self:
+    def __new__(cls, name: str, file: str, contents: tuple[str, ...]) -> Self:
         member = str.__new__(cls, name)
         member._value_ = name
-        member.file, member.contents, member.lists_images = file, contents, lists_images
+        member.file, member.contents = file, contents
         return member
 
 
@@ -290,9 +287,10 @@ class ExportOptions:
         change. 0 keeps all corners, and so every pixel.
     images : Photographs, optional
         For formats whose readers look for the photographs in a certain folder. By default links for
-        YOLO, and nothing for others.
-    split : (train, val, test)
-        In what proportion images are drawn for training, validation and test, by ``seed``.
+        COCO, YOLO and VOC, and nothing for others.
+    split : (train, val, test), optional
+        In what proportion images are drawn for training, validation and test, by ``seed``. By
+        default 80 to 20 to 0 for YOLO and VOC, while COCO's images are in one file.
     overwrite : bool
         Replace files that deepff did not write, or that were changed since; never photographs.
     anew : bool
@@ -305,7 +303,7 @@ class ExportOptions:
     min_area: int | None = None
     simplify: float = SIMPLIFY
     images: str | None = None
-    split: tuple[float, float, float] = SPLIT
+    split: tuple[float, float, float] | None = None
     seed: int = 0
     overwrite: bool = False
     anew: bool = False
@@ -317,7 +315,8 @@ class ExportOptions:
             chosen(Photographs, self.images, "way with photographs")
         if not isinstance(self.simplify, int | float) or not 0 <= self.simplify < float("inf"):
             raise InputError(f"polygons are simplified by 0 pixels or more, not {self.simplify!r}")
-        if len(self.split) != 3 or min(self.split) < 0 or self.split[0] <= 0:
+        split = self.split or SPLIT
+        if len(split) != 3 or min(split) < 0 or split[0] <= 0:
             raise InputError("a split has three shares, train, val and test, the first above 0")
 
 
@@ -337,7 +336,7 @@ class ExportSettings(RegionSettings, total=False):
     min_area: int | None
     simplify: float
     images: str | None
-    split: tuple[float, float, float]
+    split: tuple[float, float, float] | None
     seed: int
     overwrite: bool
     anew: bool

@@ -23,6 +23,7 @@ from deepff.images.image_files import output_names
 from deepff.options import ExportOptions, RegionOptions
 
 HALF = RegionOptions("max-fraction", 0.5)
+COCO_FILE = "annotations/instances_default.json"
 NAMES = ["Köpfe & <Beine>", "足", "x"]
 Annotation = tuple[str, np.ndarray]  # a name and a mask, or a name and a box
 ReadBack = dict[str, tuple[tuple[int, int], list[Annotation]]]
@@ -85,7 +86,7 @@ def write(
 
 def read_coco(folder: Path, sizes: dict[str, tuple[int, int]]) -> ReadBack:
     with contextlib.redirect_stdout(io.StringIO()):
-        coco = COCO(folder / "annotations.json")
+        coco = COCO(folder / COCO_FILE)
     content = {}
     for image in coco.loadImgs(coco.getImgIds()):
         found = []

@@ -16,7 +16,6 @@ from deepff.errors import InputError
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, Instance, annotated_images
 from deepff.options import (
-    SPLIT,
     ExportFormat,
     ExportOptions,
     Photographs,
@@ -44,7 +43,7 @@ class Asked:
     @property
     def options(self) -> ExportOptions:
         """What an export takes of it; InputError where the split is not one."""
-        split = parsed_split(self.split.strip()) if self.split.strip() else SPLIT
+        split = parsed_split(self.split.strip()) if self.split.strip() else None
         return ExportOptions(self.instances, self.min_area or None, images=self.images, split=split)
 
 

@@ -293,8 +293,8 @@ class _ExportTab:
                 elem_id="photographs",
             )
             split = gr.Textbox(
-                "/".join(f"{share:g}" for share in SPLIT if share),
-                label="Training, validation, test (YOLO, VOC)",
+                label="Training, validation, test (COCO: one file unless given)",
+                placeholder="/".join(f"{share:g}" for share in SPLIT if share),
                 elem_id="split",
             )
         # What is counted depends on the first four fields.

@@ -172,12 +172,17 @@ def export(
         option(
             OUTPUT,
             "Copies of the photographs or links to them, where the format wants them; by "
-            "default links for YOLO.",
+            "default links for COCO, YOLO and VOC.",
         ),
     ] = None,
     split: Annotated[
-        str, option(OUTPUT, "Shares of training, validation and test, for YOLO and VOC.")
-    ] = "80/20",
+        str | None,
+        option(
+            OUTPUT,
+            "Shares of training, validation and test, such as 80/10/10; by default 80/20 for YOLO "
+            "and VOC, and one file for COCO.",
+        ),
+    ] = None,
     seed: Annotated[int, option(OUTPUT, "By which images are drawn for --split.")] = 0,
     out: Annotated[
         Path | None, option(OUTPUT, "Folder to write to; by default RESULT/export/FORMAT, anew.")
@@ -214,7 +219,7 @@ def export(
         min_area,
         simplify,
         images,
-        parsed_split(split),
+        None if split is None else parsed_split(split),
         seed,
         opening.overwrite,
         anew=out is None,

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from deepff.discovery.discover_parts import discover_parts
 from deepff.errors import InputError
-from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
+from deepff.evaluation.datasets.coco_parts import (
+    CAR_PARTS,
+    coco_file,
+    coco_folder,
+    load_coco,
+)
 from deepff.evaluation.datasets.ground_truth import BACKGROUND, UNNAMED, GroundTruthSet
 from deepff.evaluation.datasets.pascal_part import TABLE4_PARTS, load_pascal_part
 from deepff.evaluation.datasets.pascal_voc import check_classes
@@ -105,14 +110,15 @@ def part_sets(
 ) -> dict[str, Callable[[], GroundTruthSet]]:
     """What loads each set of images with part masks.
 
-    ``root`` is a COCO file whose categories are parts, or the folder of its `annotations.json`: one
-    set, with Car Parts' categories merged into eight parts. Otherwise it is PASCAL-Part over VOC
-    2010: one set per class, where ``others`` is as for `load_pascal_part`.
+    ``root`` is a COCO file whose categories are parts, or its data set's folder: one set, with Car
+    Parts' categories merged into eight parts. Otherwise it is PASCAL-Part over VOC 2010: one set
+    per class, where ``others`` is as for `load_pascal_part`.
     """
     root = Path(root)
     if is_coco(root):
-        folder = root if root.is_dir() else root.parent
-        return {folder.resolve().name: partial(load_coco, root, merge=CAR_PARTS)}
+        return {
+            coco_folder(coco_file(root)).resolve().name: partial(load_coco, root, merge=CAR_PARTS)
+        }
     check_classes(classes, list(TABLE4_PARTS))
 
     def load(name: str) -> GroundTruthSet:
@@ -123,7 +129,8 @@ def part_sets(
 
 def is_coco(root: str | Path) -> bool:
     """Whether `part_sets` reads `root` as a COCO file, which the paper has no numbers for."""
-    return Path(root).suffix == ".json" or (Path(root) / "annotations.json").is_file()
+    root = Path(root)
+    return root.suffix == ".json" or (root.is_dir() and coco_file(root).is_file())
 
 
 def part_scores(

@@ -1,18 +1,23 @@
 """COCO JSON: masks as run lengths or polygons, and boxes."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
 from deepff.export.polygons import enclosed_area, instance_polygons
-from deepff.options import ExportOptions
+from deepff.options import ExportOptions, Photographs
 from deepff.runtime.files import atomic_text
+
+# An instance's mask, box and area, from it and its image's size.
+Masks = Callable[[Instance, tuple[int, int]], dict[str, Any]]
+
+_WHOLE = "default"
 
 
 def write_coco(
@@ -22,23 +27,46 @@ def write_coco(
     settings: ExportOptions,
     polygons: bool = False,
 ) -> None:
-    """Write ``<folder>/annotations.json``, and photographs that are wanted into ``images/``.
+    """Write ``annotations/instances_<subset>.json``, and the photographs into ``images/``.
 
-    With ``polygons``, masks are polygons instead of run lengths; simplified ones have boxes and
-    areas of their own.
+    The subsets are those of the split; without one, all images are in ``instances_default.json``,
+    as CVAT and Datumaro call it. With ``polygons``, masks are polygons instead of run lengths;
+    simplified ones have boxes and areas of their own.
     """
-    entry = partial(_polygons, settings.simplify) if polygons else _run_length_encoder()
-    with atomic_text(folder / "annotations.json") as file:
+    masks = partial(_polygons, settings.simplify) if polygons else _run_lengths
+    files: dict[str, Callable[..., None]] = {}
+    with ExitStack() as stack:
+
+        def file_of(subset: str) -> Callable[..., None]:
+            if subset not in files:
+                path = folder / "annotations" / f"instances_{subset}.json"
+                files[subset] = stack.enter_context(_coco_file(path, names, masks))
+            return files[subset]
+
+        for image in images:
+            name = image.write_photo(folder, "images", settings.images or Photographs.LINK)
+            file_of(image.subset if settings.split else _WHOLE)(image, name)
+        if not files:
+            file_of(_WHOLE)
+
+
+write_coco_polygons = partial(write_coco, polygons=True)
+
+
+@contextmanager
+def _coco_file(path: Path, names: Sequence[str], masks: Masks) -> Iterator[Callable[..., None]]:
+    """Yield what adds an image, under its file's name, to a COCO file."""
+    entries: list[dict[str, Any]] = []
+    n_annotations = 0
+    with atomic_text(path) as file:
         categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
         head = {"info": {"description": "deepff"}, "licenses": [], "categories": categories}
         file.write(f'{_json(head)[:-1]}, "annotations": [')
-        entries = []
-        n_annotations = 0
-        for image_id, image in enumerate(images, 1):
+
+        def add(image: AnnotatedImage, name: str) -> None:
+            nonlocal n_annotations
             height, width = image.size
-            suffix = image.photo_suffix
-            name = image.name if image.name.endswith(suffix) else image.name + suffix
-            image.write_photo(f"images/{name}", folder, settings.images)
+            image_id = len(entries) + 1
             entries.append({"id": image_id, "file_name": name, "width": width, "height": height})
             for instance in image.instances:
                 n_annotations += 1
@@ -46,14 +74,13 @@ def write_coco(
                     "id": n_annotations,
                     "image_id": image_id,
                     "category_id": instance.region + 1,
-                    **entry(instance, image.size),
+                    **masks(instance, image.size),
                     "iscrowd": 0,  # also with holes or pieces: evaluation ignores crowds
                 }
                 file.write(f"{',' if n_annotations > 1 else ''}\n{_json(annotation)}")
+
+        yield add
         file.write(f'\n], "images": {_json(entries)}}}\n')
-
-
-write_coco_polygons = partial(write_coco, polygons=True)
 
 
 def _json(content: Any) -> str:
@@ -71,21 +98,13 @@ def _polygons(simplify: float, instance: Instance, size: tuple[int, int]) -> dic
     }
 
 
-def _run_length_encoder() -> Callable[[Instance, tuple[int, int]], dict[str, Any]]:
-    try:
-        from pycocotools import mask as api
-    except ImportError as error:
-        raise InputError(
-            "run lengths of COCO need pycocotools: pip install 'deepff[coco]', or export polygons"
-        ) from error
+def _run_lengths(instance: Instance, size: tuple[int, int]) -> dict[str, Any]:
+    from pycocotools import mask as api
 
-    def encode(instance: Instance, size: tuple[int, int]) -> dict[str, Any]:
-        encoded = api.encode(np.asfortranarray(instance.full_mask(size), np.uint8))
-        x_min, y_min, x_max, y_max = instance.box
-        return {
-            "segmentation": {"size": list(size), "counts": encoded["counts"].decode()},
-            "area": instance.area,
-            "bbox": [x_min, y_min, x_max - x_min, y_max - y_min],
-        }
-
-    return encode
+    encoded = api.encode(np.asfortranarray(instance.full_mask(size), np.uint8))
+    x_min, y_min, x_max, y_max = instance.box
+    return {
+        "segmentation": {"size": list(size), "counts": encoded["counts"].decode()},
+        "area": instance.area,
+        "bbox": [x_min, y_min, x_max - x_min, y_max - y_min],
+    }

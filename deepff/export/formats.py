@@ -1,7 +1,6 @@
 """Regions written in the formats of labeling tools."""
 
 import pickle
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from deepff.export.instances import (
 )
 from deepff.images.image_set import ImageItem
 from deepff.options import ExportFormat, ExportOptions, RegionOptions, chosen
+from deepff.regions.part_names import check_name
 from deepff.results.run import Run
 from deepff.runtime.outputs import Rules, check_outputs, files_below, output_folder
 
@@ -74,9 +74,9 @@ def export(
     Raises
     ------
     InputError
-        See :func:`deepff.regions.regions.find_regions`. Also for an unknown format, a name with a
-        control character, something that the format cannot hold, a file in place of the folder, or
-        files in it that would be lost (:func:`deepff.runtime.outputs.check_outputs`).
+        See :func:`deepff.regions.regions.find_regions`. Also for an unknown format, a name or
+        something else that the format cannot hold, a file in place of the folder, or files in it
+        that would be lost (:func:`deepff.runtime.outputs.check_outputs`).
     """
     settings = settings or ExportOptions()
     maps = found_maps(result, k, options, settings.memory)
@@ -98,7 +98,8 @@ def export_maps(
     """
     settings = settings or ExportOptions()
     folders = _folders(formats, Path(folder))
-    _check_names(folders, maps.names, result.names)
+    for name in maps.names:
+        check_name(name)
     rules = Rules(settings.overwrite, settings.anew, result.paths)
     plain = plain_images(result, settings, maps.images)
     for format, path in folders.items():
@@ -124,21 +125,6 @@ def export_maps(
             images = (image.located(folders[format]) for image in replay())
             FORMATS[format](images, maps.names, temporary, settings)
     return ExportSummary(n_instances, n_specks, list(folders.values()))
-
-
-def _check_names(
-    formats: Iterable[ExportFormat], region_names: Sequence[str], image_names: Sequence[str]
-) -> None:
-    for name in region_names:
-        if any(unicodedata.category(character) == "Cc" for character in name):
-            raise InputError(f"the name {name!r} has a control character, which formats can't hold")
-    if any(format.lists_images for format in formats):
-        for name in image_names:
-            if len(name.splitlines()) > 1:
-                raise InputError(
-                    f"the name {name!r} has a line break, which the lists of images of VOC and "
-                    "YOLO can't hold: rename the file, or export to another format"
-                )
 
 
 def planned_files(

@@ -7,20 +7,22 @@ may share pixels, and some formats have one label per pixel.
 import os
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.images.decoding import UnreadableImageError, with_image
+from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import output_names
-from deepff.images.image_set import Origin, read_pixels
+from deepff.images.image_set import ImageItem, Origin, read_pixels
+from deepff.images.reading import storage
 from deepff.options import (
     RECIPE_OPTIONS,
+    SPLIT,
     SUBSETS,
     ExportOptions,
     Instances,
@@ -32,6 +34,18 @@ from deepff.regions.components import Box, connected_components, least_area
 from deepff.regions.regions import find_regions, region_names
 from deepff.results.run import Run
 from deepff.runtime.progress import track
+
+# The formats that programs read, by Pillow's names, and the suffixes by which all of them find such
+# files. Photographs in any other format are written in the first one.
+_SUFFIXES = {
+    "PNG": ".png",
+    "JPEG": ".jpg",
+    "MPO": ".jpg",
+    "BMP": ".bmp",
+    "TIFF": ".tif",
+    "WEBP": ".webp",
+}
+_JPEG_QUALITY = 95
 
 
 @dataclass(frozen=True)
@@ -87,33 +101,37 @@ class AnnotatedImage:
             image[y_min:y_max, x_min:x_max][instance.mask] = value
         return image
 
-    @property
-    def photo_suffix(self) -> str:
-        """The suffix of a copy of the photograph; an image that is no file becomes a PNG."""
-        is_file = self.origin is None or isinstance(self.origin, Path)
-        return os.path.splitext(self.name)[1] if is_file else ".png"
-
-    @property
-    def photo_format(self) -> str | None:
-        """Pillow's name for the content of the photograph's file; None without a file."""
-        file = self.photo_path or self.origin
-        if not isinstance(file, Path):
-            return None
-        try:
-            return with_image(file, lambda opened: opened.format)
-        except UnreadableImageError:
-            return None
-
     def write_photo(
-        self, path: str, folder: Path, images: str | None, as_png: bool = False
-    ) -> None:
-        """Write a copy of the photograph, or a link to it, to a POSIX path in a folder.
+        self, folder: Path, below: str, images: str, suffixes: Mapping[str, str] = _SUFFIXES
+    ) -> str:
+        """Write a copy of the photograph, or a link to it, and return its POSIX path in `below`.
 
-        Not where it is already there, or `images` is None or "none". With `as_png` a file too is
-        written as PNG, upright and in RGB.
+        It has the image's `file` as its name, so that no two differ by their suffix alone, and the
+        suffix of what it holds. A photograph in none of the formats of `suffixes`, one that is
+        stored turned, and an image that is no file are written anew. With "none" nothing is
+        written, and the path is that of the user's own file in the set.
         """
-        if images in (None, Photographs.NONE) or path == self.inside:
-            return
+        if images == Photographs.NONE:
+            return f"{self.file}.png" if isinstance(self.origin, ImageItem) else self.name
+        format, turned = self._storage()
+        suffix = suffixes.get(format or "", next(iter(suffixes.values())))
+        if turned and suffix != ".jpg":
+            suffix = ".png"
+        path = PurePosixPath(below, f"{self.file}{suffix}")
+        if path.as_posix() != self.inside:
+            anew = turned or format not in suffixes
+            self._write_photo(folder, path, images, anew)
+        return f"{self.file}{suffix}"
+
+    def _storage(self) -> tuple[str | None, bool]:
+        """The format of the photograph's file, None without one, and whether it is turned."""
+        file = self.photo_path or self.origin
+        try:
+            return storage(file) if isinstance(file, Path) else (None, False)
+        except UnreadableImageError:
+            return None, False
+
+    def _write_photo(self, folder: Path, path: PurePosixPath, images: str, anew: bool) -> None:
         target, origin = folder / path, self.origin
         target.parent.mkdir(parents=True, exist_ok=True)
         if origin is None or (isinstance(origin, Path) and not origin.is_file()):
@@ -121,12 +139,12 @@ class AnnotatedImage:
                 f"the photograph {self.name} is not at {origin} any more: put it back, or export "
                 "without photographs (--images none)"
             )
-        if as_png or not isinstance(origin, Path):
+        if anew or not isinstance(origin, Path):
             try:
-                pixels = read_pixels(origin)
+                pixels = Image.fromarray(read_pixels(origin))
             except UnreadableImageError as error:
                 raise InputError(f"the photograph {self.name} cannot be read: {error}") from error
-            Image.fromarray(pixels).save(target, "PNG")
+            pixels.save(target, quality=_JPEG_QUALITY, subsampling=0)  # which PNG does not take
         elif images == Photographs.COPY:
             shutil.copyfile(origin, target)
         else:
@@ -165,7 +183,7 @@ def plain_images(
     """Images of a set without instances."""
     files = output_names(result.names)
     images = [result.images[index] for index in indices]
-    subset_of = subsets([image.name for image in images], settings.split, settings.seed)
+    subset_of = subsets([image.name for image in images], settings.split or SPLIT, settings.seed)
     return [
         AnnotatedImage(
             image.name, files[index], image.size, [], image.origin, subset_of[image.name]

@@ -14,7 +14,7 @@ from deepff.export.instances import AnnotatedImage, Instance, run_lengths
 from deepff.export.polygons import instance_polygons
 from deepff.export.voc import xml_name, xml_string
 from deepff.images.painting import factor_colors, hex_colors
-from deepff.options import ExportOptions
+from deepff.options import ExportOptions, Photographs
 from deepff.runtime.files import atomic_text, write_text
 
 _CHANNELS = 4
@@ -30,19 +30,19 @@ def write_labelme(
 ) -> None:
     """Write ``<folder>/<image>.json`` with polygons, and ``<folder>/labels.txt``.
 
-    LabelMe opens ``a.json`` with ``a.jpg`` in the same folder. If there is ``a.png`` too, it has
-    ``a.png.json``, and a copy or link is named ``a.png.png``.
+    LabelMe opens ``a.json`` with ``a.jpg`` in the same folder. Next to the user's own files,
+    ``a.png`` has ``a.png.json`` if there is ``a.jpg`` too.
     """
-    mode = settings.images or "none"
+    mode = settings.images or Photographs.NONE
     taken: set[str] = set()
     for image in images:
         stem = os.path.splitext(image.name)[0]
-        file = stem if mode == "none" and stem.casefold() not in taken else image.file
+        is_free = mode == Photographs.NONE and stem.casefold() not in taken
+        file = stem if is_free else image.file
         while file.casefold() in taken:
             file += "~"
         taken.add(file.casefold())
-        photo = image.name if mode == "none" else f"{file}{image.photo_suffix}"
-        image.write_photo(photo, folder, mode)
+        photo = image.write_photo(folder, "", mode)
         content: dict[str, Any] = {
             "version": "5.5.0",
             "flags": {},
@@ -180,15 +180,12 @@ def write_cvat(
         for tag in ("name", "color", "type"):
             ET.SubElement(element, tag).text = str(label[tag])
         ET.SubElement(element, "attributes")
-    mode = settings.images or "none"
+    mode = settings.images or Photographs.NONE
     with atomic_text(folder / "annotations.xml") as file:
         file.write('<?xml version="1.0" encoding="utf-8"?>\n<annotations>\n')
         file.write(f"<version>1.1</version>\n{xml_string(meta)}\n")
         for number, image in enumerate(images):
-            name = image.name
-            if mode != "none":
-                name = os.path.splitext(name)[0] + image.photo_suffix
-            image.write_photo(f"images/{name}", folder, mode)
+            name = image.write_photo(folder, "images", mode)
             file.write(f"{xml_string(_cvat_image(number, name, image, names))}\n")
         file.write("</annotations>\n")
 

@@ -12,10 +12,11 @@ from PIL import Image
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
 from deepff.export.png import write_label_names
-from deepff.options import ExportOptions
+from deepff.options import ExportOptions, Photographs
 from deepff.runtime.files import atomic_path, write_text
 
 LARGEST_VALUE = 254  # 255 marks pixels that are not judged
+_JPEG = {"JPEG": ".jpg", "MPO": ".jpg"}  # the only photographs that VOC has, by their suffix
 
 
 def write_voc(
@@ -27,8 +28,10 @@ def write_voc(
     """Write VOC's ``Annotations/``, ``SegmentationClass/`` and ``SegmentationObject/``.
 
     A class's value is its line in ``labels.txt``, from 0, an object's its number in the XML, from
-    1. ``labelmap.txt`` has the classes and their colors, as CVAT and Datumaro read them.
+    1. ``labelmap.txt`` has the classes and their colors, as CVAT and Datumaro read them. The
+    photographs are in ``JPEGImages/``.
     """
+    names = _label_names(names)
     if len(names) > LARGEST_VALUE:
         raise InputError(f"VOC's images hold up to {LARGEST_VALUE} classes, not {len(names)}")
     palette = _voc_palette()
@@ -44,10 +47,10 @@ def write_voc(
         objects = image.painted(list(range(1, count + 1)))
         _write_indexed(classes, palette, folder / "SegmentationClass" / f"{image.file}.png")
         _write_indexed(objects, palette, folder / "SegmentationObject" / f"{image.file}.png")
-        annotation = xml_string(_annotation(image, names))
+        mode = settings.images or Photographs.LINK
+        photo = image.write_photo(folder, "JPEGImages", mode, _JPEG)
+        annotation = xml_string(_annotation(image, photo, names))
         write_text(folder / "Annotations" / f"{image.file}.xml", annotation)
-        photo = f"JPEGImages/{image.file}{image.photo_suffix}"
-        image.write_photo(photo, folder, settings.images)
         for subset in {"test"} if image.subset == "test" else {image.subset, "trainval"}:
             listed[subset].append(image.file)
     for kind in ("Main", "Segmentation"):
@@ -58,18 +61,28 @@ def write_voc(
     write_text(folder / "labelmap.txt", "".join(_label_map(names, palette)))
 
 
+def _label_names(names: Sequence[str]) -> list[str]:
+    """Names as a label map can hold them, where a colon ends one and ``#`` begins a comment."""
+    labels: list[str] = []
+    for name in names:
+        label = re.sub("^#|:", "_", name)
+        while label in labels or (label != name and label in names):
+            label += "_"
+        labels.append(label)
+    return labels
+
+
 def _label_map(names: Sequence[str], palette: bytes) -> Iterator[str]:
     yield "# label:color_rgb:parts:actions\n"
     for value, name in enumerate(("background", *names)):
         color = ",".join(map(str, palette[3 * value : 3 * value + 3]))
-        # A colon ends a name here, and the format knows no other way to write one.
-        yield f"{name.replace(':', '_')}:{color}::\n"
+        yield f"{name}:{color}::\n"
 
 
-def _annotation(image: AnnotatedImage, names: Sequence[str]) -> ET.Element:
+def _annotation(image: AnnotatedImage, photo: str, names: Sequence[str]) -> ET.Element:
     height, width = image.size
     root = ET.Element("annotation")
-    _add(root, filename=xml_name(image.name))
+    _add(root, filename=xml_name(photo))
     _add(ET.SubElement(root, "size"), width=width, height=height, depth=3)
     _add(root, segmented=int(bool(image.instances)))
     for instance in image.instances:

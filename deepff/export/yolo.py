@@ -5,12 +5,12 @@ and the suffix with ``.txt``, after it has resolved links to folders. A ``path``
 relative to the working directory; without one, all paths are relative to the file's folder.
 
 It finds images by their suffixes, and refuses those whose content has a format that is not on the
-same list, ``IMG_FORMATS`` of ``ultralytics/data/utils.py``. Of what deepff reads, GIF, HEIC, PPM
-and, in earlier versions, AVIF and JPEG 2000 are not on it.
+same list, ``IMG_FORMATS`` of ``ultralytics/data/utils.py``.
 """
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,8 @@ import yaml
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
 from deepff.export.polygons import instance_polygons, joined
-from deepff.options import SUBSETS, ExportOptions
+from deepff.options import SUBSETS, ExportOptions, Photographs
 from deepff.runtime.files import write_text
-
-# The formats that Ultralytics reads, by Pillow's names, and a suffix by which it finds such files.
-_TAKEN = {
-    "BMP": ".bmp",
-    "JPEG": ".jpg",
-    "MPO": ".jpg",
-    "PNG": ".png",
-    "TIFF": ".tif",
-    "WEBP": ".webp",
-}
-_SUFFIXES = {*_TAKEN.values(), ".jpeg", ".mpo", ".tiff"}
 
 
 def write_yolo(
@@ -45,15 +34,14 @@ def write_yolo(
 ) -> None:
     """Write ``images/<subset>/``, ``labels/<subset>/<image>.txt`` and ``data.yaml``.
 
-    A photograph that Ultralytics refuses is written as PNG. Without photographs, ``labels/`` has
-    the folders that ``images/`` has or will have, and subsets are lists such as ``train.txt``.
+    Without photographs, ``labels/`` has the folders that ``images/`` has or will have, and subsets
+    are lists such as ``train.txt``.
     """
-    mode = settings.images or "link"
+    mode = settings.images or Photographs.LINK
     photos: dict[str, list[str]] = {subset: [] for subset in SUBSETS}
     owners: dict[str, str] = {}
     for image in images:
-        suffix = None if mode == "none" else _suffix(image)
-        photo = _photo_path(image, mode, suffix or ".png")
+        photo = _photo_path(image) if mode == Photographs.NONE else _written(image, folder, mode)
         label = labels_of(photo)
         if label in owners:
             raise InputError(
@@ -63,13 +51,12 @@ def write_yolo(
             )
         owners[label] = image.name
         photos[image.subset].append(photo)
-        image.write_photo(photo, folder, mode, as_png=suffix is None)
         write_text(folder / label, "".join(_lines(image, polygons, settings.simplify)))
     # Ultralytics needs images to validate on, even if they are those of training.
     photos["val"] = photos["val"] or photos["train"]
     content: dict[str, Any] = {}
     for subset, paths in photos.items():
-        if paths and mode == "none":
+        if paths and mode == Photographs.NONE:
             content[subset] = f"{subset}.txt"
             write_text(folder / f"{subset}.txt", "".join(f"./{path}\n" for path in paths))
         elif paths:
@@ -88,21 +75,25 @@ def labels_of(photo: str) -> str:
     return f"{before}/labels/{os.path.splitext(after)[0]}.txt".lstrip("/")
 
 
-def _suffix(image: AnnotatedImage) -> str | None:
-    """The suffix with which Ultralytics reads a photograph; None where it refuses its format."""
-    suffix = _TAKEN.get(image.photo_format or "")
-    return image.photo_suffix if suffix and image.photo_suffix.lower() in _SUFFIXES else suffix
-
-
-def _photo_path(image: AnnotatedImage, mode: str, suffix: str) -> str:
-    """An image's path for training, relative to the folder of the export."""
-    if mode == "none":
-        inside = image.inside is not None and "/images/" in f"/{image.inside}"
-        return image.inside if inside and image.inside else f"images/{image.name}"
+def _written(image: AnnotatedImage, folder: Path, mode: str) -> str:
+    """The path of a photograph that is copied or linked."""
     # In another folder called images, YOLO would look for the labels elsewhere.
     *above, file = image.file.split("/")
     above = ["images_" if part == "images" else part for part in above]
-    return "/".join(["images", image.subset, *above, file + suffix])
+    below = f"images/{image.subset}"
+    renamed = replace(image, file="/".join([*above, file]))
+    return f"{below}/{renamed.write_photo(folder, below, mode)}"
+
+
+def _photo_path(image: AnnotatedImage) -> str:
+    """The path of a photograph that stays, or will be put, where the labels are looked for."""
+    if len(image.name.splitlines()) > 1:
+        raise InputError(
+            f"the name {image.name!r} has a line break, which YOLO's lists of images can't hold: "
+            "rename the file, or export copies or links (--images copy or link)"
+        )
+    inside = image.inside or ""
+    return inside if "/images/" in f"/{inside}" else f"images/{image.name}"
 
 
 def _lines(image: AnnotatedImage, polygons: bool, simplify: float) -> Iterable[str]:

@@ -18,6 +18,11 @@ from deepff.runtime.outputs import listed_files
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
 EVERYTHING = ("**",)
+# What programs stumble over in names: characters that end a line, part a path or cannot be in XML,
+# ends that are stripped, and beginnings of comments and hidden files.
+_UNFIT = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
+_UNFIT_END = re.compile(r"[\s.]+$")
+_UNFIT_START = re.compile(r"^[#.]")
 
 
 @dataclass(frozen=True)
@@ -199,10 +204,11 @@ def output_names(names: Sequence[str]) -> list[str]:
     """Names for the output files of images: relative paths to which a suffix can be added.
 
     The image's suffix is dropped unless that makes two names equal. The names are unique even on a
-    file system that ignores case or the composition of accents, inside their folder, and short.
+    file system that ignores case or the composition of accents, inside their folder, short, and
+    without what programs stumble over: line breaks, backslashes, spaces at their ends.
     """
     full = [_inner_path(name) for name in names]
-    stems = [os.path.splitext(name)[0] for name in full]
+    stems = [_UNFIT_END.sub("", os.path.splitext(name)[0]) for name in full]
     # "a" and a suffix must not be the folder "a.png" of another image.
     folders = {os.path.dirname(name) for name in full}
     taken = {file_key(folder[: dot.start()]) for folder in folders for dot in DOT.finditer(folder)}
@@ -236,8 +242,8 @@ def file_key(name: str) -> str:
 
 
 def _inner_path(name: str) -> str:
-    parts = [part for part in name.replace("\0", "_").split("/") if part not in ("", ".", "..")]
-    return "/".join(parts) or "image"
+    parts = [_UNFIT_END.sub("", part.strip()) for part in _UNFIT.sub("_", name).split("/")]
+    return "/".join(_UNFIT_START.sub("_", part) for part in parts if part) or "image"
 
 
 def shortened(path: str) -> str:

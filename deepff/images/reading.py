@@ -60,6 +60,11 @@ def image_size(path: str | Path) -> tuple[int, int]:
     return with_image(path, _upright_size)
 
 
+def storage(path: str | Path) -> tuple[str | None, bool]:
+    """Pillow's name of a file's format, and whether a viewer turns its pixels to show them."""
+    return with_image(path, lambda image: (image.format, _orientation(image) in TO_UPRIGHT))
+
+
 def _upright_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
     return (width, height) if _orientation(image) in SIDEWAYS else (height, width)

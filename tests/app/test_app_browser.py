@@ -242,7 +242,7 @@ def export_all_but_skipped(page: playwright.Page, folder: Path) -> "pycocotools.
     downloading.value.save_as(folder / "coco.zip")
     with ZipFile(folder / "coco.zip") as archive:
         archive.extractall(folder / "coco")
-    annotations = pycocotools.COCO(folder / "coco" / "annotations.json")
+    annotations = pycocotools.COCO(folder / "coco" / "annotations/instances_default.json")
     assert counted == [(str(len(annotations.anns)), what) for what in ("masks", "boxes")]
     return annotations
 

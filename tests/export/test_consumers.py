@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import torch
-from export_readers import NAMES, annotate, difficult_labels, filled, write
+from export_readers import COCO_FILE, NAMES, annotate, difficult_labels, filled, write
 from PIL import Image
 from planted import result_of
 
@@ -163,10 +163,6 @@ def test_datumaro_reads_each_class_and_mask(
     datumaro = pytest.importorskip("datumaro")
     out = tmp_path / "out"
     write(format, difficult, out, images="copy")
-    if name == "coco":  # Datumaro's own place for COCO's files
-        (out / "annotations").mkdir()
-        (out / "annotations.json").rename(out / "annotations" / "instances_all.json")
-        (tmp_path / "photos").rename(out / "images")
     dataset = datumaro.Dataset.import_from(str(out), name)
     labels = [label.name for label in dataset.categories()[datumaro.AnnotationType.label]]
     assert [label for label in labels if label != "background"] == NAMES
@@ -232,15 +228,15 @@ def test_labelme_opens_the_file_beside_each_photograph(tmp_path: Path, images: s
     opened = {}
     for place in found:
         beside = (out / place).with_suffix(".json")
-        file = module.LabelFile(str(beside)) if beside.exists() else None
-        if file is not None and file.imagePath == Path(place).name:
+        file = module.read_label_file(str(beside)) if beside.exists() else None
+        if file is not None and file.image_path == Path(place).name:
             assert len(file.shapes) == 3
             assert Image.open(out / place).size == SIZE[::-1]
             opened[place] = True
     if images == "none":
         # LabelMe itself opens b.json for both; b.png's own is opened by hand.
         assert sorted(opened) == sorted(set(names) - {"b.png"})
-        assert module.LabelFile(str(out / "b.png.json")).imagePath == "b.png"
+        assert module.read_label_file(str(out / "b.png.json")).image_path == "b.png"
     else:
         assert sorted(opened) == found and len(found) == len(names)
 
@@ -261,9 +257,8 @@ def test_supervision_reads_a_split_export_with_its_photographs(tmp_path: Path) -
         )
         assert len(dataset) == n and dataset.classes == ["cat", "dog"]
         assert sum(len(found) for _, _, found in dataset) == 3 * n
-    photos = str(tmp_path / "photos")
     dataset = supervision.DetectionDataset.from_coco(
-        photos, str(out / "coco" / "annotations.json"), force_masks=True
+        str(out / "coco" / "images"), str(out / "coco" / COCO_FILE), force_masks=True
     )
     assert sum(len(found) for _, _, found in dataset) == 30
     dataset = supervision.DetectionDataset.from_pascal_voc(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from export_readers import HALF
+from export_readers import COCO_FILE, HALF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -26,7 +26,7 @@ from deepff.export.folder import segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.instances import annotated_images, find_instances, found_maps, run_lengths
 from deepff.export.polygons import instance_polygons, joined
-from deepff.options import ExportFormat, ExportOptions, RegionOptions
+from deepff.options import ExportOptions, RegionOptions
 from deepff.regions.components import component_boxes
 from deepff.regions.regions import Regions
 from deepff.report.load import load
@@ -180,6 +180,7 @@ def test_the_command_takes_names_instances_area_and_a_folder(tmp_path: Path) -> 
     out.mkdir()
     (out / "mine.txt").touch()
     chosen = ["--parts", str(parts), "--threshold", "max-fraction", "--value", "0.4", "-k", "2"]
+    chosen += ["--images", "none"]
     for more, areas in (
         ([], [12, 4, 1]),
         (["--instances", "parts"], [16, 1]),
@@ -188,11 +189,11 @@ def test_the_command_takes_names_instances_area_and_a_folder(tmp_path: Path) -> 
         arguments = ["export", str(folder), "--format", "coco", "--out", str(out), *chosen, *more]
         outcome = CliRunner().invoke(app, arguments)
         assert outcome.exit_code == 0, outcome.output
-        content = json.loads((out / "annotations.json").read_text("utf-8"))
+        content = json.loads((out / COCO_FILE).read_text("utf-8"))
         assert [annotation["area"] for annotation in content["annotations"]] == areas
         assert [category["name"] for category in content["categories"]] == ["Köpfe", "足"]
         assert [image["file_name"] for image in content["images"]] == ["ä/a.png", "ä/b.png"]
-    assert sorted(os.listdir(out)) == [RECORD, "annotations.json", "mine.txt"]
+    assert sorted(os.listdir(out)) == [RECORD, "annotations", "mine.txt"]
 
 
 SPECKS = np.zeros((100, 300), np.uint8)  # 0.02 % of it are 6 pixels
@@ -231,8 +232,8 @@ def test_a_part_left_without_pixels_keeps_its_place_among_the_classes(tmp_path: 
     maps[0, 2, 0] = 0
     result = result_of(maps, ["a.png"], tmp_path)
     options = RegionOptions("max-fraction", 0.5, parts={2: "c", 0: "a", 1: "b"})
-    assert export(result, "coco", tmp_path / "coco", options=options).n_instances == 1
-    content = json.loads((tmp_path / "coco" / "annotations.json").read_text())
+    assert export(result, "coco", tmp_path / "coco", options=options, settings=WITHOUT).n_instances
+    content = json.loads((tmp_path / "coco" / COCO_FILE).read_text())
     assert [category["name"] for category in content["categories"]] == ["a", "b", "c"]
     assert content["annotations"][0]["category_id"] == 3
 
@@ -241,7 +242,8 @@ def test_a_part_left_without_pixels_keeps_its_place_among_the_classes(tmp_path: 
     ("format", "options", "sentence"),
     [
         ("pdf", HALF, "no format 'pdf'; choose one of coco, coco-polygons, yolo, yolo-seg"),
-        ("png", RegionOptions(parts={0: "a\nb"}), "has a control character"),
+        ("png", RegionOptions(parts={0: "a\nb"}), "has a line break or another control character"),
+        ("voc", RegionOptions(parts={0: "Background"}), "stands for what belongs to no class"),
         ("coco", RegionOptions(parts={7: "a"}), "there is no factor 7"),
     ],
 )
@@ -257,12 +259,13 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
 @pytest.mark.parametrize("format", FORMATS)
 def test_names_that_break_a_line_break_no_list(tmp_path: Path, format: str) -> None:
     result = result_of(torch.eye(4)[None, None], ["a\nb.png"], tmp_path)
-    if ExportFormat(format).lists_images:
+    if format.startswith("yolo"):
         with pytest.raises(InputError, match="has a line break"):
-            export(result, format, tmp_path / "out", options=HALF)
+            export(result, format, tmp_path / "out", options=HALF, settings=WITHOUT)
         assert not (tmp_path / "out").exists()
     else:
-        assert export(result, format, tmp_path / "out", options=HALF).n_instances == 1
+        out = tmp_path / "out"
+        assert export(result, format, out, options=HALF, settings=WITHOUT).n_instances == 1
 
 
 KILLED = """

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from export_readers import (
+    COCO_FILE,
     NAMES,
     annotate,
     check,
@@ -89,7 +90,7 @@ def test_a_coco_file_evaluated_against_itself_is_perfect(
     labels = difficult_labels()
     write("coco-polygons" if polygons else "coco", annotate(labels, kind), tmp_path)
     with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO(tmp_path / "annotations.json")
+        truth = COCO(tmp_path / COCO_FILE)
         entries = [{**entry, "score": 1.0} for entry in truth.dataset["annotations"]]
         found = truth.loadRes(entries)
         for measure in ("segm", "bbox"):

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from export_readers import HALF, annotate, difficult_labels, files, filled, many_labels, write
+from export_readers import (
+    COCO_FILE,
+    HALF,
+    annotate,
+    difficult_labels,
+    files,
+    filled,
+    many_labels,
+    write,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -79,11 +88,11 @@ def test_yolo_has_photographs_that_ultralytics_takes(tmp_path: Path, images: str
     photos.mkdir()
     # The format of each, and the suffix that it has in the export.
     formats = {
-        "a.JPG": ("JPEG", ".JPG"),
+        "a.JPG": ("JPEG", ".jpg"),
         "b.jfif": ("JPEG", ".jpg"),
-        "c.png": ("JPEG", ".png"),
+        "c.png": ("JPEG", ".jpg"),
         "d.bmp": ("BMP", ".bmp"),
-        "e.tiff": ("TIFF", ".tiff"),
+        "e.tiff": ("TIFF", ".tif"),
         "f.webp": ("WEBP", ".webp"),
         "g": ("PNG", ".png"),
         "h.gif": ("GIF", ".png"),
@@ -219,13 +228,13 @@ def test_images_that_are_no_files_become_pngs_where_formats_want_them(tmp_path: 
     for images in ("copy", "link"):
         out, settings = tmp_path / images, ExportOptions(images=images)
         export(result, list(ExportFormat), out, options=HALF, settings=settings)
-        found = [path for path in out.rglob("*.png") if Image.open(path).mode == "RGB"]
+        found = [path for path in out.rglob("*.*g") if Image.open(path).mode == "RGB"]
         wanted = ("coco", "coco-polygons", "yolo", "yolo-seg", "voc", "cvat", "labelme")
         assert len(found) == 2 * len(wanted)
         assert {int(np.asarray(Image.open(path)).mean()) for path in found} == {10, 20}
         named = ET.parse(out / "cvat" / "annotations.xml").getroot().iter("image")
         assert [image.get("name") for image in named] == ["a.png", "b.png"]
-        content = json.loads((out / "coco" / "annotations.json").read_text("utf-8"))
+        content = json.loads((out / "coco" / COCO_FILE).read_text("utf-8"))
         assert [image["file_name"] for image in content["images"]] == ["a.png", "b.png"]
         assert all((out / "coco" / "images" / f"{name}.png").is_file() for name in "ab")
     export(result, list(ExportFormat), tmp_path / "default", options=HALF)
@@ -268,7 +277,7 @@ def test_real_masks_have_few_corners_and_change_at_most_a_hundredth(data_root: P
 def test_simplified_coco_polygons_have_boxes_and_areas_of_their_own(tmp_path: Path) -> None:
     labels = {**difficult_labels(), **many_labels()}
     write("coco-polygons", annotate(labels, "parts"), tmp_path, simplify=2)
-    content = json.loads((tmp_path / "annotations.json").read_text("utf-8"))
+    content = json.loads((tmp_path / COCO_FILE).read_text("utf-8"))
     for annotation in content["annotations"]:
         polygons = [np.array(ring).reshape(-1, 2) for ring in annotation["segmentation"]]
         corners = np.concatenate(polygons)

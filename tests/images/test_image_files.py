@@ -155,7 +155,7 @@ def test_odd_names_survive(tmp_path: Path, name: str) -> None:
     (image,) = find_images(tmp_path)
     assert (image.path, image.name) == (path, name)
     assert image_size(image.path) == (96, 128)
-    assert output_names([image.name]) == [name.removesuffix(".jpg")]
+    assert output_names([image.name]) == [name.removesuffix(".jpg").replace("\n", "_")]
 
 
 def test_a_name_that_is_not_unicode_is_shown_in_hexadecimal(tmp_path: Path) -> None:
@@ -208,7 +208,9 @@ def test_nothing_to_find_is_said_in_one_sentence(tmp_path: Path) -> None:
         (["photo 1.5 m.jpg", "noext", "v1.2/noext"], ["photo 1.5 m", "noext", "v1.2/noext"]),
         (["a.jpg", "a"], ["a.jpg", "a"]),
         (["a.jpg", "a.png/b.jpg"], ["a-2", "a.png/b"]),
-        ([".jpg", "...jpg"], [".jpg", "...jpg"]),
+        ([".jpg", "...jpg"], ["_jpg", "_"]),
+        (["a\\b.jpg", "a_b.jpg", "a\nb.jpg"], ["a_b.jpg", "a_b.jpg-2", "a_b.jpg-3"]),
+        ([" a .jpg", "#1.jpg", "b\u2028/c. .jpg"], ["a", "_1", "b_/c"]),
         (["../a.jpg", "/etc/b.jpg", ".."], ["a", "etc/b", "image"]),
         ([], []),
     ],

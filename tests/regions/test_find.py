@@ -25,7 +25,7 @@ from deepff.export.boxes import region_boxes
 from deepff.export.folder import localize, segment
 from deepff.export.formats import FORMATS, export
 from deepff.export.png import folder_names
-from deepff.options import RegionOptions
+from deepff.options import ExportOptions, RegionOptions
 from deepff.regions.components import component_boxes
 from deepff.regions.part_names import factor_names
 from deepff.regions.regions import Regions, find_regions, region_names
@@ -257,9 +257,11 @@ def test_one_factor_is_called_the_object(tmp_path):
         assert (segment(result, out, options=options) / name / "a.png").is_file()
         assert {box.region for box in localize(result, out, options=options)} == {name}
         for format in FORMATS:
-            written = export(result, format, out / "export" / format, options=options)
+            settings = ExportOptions(images="none")
+            written = export(result, format, out / "export" / format, 1, options, settings)
             assert written.n_instances == 2
-        categories = json.loads((out / "export/coco/annotations.json").read_text())["categories"]
+        coco = out / "export/coco/annotations/instances_default.json"
+        categories = json.loads(coco.read_text())["categories"]
         assert [category["name"] for category in categories] == [name]
         report = (out / "report.html").read_text()
         assert report.count(f">{name}</span>") == 2  # of the masks' gallery and of the boxes'

@@ -220,7 +220,7 @@ def test_arrays_become_coco_annotations(
 ) -> None:
     choices = {"threshold": "otsu-image", "refine": "dense-crf"}
     summary = from_arrays.export("coco", tmp_path / "out", **choices)
-    coco = COCO(str(next((tmp_path / "out").glob("*.json"))))
+    coco = COCO(str(next((tmp_path / "out" / "annotations").glob("*.json"))))
     assert len(coco.anns) == summary.n_instances > 0
     assert [(image["height"], image["width"]) for image in coco.loadImgs(coco.getImgIds())] == [
         array.shape[:2] for array in arrays

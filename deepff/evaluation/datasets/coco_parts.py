@@ -24,6 +24,8 @@ from deepff.images.image_files import ImageFile
 
 # Car Parts' categories as parts.
 CAR_PARTS: dict[str, str] = table_of_names("car_parts")
+# Where a folder has its COCO file: Car Parts' place, and that of deepff's exports.
+COCO_FILES = ("annotations.json", "annotations/instances_default.json")
 
 
 def load_coco(
@@ -32,16 +34,15 @@ def load_coco(
     """Load a COCO file whose categories are parts of one kind of object; the object is all of them.
 
     Where parts overlap, each has all its pixels. Regions marked `iscrowd` are not judged where
-    nothing else is. ``root`` is the JSON file, or the folder that holds it as `annotations.json`;
-    images are looked for next to it by `path`, `file_name`, then in `images/`. ``merge`` renames
-    categories to parts, such as `CAR_PARTS`.
+    nothing else is. ``root`` is the JSON file, or the folder that holds it as one of `COCO_FILES`;
+    images are looked for next to it, or next to the `annotations/` that it is in, by `path`,
+    `file_name`, then in `images/`. ``merge`` renames categories to parts, such as
+    `CAR_PARTS`.
     """
-    path = Path(root)
-    if path.is_dir():
-        path = path / "annotations.json"
+    path = coco_file(root)
     if not path.is_file():
         raise InputError(f"no COCO file {path}")
-    _mask_api()
+    folder = coco_folder(path)
     try:
         content = json.loads(path.read_bytes())
         names = {
@@ -56,7 +57,7 @@ def load_coco(
                 of_image[annotation["image_id"]].append(annotation)
         loaded, missing = [], []
         for entry in content["images"]:
-            file = _find_image(entry, path.parent)
+            file = _find_image(entry, folder)
             if file is None:
                 missing.append(entry["file_name"])
             else:
@@ -65,7 +66,7 @@ def load_coco(
             first = content["images"][0]
             raise InputError(
                 f"none of the COCO file's images is there; the first, “{first['file_name']}”, is "
-                f"neither {' nor '.join(map(str, _candidates(first, path.parent)))}"
+                f"neither {' nor '.join(map(str, _candidates(first, folder)))}"
             )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InputError):
@@ -73,8 +74,19 @@ def load_coco(
         raise InputError(
             f"{path} is not a COCO file with images, categories and annotations"
         ) from error
-    name = path.resolve().parent.name
-    return GroundTruthSet(name, part_names, tuple(loaded), tuple(missing))
+    return GroundTruthSet(folder.resolve().name, part_names, tuple(loaded), tuple(missing))
+
+
+def coco_file(root: str | Path) -> Path:
+    """The COCO file that ``root`` is or, where it has one, holds."""
+    paths = [Path(root) / name for name in COCO_FILES if Path(root).is_dir()]
+    return next((path for path in paths if path.is_file()), (paths or [Path(root)])[0])
+
+
+def coco_folder(path: Path) -> Path:
+    """The folder of a COCO file's data set."""
+    folder = path.absolute().parent
+    return folder.parent if folder.name == "annotations" else folder
 
 
 def _load_image(
@@ -117,11 +129,10 @@ def _candidates(entry: Mapping[str, Any], folder: Path) -> list[Path]:
 def _rasterise(
     instances: Sequence[tuple[int, Mapping[str, Any]]], shape: tuple[int, int]
 ) -> np.ndarray:
-    api = _mask_api()
     labels = np.zeros(shape, np.uint8)
     parts: dict[int, np.ndarray] = {}
     for label, annotation in instances:
-        mask = _instance_mask(api, annotation["segmentation"], shape)
+        mask = _instance_mask(annotation["segmentation"], shape)
         if annotation.get("iscrowd"):
             labels[mask] = IGNORED
         else:
@@ -129,7 +140,9 @@ def _rasterise(
     return with_parts(labels, parts)
 
 
-def _instance_mask(api: Any, segmentation: Any, shape: tuple[int, int]) -> np.ndarray:
+def _instance_mask(segmentation: Any, shape: tuple[int, int]) -> np.ndarray:
+    from pycocotools import mask as api
+
     height, width = shape
     if isinstance(segmentation, Mapping):
         # "counts" is a list in files written by hand, and a string where COCO's tools wrote them.
@@ -141,13 +154,3 @@ def _instance_mask(api: Any, segmentation: Any, shape: tuple[int, int]) -> np.nd
     if not polygons:
         return np.zeros(shape, bool)
     return api.decode(api.merge(api.frPyObjects(polygons, height, width))).astype(bool)
-
-
-def _mask_api() -> Any:
-    try:
-        from pycocotools import mask
-    except ImportError as error:
-        raise InputError(
-            "reading COCO masks needs pycocotools: pip install 'deepff[coco]'"
-        ) from error
-    return mask

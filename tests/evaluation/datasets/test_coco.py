@@ -1,18 +1,21 @@
 """COCO JSON with part categories, on hand-made files and on Car Parts."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from planted import result_of
 from pycocotools import mask as mask_api
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
 from deepff.evaluation.metrics import associated_iou, count_overlaps, iou
+from deepff.export.formats import export
+from deepff.options import RegionOptions
 
 WIDTH, HEIGHT = 8, 5
 
@@ -163,16 +166,6 @@ def test_file_of_another_format_is_refused(tmp_path: Path, content: str) -> None
         load_coco(tmp_path)
 
 
-def test_without_pycocotools_the_command_that_installs_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_coco(tmp_path, [])
-    monkeypatch.setitem(sys.modules, "pycocotools", None)
-
-    with pytest.raises(InputError, match=r"pip install 'deepff\[coco\]'"):
-        load_coco(folder)
-
-
 def test_car_parts_has_100_images_and_18_parts(data_root: Path) -> None:
     cars = load_coco(data_root / "car_parts")
 
@@ -183,6 +176,18 @@ def test_car_parts_has_100_images_and_18_parts(data_root: Path) -> None:
 def test_car_parts_merge_to_8(data_root: Path) -> None:
     eight = load_coco(data_root / "car_parts", merge=CAR_PARTS).part_names
     assert " ".join(sorted(eight)) == "bumper door glass hood light mirror trunk wheel"
+
+
+def test_an_export_is_read_back_where_it_was_written(tmp_path: Path) -> None:
+    maps = torch.zeros(1, 1, 6, 8)
+    maps[0, 0, :3, :4] = 1
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (8, 6)).save(tmp_path / "photos" / "a.png")
+    result = result_of(maps, ["a.png"], tmp_path / "photos")
+    export(result, "coco", tmp_path / "out", options=RegionOptions("max-fraction", 0.5))
+    truth = load_coco(tmp_path / "out")
+    assert (truth.name, truth.part_names) == ("out", ("object",))
+    assert (truth.images[0].read_labels() == (maps[0, 0].numpy() > 0)).all()
 
 
 def test_car_parts_merged_areas_and_ious_agree_with_pycocotools(data_root: Path) -> None:
