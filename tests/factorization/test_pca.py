@@ -1,15 +1,19 @@
 """PCA against numpy's singular value decomposition."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from deepff.errors import InputError
-from deepff.factorization import PCA
+from deepff.factorization import PCA, pca
 
 
 def signed(V: np.ndarray) -> np.ndarray:
@@ -18,9 +22,20 @@ def signed(V: np.ndarray) -> np.ndarray:
     return V * np.sign(largest)[:, None]
 
 
-@settings(deadline=None, max_examples=40)
-@given(rows=st.integers(3, 60), channels=st.integers(3, 20), seed=st.integers(0, 99))
-def test_agrees_with_the_singular_value_decomposition(rows: int, channels: int, seed: int) -> None:
+WAYS = {"exact": 2048, "by iteration": 0}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(rows=st.integers(3, 60), channels=st.integers(3, 60), seed=st.integers(0, 99))
+def test_agrees_with_the_singular_value_decomposition(
+    monkeypatch: pytest.MonkeyPatch, way: str, rows: int, channels: int, seed: int
+) -> None:
+    monkeypatch.setattr(pca, "_LARGEST", WAYS[way])
     rng = np.random.default_rng(seed)
     k = min(rows, channels, 3)
     # Singular values a factor apart, so that the vectors are unique.
@@ -64,6 +79,52 @@ def test_components_do_not_turn_beside_a_large_mean(offset: float) -> None:
     assert model.relative_err_ == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(20, 4000), (20, 20_000), (300, 500)])
+def test_of_fewer_rows_than_channels_nothing_is_as_large_as_channels_squared(
+    shape: tuple[int, int],
+) -> None:
+    A = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    with Largest() as largest:
+        model = PCA(3).fit(A)
+    assert largest.n_entries <= A.size
+    _, S, Vh = np.linalg.svd(A.astype(np.float64), full_matrices=False)
+    np.testing.assert_allclose(model.components_, signed(Vh[:3]), atol=1e-5)
+    assert model.relative_err_ == pytest.approx(np.linalg.norm(S[3:]) / np.linalg.norm(S), rel=1e-5)
+    assert model.n_reads_ == 1
+
+
+@pytest.mark.parametrize("shape", [(700, 600), (600, 700)])
+def test_what_is_computed_stays_within_the_memory(shape: tuple[int, int]) -> None:
+    """An exact solution would take 4 × 600² numbers or more in float64, 11 MB."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(shape[0], 5)) * [9, 7, 5, 3, 1] @ rng.normal(size=(5, shape[1]))
+    A = (A + 0.1 * rng.normal(size=shape)).astype(np.float32)
+    memory = 4 * 2**20
+    with Largest() as largest:
+        model = PCA(4, memory=memory).fit(A)
+    assert 8 * largest.n_entries <= memory / 4
+    exact = PCA(4).fit(A)
+    assert exact.n_reads_ == 1 < model.n_reads_ <= 50
+    np.testing.assert_allclose(model.components_, exact.components_, atol=1e-5)
+    assert model.relative_err_ == pytest.approx(exact.relative_err_, rel=1e-6)
+
+
+class Largest(TorchDispatchMode):
+    """The entries of the largest tensor that is made, A itself and views of it aside."""
+
+    n_entries = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = [
+            x for x in tree_leaves(result) if isinstance(x, Tensor) and x.dtype == torch.float64
+        ]
+        self.n_entries = max([self.n_entries, *(x.numel() for x in made)])
+        return result
+
+
 def test_one_read_finds_the_components() -> None:
     model = PCA(2).fit(torch.rand(50, 6))
     assert (model.n_reads_, model.n_iter_) == (1, 1)
@@ -85,9 +146,15 @@ def test_result_does_not_depend_on_the_split_into_blocks(cuts: list[int]) -> Non
         torch.randn(9, 4) * 1e30,
         torch.randn(9, 4) * 1e-30,
         torch.cat([torch.ones(9, 4), torch.full((1, 4), -1e30)]),
+        torch.zeros(4, 9),
+        torch.ones(4, 9),
+        torch.randn(4, 9) * 1e30,
+        torch.randn(4, 9) * 1e-30,
     ],
 )
-def test_degenerate_matrices(A: torch.Tensor) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_degenerate_matrices(monkeypatch: pytest.MonkeyPatch, way: str, A: torch.Tensor) -> None:
+    monkeypatch.setattr(pca, "_LARGEST", WAYS[way])
     model = PCA(3)
     H = model.fit_transform(A)
     W = model.components_
