@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +14,8 @@ from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import noise, reading
-from deepff.layers.layouts import output_of
+from deepff.layers.layer_map import hooks, noise, reading
+from deepff.layers.layouts import output_of, tensor_of
 from deepff.networks.backbone import Backbone, LayoutError, StopForwardError, run_network
 
 Edit = Callable[[Tensor], Tensor]
@@ -202,12 +204,62 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
         ) from error
     finally:
         handle.remove()
-    values = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
-    if values is None or values.ndim != 2:
-        raise InputError(f"{backbone.name} does not end with one number a class")
+    values = _logits(backbone, outputs)
     if len(values) != expected:
         raise _WrongBatchError(expected)
     return values.float()
+
+
+def _logits(backbone: Backbone, outputs: Any) -> Tensor:
+    """The one number a class, (b, classes), in what a network returns.
+
+    That itself or its ``logits``; else of a tuple, mapping or data class the one tensor (b, n).
+    """
+    if is_dataclass(outputs) and not isinstance(outputs, Mapping):  # transformers' are both
+        outputs = vars(outputs)
+    fields = outputs if isinstance(outputs, Mapping) else {}
+    values = list(fields.values()) or (outputs if isinstance(outputs, tuple | list) else [outputs])
+    named = fields.get("logits", getattr(outputs, "logits", None))
+    several = [x for x in ([named] if named is not None else values) if _is_table(x)]
+    if len(several) > 1 and backbone.labels is not None:
+        several = [x for x in several if x.shape[1] == len(backbone.labels)]
+    if len(several) != 1:
+        which = "returns several tensors that could be" if several else "does not end with"
+        advice = "; wrap it in a module that returns these alone" if several else ""
+        raise InputError(f"{backbone.name} {which} one number a class{advice}")
+    return several[0]
+
+
+def _is_table(values: Any) -> bool:
+    return isinstance(values, Tensor) and values.ndim == 2
+
+
+def where_made(opened: OpenLayer) -> OpenLayer:
+    """The same map at the innermost module that gives it.
+
+    A network may read from inside a module what the module returns next to it: transformers'
+    ResNet pools the encoder's map and returns both, and replacing the map alone would be too late.
+    """
+    layer, backbone = opened.layer, opened.backbone
+    outer = backbone.network.get_submodule(layer.module)
+    calls: Counter[str] = Counter()
+    given: list[tuple[str, int, Tensor | None, int]] = []
+
+    def note(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        calls[path] += 1
+        values = tensor_of(output)
+        given.append((path, calls[path], values, -1 if values is None else values._version))
+
+    names = [(".".join(filter(None, (layer.module, name))), m) for name, m in outer.named_modules()]
+    modules = ((module, partial(note, path)) for path, module in names)
+    with hooks(modules), torch.no_grad(), suppress(InputError):  # it may take no small images
+        run_network(backbone, small_noise(opened))
+    last = next((x for x in given if x[:2] == (layer.module, layer.calls)), None)
+    if last is None or last[2] is None or layer.layout.part is not None:
+        return opened
+    path, n_calls, *_ = next(x for x in given if x[2] is last[2] and x[3] == last[3])
+    path += layer.path.removeprefix(layer.module)  # :signs
+    return replace(opened, layer=replace(layer, path=path, calls=n_calls))
 
 
 _CELLS = 4

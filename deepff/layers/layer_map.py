@@ -224,8 +224,12 @@ def _probe(backbone: Backbone, size: int) -> LayerMap:
     """What one forward pass on noise shows of the modules."""
     layer_map = LayerMap(backbone, size)
     recorder = _Recorder(layer_map)
-    modules = backbone.network.named_modules(remove_duplicate=False)
-    with _hooks((module, partial(recorder.record, path)) for path, module in modules if path):
+    modules = dict(backbone.network.named_modules(remove_duplicate=False))
+    scripted = [path for path, m in modules.items() if isinstance(m, torch.jit.ScriptModule)]
+    layer_map.not_maps |= dict.fromkeys(scripted, "is TorchScript, which hides its output")
+    with hooks(
+        (module, partial(recorder.record, path)) for path, module in modules.items() if path
+    ):
         try:
             run_network(backbone, noise(backbone, size))
         except InputError as error:
@@ -319,8 +323,13 @@ def noise(backbone: Backbone, size: int) -> Tensor:
 
 
 @contextmanager
-def _hooks(hooks: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
-    handles = [module.register_forward_hook(hook) for module, hook in hooks]
+def hooks(of_modules: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    """Forward hooks, removed at the end; modules of TorchScript take none."""
+    handles = [
+        module.register_forward_hook(hook)
+        for module, hook in of_modules
+        if not isinstance(module, torch.jit.ScriptModule)
+    ]
     try:
         yield
     finally:
@@ -333,7 +342,7 @@ def reading(
 ) -> AbstractContextManager[None]:
     """Forward hooks on the layers' modules; the hook gets the layer first."""
     get = backbone.network.get_submodule
-    return _hooks((get(layer.module), partial(hook, layer)) for layer in layers)
+    return hooks((get(layer.module), partial(hook, layer)) for layer in layers)
 
 
 def _worth_naming(layers: list[Layer]) -> list[Layer]:

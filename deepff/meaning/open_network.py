@@ -11,7 +11,7 @@ from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import read_origin
 from deepff.images.reading import resize, resized_shape
-from deepff.layers.later import OpenLayer
+from deepff.layers.later import OpenLayer, where_made
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone, normalized
 from deepff.options import Recipe
@@ -55,8 +55,11 @@ def opened_layers(run: Run, backbone: Backbone | None = None) -> tuple[OpenLayer
 
 
 def opened_layer(run: Run) -> OpenLayer:
-    """The coarsest of :func:`opened_layers`, which is the one layer of most runs."""
-    return max(opened_layers(run), key=lambda opened: opened.layer.stride)
+    """The coarsest of :func:`opened_layers`, which is the one layer of most runs.
+
+    At the module that makes its map, so that another map reaches all that follows.
+    """
+    return where_made(max(opened_layers(run), key=lambda opened: opened.layer.stride))
 
 
 def network_input(run: Run, opened: OpenLayer, index: int) -> Tensor:

@@ -132,7 +132,14 @@ def load_backbone(
     if words is not None and source == "random":
         raise InputError("the network's weights are random, so it says nothing of words")
     class_names = labels if words is None else words
-    defaults, network = built.preprocessing, built.network.eval().to(target)
+    try:
+        network = built.network.eval().to(target)
+    except NotImplementedError:  # as torch.export's modules raise for eval
+        raise InputError(
+            f"{name} is a program of torch.export without layers; give the nn.Module that was "
+            "exported, or what torch.export.unflatten(program) makes of it"
+        ) from None
+    defaults = built.preprocessing
     interpolation = interpolation or defaults.interpolation
     chosen(Interpolation, interpolation, "interpolation")
     is_own = isinstance(model, nn.Module)

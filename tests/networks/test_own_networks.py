@@ -204,10 +204,26 @@ def traced() -> nn.Module:
         return torch.jit.trace(trunk(), torch.zeros(1, 3, SIZE, SIZE))
 
 
+def exported() -> nn.Module:
+    return torch.export.export(trunk().eval(), (torch.zeros(1, 3, SIZE, SIZE),)).module()
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.*deprecated")
+def test_a_part_in_torchscript_hides_only_its_own_layers(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    network = nn.Sequential(torch.jit.script(trunk()), nn.ReLU())
+    with torch.no_grad():
+        expected = as_rows(trunk()(pixels(folder)))
+    torch.testing.assert_close(run(network, folder), expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(InputError, match=r"'0' of Sequential is TorchScript, .* such as 1$"):
+        run(network, folder, "0")
+
+
 NO_NETWORKS = {
     "lazy": (lambda: nn.Sequential(nn.LazyConv2d(4, 3)), "has lazy layers that have no weights"),
     "meta": (lambda: trunk().to("meta"), "is on the device meta and has no weights"),
     "TorchScript": (traced, "is TorchScript, which hides its layers"),
+    "torch.export": (exported, "is a program of torch.export without layers; give the nn.Module"),
     "a class": (lambda: nn.ReLU, "model is a type; give a network's name or an nn.Module"),
     "a state dict": (lambda: trunk().state_dict(), "give a network's name or an nn.Module"),
     "volumes": (lambda: nn.Sequential(nn.Conv3d(3, 4, 3)), "it takes volumes, and not images"),
