@@ -145,6 +145,7 @@ def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
             layer_map = at_its_size
     if layer_map.failure is not None and not layer_map.by_path:
         raise layer_map.failure
+    _drop_unrolled(layer_map)
     layers = layer_map.by_path
     all_first = all(layer.layout.kind == "channels first" for layer in layers.values())
     if layer_map.failure is None and not all_first:
@@ -194,6 +195,21 @@ def check_named_once(layers: Sequence[Layer]) -> None:
     """Raise InputError where two of the layers are one."""
     if len({layer.path for layer in layers}) < len(layers):
         raise InputError(f"{layers[0].name} or another layer is named twice; name each once")
+
+
+def _drop_unrolled(layer_map: LayerMap) -> None:
+    """Drop the layers of Hiera whose tokens are in the order of its units, not of the image.
+
+    They are all between the embedding and the last pooling, after which each unit has one token.
+    """
+    network, layers = layer_map.backbone.network, layer_map.by_path
+    if not any(hasattr(m, "unroll") or hasattr(m, "unroll_schedule") for m in network.modules()):
+        return
+    coarsest = max(layer.stride for layer in layers.values() if layer.grid != (1, 1))
+    for path, layer in list(layers.items()):
+        if layer.stride < coarsest and "embed" not in path:
+            layer_map.not_maps[path] = "gives tokens in the order of units, not of the image"
+            del layers[path]
 
 
 def _oblong_grids(layer_map: LayerMap) -> dict[str, tuple[int, int]] | None:

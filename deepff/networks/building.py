@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -216,6 +217,22 @@ def _build_hf(name: str, pretrained: bool) -> Built:
         "bicubic" if config.get("resample") == _BICUBIC else "bilinear",
     )
     return Built(getattr(network, "vision_model", network), preprocessing, "transformers")
+
+
+def pad_small_windows(network: nn.Module) -> None:
+    """Let transformers' Swin pad maps that are smaller than a window, as torchvision's does.
+
+    It would shrink the window instead, for good, and its table of position biases no longer fits.
+    """
+    for module in network.modules():
+        has_table = hasattr(getattr(module, "attention", None), "relative_position_bias")
+        name = "set_shift_and_window_size"
+        if has_table and hasattr(module, name) and name not in vars(module):
+            setattr(module, name, partial(_set_shift, module, module.shift_size))
+
+
+def _set_shift(layer: Any, shift: int, grid: tuple[int, int]) -> None:
+    layer.shift_size = 0 if min(grid) <= layer.window_size else shift
 
 
 def _build_open_clip(name: str, pretrained: bool) -> Built:

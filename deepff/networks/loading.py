@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from deepff.errors import InputError, InputWarning
 from deepff.networks.available import DEFAULT_LAYERS, LITE
 from deepff.networks.backbone import Backbone, Tokens, paper_names
-from deepff.networks.building import IMAGENET, Built, as_timm_lite, build
+from deepff.networks.building import IMAGENET, Built, as_timm_lite, build, pad_small_windows
 from deepff.networks.checkpoints import fit_state_dicts, read_state_dicts
 from deepff.networks.class_labels import word_head
 from deepff.networks.weights import structure_fingerprint, weights_digest
@@ -131,6 +131,7 @@ def load_backbone(
 
     if words is not None and source == "random":
         raise InputError("the network's weights are random, so it says nothing of words")
+    pad_small_windows(built.network)
     class_names = labels if words is None else words
     try:
         network = built.network.eval().to(target)
