@@ -27,7 +27,7 @@ from deepff.layers.layer import Layer
 from deepff.layers.layer_map import check_named_once
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE
-from deepff.runtime.distributed import all_reduce_sum
+from deepff.runtime.distributed import all_reduce_max, all_reduce_sum
 from deepff.runtime.memory import available_memory, freed_memory_kept
 from deepff.runtime.parallel import one_thread
 from deepff.runtime.progress import track
@@ -77,8 +77,8 @@ def extract_layers(
     Raises
     ------
     InputError
-        No image can be read, activations are not finite, a layer is named twice, or the cache
-        cannot be written.
+        No image can be read, activations are not finite or all zero, a layer is named twice, or the
+        cache cannot be written.
     """
     _check(backbone, layers, preparation, batch_size)
     planned, reasons = plan(images, backbone, layers, preparation, once_each=cache is not None)
@@ -119,6 +119,7 @@ def extract_layers(
     # Another rank may have images when this one has none.
     if int(all_reduce_sum(torch.tensor(len(kept), device=backbone.device))) == 0:
         raise InputError(nothing_readable(skipped))
+    _check_not_zero(backbone, layers, activations)
     return activations, skipped
 
 
@@ -138,6 +139,23 @@ def _check(
             InputWarning,
             stacklevel=3,
         )
+
+
+def _check_not_zero(
+    backbone: Backbone, layers: Sequence[Layer], activations: Sequence[Activations]
+) -> None:
+    """Raise InputError, in every rank, for a layer that is zero in the images of all ranks."""
+    # By parts: as a rule the first shows that they are not.
+    used = [
+        any(part.any() for block in a.blocks for part in block.split(4096)) for a in activations
+    ]
+    used = all_reduce_max(torch.tensor(used, dtype=torch.uint8, device=backbone.device)).tolist()
+    for layer, is_used in zip(layers, used, strict=True):
+        if not is_used:
+            raise InputError(
+                f"the activations of layer {layer.name} of {backbone.name} are zero in all images; "
+                "choose another layer, or check the weights and their preprocessing"
+            )
 
 
 def _records(images: Sequence[PlannedImage], layers: Sequence[Layer]) -> list[list[ImageRecord]]:

@@ -44,24 +44,28 @@ def layers(
     weights: Weights = None,
     num_classes: NumClasses = None,
 ) -> None:
-    """List a network's layers; where they go negative, semi-NMF is used."""
+    """List a network's layers and the default one; where they go negative, semi-NMF is used."""
     from deepff.layers.centers import with_centers
-    from deepff.layers.layer_map import map_layers
+    from deepff.layers.layer_map import list_layers, map_layers
     from deepff.networks.loading import load_backbone
 
     # Without a file the layers are those of random weights: nothing need be downloaded to see them.
     backbone = load_backbone(
         model, weights=weights, num_classes=num_classes, pretrained=bool(weights or layer)
     )
-    layer_map = map_layers(backbone, size)
     header = ("layer", "channels", "stride", "grid", "layout", "negative")
     if layer:
+        layer_map = map_layers(backbone, size)
         measured = with_centers(backbone, [layer_map.resolve(name) for name in layer])
         columns = ("spacing", "first cell looks at (down, across)", "is drawn at")
         rows = [(*_described(each), *_centers(each)) for each in measured]
         print_table((*header, *columns), rows)
     else:
-        print_table(header, [_described(each) for each in layer_map.layers])
+        rows = [
+            (*_described(each), "default" if each.is_default else "")
+            for each in list_layers(backbone, size)
+        ]
+        print_table((*header, ""), rows)
 
 
 def _described(layer: "Layer") -> tuple[str, ...]:

@@ -117,7 +117,7 @@ def part_layer(layer_map: LayerMap) -> Layer:
     stage = coarser.path.partition(".")[0]
     suitable = [
         layer
-        for layer in layer_map.layers
+        for layer in layer_map.suitable
         if layer.non_negative
         and layer.stride == coarser.stride
         and layer.path.partition(".")[0] == stage

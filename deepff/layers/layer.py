@@ -93,6 +93,7 @@ class Layer:
     input_size: int | None = None
     # None where they are not measured, or each cell's is the center of the pixels that it covers.
     centers: Centers | None = None
+    is_default: bool = False  # as `list_layers` marks it
 
     @property
     def module(self) -> str:

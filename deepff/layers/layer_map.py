@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from deepff.errors import InputError
 from deepff.layers.layer import SIGNS, Layer, by_sign
@@ -26,6 +27,7 @@ from deepff.layers.layouts import (
     patch_of,
     stride_of,
     tensor_of,
+    with_tensor,
 )
 from deepff.networks.backbone import (
     Backbone,
@@ -40,6 +42,10 @@ from deepff.options import SIZE
 # usual dense features of a ViT (Amir et al. 2022, "Deep ViT Features as Dense Visual Descriptors").
 _KEYS = (":keys", ".key", ".k_proj")
 _POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
+# The default is first looked for in so many layers from the last: these alone need a graph then.
+_LATE = 32
+# As a share of its largest value: a map that varies less is constant but for rounding.
+_CONSTANT = 1e-5
 
 
 @dataclass
@@ -52,8 +58,8 @@ class LayerMap:
     by_path: dict[str, Layer] = field(default_factory=dict)
     # What the other modules do instead, as the rest of a sentence.
     not_maps: dict[str, str] = field(default_factory=dict)
-    # Paths of the layers whose map is a pooling module's output.
-    pooled: set[str] = field(default_factory=set)
+    # Paths of the layers that are pooled, constant, or a gate.
+    unsuitable: set[str] = field(default_factory=set)
     # Whether attention is within windows, whose tokens are a map only where there is one window.
     has_windows: bool = False
     # Why the pass did not come to its end. Layers before that can be used, but only by name.
@@ -98,7 +104,7 @@ class LayerMap:
         Without single cells, and of nested modules with the same map only the outermost.
         """
         position = {path: index for index, path in enumerate(self.by_path)}
-        suitable = [other for other in _worth_naming(self.layers) if other.non_negative]
+        suitable = [other for other in _worth_naming(self.suitable) if other.non_negative]
         suitable.sort(key=lambda other: abs(position[other.path] - position[layer.path]))
         return [other.name for other in suitable[:3]]
 
@@ -112,22 +118,25 @@ class LayerMap:
             )
         return layer
 
+    @property
+    def suitable(self) -> list[Layer]:
+        """Layers of several cells that are not pooled, constant, or a gate."""
+        return [x for x in self.layers if x.grid != (1, 1) and x.path not in self.unsuitable]
+
     def _default(self) -> Layer:
-        """The last non-negative map; else the last attention's keys, or the last map."""
-        suitable = [x for x in self.layers if x.grid != (1, 1) and x.path not in self.pooled]
-        for layer in reversed(suitable):
-            if layer.non_negative:
-                return layer
-        for layer in reversed(suitable):
-            if layer.path.endswith(_KEYS) and not self.has_windows:
-                return layer
-        if suitable:
-            return suitable[-1]
-        raise InputError(
-            f"every layer of {self.backbone.name} is pooled or a single cell at "
-            f"{self.size}×{self.size} pixels, so there is no default; name the layer, or give a "
-            "larger size"
-        )
+        """The deepest suitable map that the outputs depend on; for tokens, their last keys."""
+        suitable = self.suitable
+        layers = _read_on(self, suitable[-_LATE:]) or _read_on(self, suitable) or suitable
+        if not layers:
+            raise InputError(
+                f"every layer of {self.backbone.name} is pooled, constant, a gate or a single cell "
+                f"at {self.size}×{self.size} pixels, so there is no default; name the layer, or "
+                "give a larger size"
+            )
+        deepest = layers[-1]
+        keys = [x for x in layers if x.path.endswith(_KEYS) and x.grid == deepest.grid]
+        are_tokens = deepest.layout.kind == "tokens" and not self.has_windows
+        return keys[-1] if keys and are_tokens else deepest
 
 
 def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
@@ -174,7 +183,8 @@ def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
     Returns
     -------
     list of Layer
-        In the order in which the network last calls them, a module before the one around it.
+        In the order in which the network last calls them, a module before the one around it; one
+        has ``is_default``.
 
     Raises
     ------
@@ -188,7 +198,12 @@ def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
     >>> {layer.name: (layer.channels, layer.stride, layer.grid) for layer in layers}["bn2"]
     (1280, 32, (7, 7))
     """
-    return map_layers(backbone, size).layers
+    layer_map = map_layers(backbone, size)
+    layers = layer_map.layers
+    with suppress(InputError):  # there may be no default
+        default = layer_map.resolve()
+        layers[layers.index(default)] = replace(default, is_default=True)
+    return layers
 
 
 def check_named_once(layers: Sequence[Layer]) -> None:
@@ -263,18 +278,22 @@ class _Recorder:
         self._patch = patch_of(network)
         self._names = paper_names(network)
         self._calls: Counter[str] = Counter()
+        # Pooling and gates: whatever returns their tensor is as unsuitable, unlike a constant map
+        # that a residual is added to in place.
+        self._passing: set[str] = set()
         # Containers return their last child's tensor itself, which tells whose map theirs is.
         self._previous: Layer | None = None
         self._previous_output: Any = None
 
     def record(self, path: str, module: nn.Module, inputs: Any, output: Any) -> None:
         """The hook of the module at that path."""
-        layers, not_maps, pooled = self._map.by_path, self._map.not_maps, self._map.pooled
+        layers, not_maps, unsuitable = self._map.by_path, self._map.not_maps, self._map.unsuitable
         self._calls[path] += 1
         for old in (path, *(f"{path}:{part}" for part in QKV)):
             layers.pop(old, None)
+            unsuitable.discard(old)
+        self._passing.discard(path)
         not_maps.pop(path, None)
-        pooled.discard(path)
         self._map.has_windows |= is_of_windows(output)
         before = self._previous if output is self._previous_output else None
         self._previous, self._previous_output = None, output
@@ -299,8 +318,13 @@ class _Recorder:
         if before is not None and isinstance(module, nn.Identity):
             not_maps[path] = "passes on the map before it unchanged"
             del layers[path]
-        elif isinstance(module, _POOLING) or (before is not None and before.path in pooled):
-            pooled.add(path)
+        elif (
+            _is_gate(module)
+            or isinstance(module, _POOLING)
+            or (before is not None and before.path in self._passing)
+        ):
+            self._passing.add(path)
+            unsuitable.add(path)
 
     def _layer(self, module_path: str, layout: Layout, output: Any) -> Layer | None:
         path = module_path if layout.part is None else f"{module_path}:{layout.part}"
@@ -312,6 +336,8 @@ class _Recorder:
         if maps is None:
             return None
         height, width = maps.shape[2:]
+        if (maps.amax((2, 3)) - maps.amin((2, 3))).max() <= _CONSTANT * maps.abs().max():
+            self._map.unsuitable.add(path)
         return Layer(
             path=path,
             name=self._names.get(module_path, path),
@@ -359,6 +385,66 @@ def reading(
     """Forward hooks on the layers' modules; the hook gets the layer first."""
     get = backbone.network.get_submodule
     return hooks((get(layer.module), partial(hook, layer)) for layer in layers)
+
+
+def _is_gate(module: nn.Module) -> bool:
+    return "sigmoid" in type(module).__name__.lower()  # PyTorch's, timm's, hard ones
+
+
+def _read_on(layer_map: LayerMap, layers: Sequence[Layer]) -> list[Layer]:
+    """Those of the layers that differ between two images and that the network's outputs depend on.
+
+    By the gradient of the outputs, or, where that is zero as with a head of zeros, by its graph.
+    Outputs are the class scores, or what a network without a head ends with.
+    """
+    backbone = layer_map.backbone
+    image = noise(backbone, layer_map.size)
+    shape = (layer_map.size, layer_map.size)
+    gates = [x for x in layer_map.layers if _is_gate(backbone.network.get_submodule(x.module))]
+    calls: Counter[str] = Counter()
+    tensors: dict[str, Tensor] = {}  # by path
+
+    def to_map(layer: Layer, values: Any) -> Tensor | None:
+        return layer.layout.to_map(values, shape, layer.stride)
+
+    def keep_last_call(layer: Layer, module: nn.Module, inputs: Any, output: Any) -> Any:
+        if _is_gate(module):
+            return output.detach()  # so that what only goes into it is not read, either
+        calls[layer.path] += 1
+        values = tensor_of(output)
+        maps = to_map(layer, output_of(module, inputs, output, layer.layout))
+        if calls[layer.path] < layer.calls or values is None or maps is None:
+            return None
+        if len(maps) != 2 or torch.equal(*maps):  # such as a table of relative positions
+            return None
+        torch.set_grad_enabled(True)  # until the pass ends: the layers before need no graph
+        values = values if values.requires_grad else values.detach().requires_grad_()
+        tensors[layer.path] = values
+        return with_tensor(output, values.clone())  # what follows may overwrite it
+
+    try:
+        with reading(backbone, [*layers, *gates], keep_last_call):
+            outputs = tree_leaves(run_network(backbone, torch.cat([image, image.flip(3)])))
+        scores = [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
+        scores = [x for x in scores if x.ndim == 2] or scores  # rather than the maps next to them
+        if not scores:
+            return []
+        generator = torch.Generator().manual_seed(0)
+        # Of random weights: normalized outputs sum to a constant.
+        weights = [torch.randn(x.shape, generator=generator).to(x) for x in scores]
+        found = torch.autograd.grad(scores, [*tensors.values()], weights, allow_unused=True)
+    except (InputError, RuntimeError):  # a user's network can have no gradient
+        return []
+    gradients = {path: g for path, g in zip(tensors, found, strict=True) if g is not None}
+
+    # Of tokens only those of the grid count; keys matter where the whole attention does.
+    def is_read(layer: Layer) -> bool:
+        gradient = gradients[layer.path]
+        maps = None if layer.layout.part or layer.layout.reshape else to_map(layer, gradient)
+        return bool((gradient if maps is None else maps).any())
+
+    connected = [layer for layer in layers if layer.path in gradients]
+    return [layer for layer in connected if is_read(layer)] or connected
 
 
 def _worth_naming(layers: list[Layer]) -> list[Layer]:

@@ -106,7 +106,7 @@ class Layout:
             parts = [part.expand(len(new), *part.shape[1:]) for part in parts]
             parts[index] = new
             new = torch.cat(parts, channel_axis)
-        return _with_tensor(output, new)
+        return with_tensor(output, new)
 
 
 CHANNELS_FIRST = Layout()
@@ -182,7 +182,7 @@ def declared(tokens: Tokens | None) -> int | str | None:
     return function_fingerprint(tokens) if callable(tokens) else tokens
 
 
-def _with_tensor(output: Any, new: Tensor) -> Any:
+def with_tensor(output: Any, new: Tensor) -> Any:
     """The output with another tensor in the position that `tensor_of` reads."""
     if isinstance(output, Tensor):
         return new

@@ -53,17 +53,13 @@ def cell_layer(layers: Sequence[_Strided]) -> int:
 
 
 def _suitable(layer_map: LayerMap) -> list[Layer]:
-    """Maps of more than one cell in a stage, without those of depthwise convolutions.
+    """Suitable maps in a stage, without those of depthwise convolutions.
 
     Their zero padding alone makes every channel weaker on the border, which
     :func:`deepff.discovery.contrast.border_contrast` treats as background.
     """
     backbone = layer_map.backbone
-    maps = [
-        layer
-        for layer in layer_map.layers
-        if layer.grid != (1, 1) and not _is_depthwise(backbone, layer)
-    ]
+    maps = [layer for layer in layer_map.suitable if not _is_depthwise(backbone, layer)]
     # A network that is one flat sequence has no stages to leave a head outside of.
     return [layer for layer in maps if _in_a_stage(backbone, layer)] or maps
 

@@ -37,13 +37,13 @@ def available_models() -> list[ModelInfo]:
         download = "nothing" if find_spec(lite_module(name)) else lite_install(name)
         models.append(ModelInfo(name, DEFAULT_LAYERS[name], download))
     models += [ModelInfo(name, layer, file) for name, (layer, file) in _PAPER.items()]
-    last = "last non-negative map"
-    models.append(ModelInfo("torchvision/NAME", last, "torchvision's file of weights"))
-    models.append(ModelInfo("timm/NAME", last, "timm's file of weights"))
+    deepest = "the deepest map that counts, or a ViT's last keys"
+    models.append(ModelInfo("torchvision/NAME", deepest, "torchvision's file of weights"))
+    models.append(ModelInfo("timm/NAME", deepest, "timm's file of weights"))
     for name, library in (("hf/OWNER/NAME", "hf"), ("open_clip/NAME/TAG", "open_clip")):
         files = f"{OPTIONAL[library]}'s files of weights"
         download = files if find_spec(OPTIONAL[library]) else optional_install(library)
-        models.append(ModelInfo(name, "keys of the last attention, or the last map", download))
+        models.append(ModelInfo(name, deepest, download))
     return models
 
 

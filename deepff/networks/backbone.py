@@ -48,7 +48,7 @@ class Backbone:
     interpolation : str
         How images are resized: ``bilinear`` or ``bicubic``.
     default_layer : str or None
-        Module path; None for the last map without negative values, where there is one.
+        Module path; None for the deepest map that its outputs depend on.
     weights : str
         Where the weights came from, for people.
     weights_digest : str
@@ -123,8 +123,8 @@ class LayoutError(Exception):
     """The network takes views that need a batch which is contiguous, not channels-last."""
 
 
-def run_network(backbone: Backbone, batch: Tensor) -> None:
-    """Run a network for its hooks; with gradient where the batch requires it.
+def run_network(backbone: Backbone, batch: Tensor) -> Any:
+    """A network's output; with gradient where the batch requires it.
 
     InputError says why it cannot run on images of this shape, with advice.
     """
@@ -133,7 +133,7 @@ def run_network(backbone: Backbone, batch: Tensor) -> None:
     options = {option: True} if option in signature(backbone.network.forward).parameters else {}
     try:
         with torch.set_grad_enabled(batch.requires_grad):
-            backbone.network(batch, **options)
+            return backbone.network(batch, **options)
     except (StopForwardError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a user's network can raise anything

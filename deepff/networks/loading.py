@@ -150,7 +150,7 @@ def load_backbone(
         mean=_statistics("mean", mean, defaults.mean, channels),
         std=_statistics("std", std, defaults.std, channels),
         interpolation=interpolation,
-        default_layer=None if is_own else _default_layer(name, network),
+        default_layer=_default_layer("" if is_own else name, network),
         weights=source,
         weights_digest=weights_digest(network),
         missing=missing,
@@ -233,9 +233,11 @@ def _check_model(network: str | nn.Module) -> None:
 
 
 def _default_layer(name: str, network: nn.Module) -> str | None:
-    layer = DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
-    paths = {paper: path for path, paper in paper_names(network).items()}
-    return paths.get(layer, layer) if layer else None
+    """VGG's last ReLU of a convolution, as the paper's, whoever made it; else by name."""
+    of_vgg = list(paper_names(network))
+    return (
+        of_vgg[-1] if of_vgg else DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
+    )
 
 
 def _statistics(

@@ -133,7 +133,8 @@ def test_layers_lists_grids_and_signs_without_downloading():
     code, stdout, _ = run("layers", "vgg16_bn", "--size", "64")
     assert code == 0
     rows = {line.split()[0]: " ".join(line.split()) for line in stdout.splitlines()}
-    assert rows["conv5_3"] == "conv5_3 (features.42) 512 16 4 × 4 channels first never"
+    assert rows["conv5_3"] == "conv5_3 (features.42) 512 16 4 × 4 channels first never default"
+    assert rows["conv5_2"] == "conv5_2 (features.39) 512 16 4 × 4 channels first never"
     assert " down to " in rows["features.41"]
 
 

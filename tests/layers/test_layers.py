@@ -169,42 +169,6 @@ def test_stride_that_is_no_power_of_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "path"),
-    [
-        (torchvision.models.resnet18, "layer4"),
-        (torchvision.models.mobilenet_v2, "features"),
-        (torchvision.models.shufflenet_v2_x0_5, "conv5"),
-        # Not the max pooling that comes last, nor the container around it.
-        (torchvision.models.alexnet, "features.11"),
-        # Not the gates of one cell after it, nor the pooling after those.
-        (lambda weights: SmallNetwork(), "tap"),
-    ],
-)
-def test_default_is_the_last_non_negative_map(build, path: str) -> None:
-    backbone = load_backbone(build(weights=None))
-    assert map_layers(backbone, 128).resolve().path == path
-
-
-def test_default_of_the_embedded_network(lite: Backbone) -> None:
-    assert map_layers(lite, 64).resolve().path == lite.default_layer == "bn2"
-
-
-def test_default_is_the_last_map_where_every_layer_is_signed() -> None:
-    backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.AvgPool2d(2)))
-    assert map_layers(backbone, 32).resolve().path == "1"
-
-
-def test_no_default_of_single_cells() -> None:
-    backbone = load_backbone(nn.Sequential(nn.Conv2d(3, 4, 32), nn.GELU()))
-    with pytest.raises(InputError) as error:
-        map_layers(backbone, 32).resolve()
-    assert message(error) == (
-        "every layer of Sequential is pooled or a single cell at 32×32 pixels, so there is no "
-        "default; name the layer, or give a larger size"
-    )
-
-
-@pytest.mark.parametrize(
     ("layer", "fault"),
     [
         ("head", "gives shape (1, 2), not a map (batch, channels, height, width)"),
