@@ -13,6 +13,7 @@ from deepff.activations.extraction import extract_layers
 from deepff.activations.feature_source import Preparation
 from deepff.discovery.contrast import border_cells
 from deepff.images.image_set import resolve_images
+from deepff.images.reading import resized_shape
 from deepff.layers.centers import with_centers
 from deepff.layers.later import grids_on
 from deepff.layers.layer_map import map_layers
@@ -125,7 +126,12 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "name", ["alexnet", "squeezenet1_1", *(pytest.param(x, marks=SLOW) for x in FAMILIES)]
+    "name",
+    [
+        "alexnet",
+        "squeezenet1_1",
+        *(pytest.param(x, marks=SLOW) for x in ("squeezenet1_0", "inception_v3")),
+    ],
 )
 def test_known_networks_draw_a_square_where_it_is(name: str, tmp_path) -> None:
     layer, grid, spacing, first = FAMILIES[name]
@@ -144,11 +150,11 @@ def test_known_networks_draw_a_square_where_it_is(name: str, tmp_path) -> None:
     options = {"model": backbone, "layer": layer, "size": 224, "random_state": 0}
     result = deepff.discover(photos, 1, cache=tmp_path, **options)
     assert result.grids[0] == grid
+    height, width = resized_shape(*shape, 224, result.sources[0].multiple)
     ((top, bottom), (left, right)) = result.images[0].extent
-    assert ((bottom - top) * 224 / grid[0], (right - left) * 160 / grid[1]) == pytest.approx(
-        (spacing, spacing)
-    )
-    drawn = (top * 224 + spacing / 2, left * 160 + spacing / 2)
+    spacings = (bottom - top) * height / grid[0], (right - left) * width / grid[1]
+    assert spacings == pytest.approx((spacing, spacing))
+    drawn = (top * height + spacing / 2, left * width + spacing / 2)
     assert drawn == pytest.approx((first, first), abs=spacing / 4)
     difference = (result.heatmaps[1][0] - result.heatmaps[0][0]).abs()
     assert (centroid(difference) - torch.tensor(center)).abs().max() <= spacing / 2
@@ -160,7 +166,8 @@ def test_known_networks_draw_a_square_where_it_is(name: str, tmp_path) -> None:
     assert applied.images[0].extent == result.images[1].extent
     # A click is answered by the cell whose center is nearest.
     row, column = 5, 5
-    x, y = left * 160 + (column + 0.6) * spacing, top * 224 + (row + 0.4) * spacing
+    x = (left + (column + 0.6) * spacing / width) * shape[1]
+    y = (top + (row + 0.4) * spacing / height) * shape[0]
     similarity = result.similar(1, (x, y))
     assert similarity.heatmaps.grid(1)[0, row, column] == pytest.approx(1, abs=1e-4)
     assert similarity.strongest[0] in (1, 2)
