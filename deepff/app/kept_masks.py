@@ -93,7 +93,7 @@ def _read(path: Path) -> np.ndarray:
     try:
         with Image.open(path) as image:
             values = np.asarray(image.convert("L"))
-    except (OSError, SyntaxError) as error:
+    except Exception as error:  # on garbage, decoders raise almost anything
         raise InputError(
             f"the mask {path} cannot be read ({error}); restore it, or take the new one"
         ) from error

@@ -260,7 +260,12 @@ class Importance:
             )
             for name, value in values.items()
         }
-        return cls(**held)
+        importance = cls(**held)
+        n, k, m = map(len, (importance.images, importance.names, importance.labels))
+        shapes = [(n, m), (n, k, m), (n, m), *[(k, m)] * 4]
+        if [value.shape for value in held.values() if isinstance(value, Tensor)] != shapes:
+            raise InputError("the importance is of other images, factors or classes")
+        return importance
 
     def rows(self) -> list[dict[str, object]]:
         """The rows of :meth:`to_dataframe`."""

@@ -15,10 +15,11 @@ from deepff.pictures.crops import save_jpeg
 from deepff.pictures.figures import read_photo, region_picture
 from deepff.regions.components import Box
 from deepff.result import Result
-from deepff.runtime.files import write_text
+from deepff.runtime.files import read_json, write_text
 from deepff.runtime.outputs import Rules, output_folder
 
 GALLERIES = "regions"
+_FORM = {"title": str, "description": str, "regions": [str, ...]}
 
 
 @contextmanager
@@ -76,5 +77,5 @@ def galleries(folder: Path) -> list[dict[str, Any]]:
             "folder": f"{GALLERIES}/{path.stem}",
         }
         for path in sorted((folder / GALLERIES).glob("*.json"))
-        for content in [json.loads(path.read_text())]
+        for content in [read_json(path, _FORM)]
     ]

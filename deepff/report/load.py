@@ -14,7 +14,7 @@ from torch import Tensor
 from deepff.activations.activations import Activations, ImageRecord
 from deepff.activations.cache import ActivationCache
 from deepff.activations.feature_source import FeatureSource
-from deepff.errors import InputError
+from deepff.errors import InputError, first_line
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import (
     Images,
@@ -67,12 +67,25 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
     folder = Path(folder)
     manifest = complete_manifest(folder)
     bank = load_concepts(folder / BANK)
+    shards = _shards(folder / "heatmaps")
     stretch = bank.sources[0].stretch
-    used = [entry for entry in manifest["images"] if entry.get("status") == "used"]
+    used = [entry for entry in manifest["images"] if entry["status"] == "used"]
     records = [_image_record(entry, stretch) for entry in used]
     if images is not None:
         records = _with_origins(records, resolve_images(images))
-    agreements = manifest.get("agreements")
+    agreements = manifest["agreements"]
+    try:
+        factorizations = _factorizations(shards, bank, records, manifest)
+        importances = {
+            int(k): Importance.from_dict(values)
+            for k, values in (manifest["importance"] or {}).items()
+            if bank.components[int(k)] is not None  # KeyError for another k
+        }
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"the files in {folder} are damaged or not of one result ({first_line(error)}); run "
+            "its command again"
+        ) from error
     object_manifest = read_manifest(folder / OBJECT) or {}
     has_object = object_manifest.get("status") == "complete"
     return Result(
@@ -80,9 +93,9 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         skipped=[
             SkippedFile(entry["name"], entry["reason"])
             for entry in manifest["images"]
-            if entry.get("status") == "skipped"
+            if entry["status"] == "skipped"
         ],
-        factorizations=_factorizations(_shards(folder / "heatmaps"), bank, records, manifest),
+        factorizations=factorizations,
         method=manifest["method"],
         sources=bank.sources,
         options=manifest["options"],
@@ -96,11 +109,8 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         object=load(folder / OBJECT, images) if has_object else None,
         parts_of=manifest["parts_of"],
         applied=bank if manifest["applied"] else None,
-        importances={
-            int(k): Importance.from_dict(values)
-            for k, values in manifest.get("importance", {}).items()
-        },
-        unnamed=manifest.get("unnamed"),
+        importances=importances,
+        unnamed=manifest["unnamed"],
         activations=_cached_activations(manifest["cache"], bank.sources, records),
         created=manifest["created"],
     )
@@ -113,20 +123,22 @@ def _factorizations(
     manifest: dict[str, Any],
 ) -> dict[int, Factorization]:
     """The factorizations by k."""
+    if {int(k) for k in manifest["factorizations"]} != bank.components.keys():
+        raise ValueError("other numbers of factors")
     factorizations = {}
     for k, components in bank.components.items():
-        coefficients = torch.cat([shard[f"k{k}"] for shard in shards])
+        coefficients = _rows(shards, f"k{k}", k)
         facts = manifest["factorizations"][str(k)]
         if facts["relative_error"] is None:
             facts["relative_error"] = math.nan
         scale = bank.histograms[k].high if manifest["applied"] else None
         probabilities = None
         if k in bank.classifiers:
-            rows = torch.cat([shard[f"k{k}.classified"] for shard in shards])
+            rows = _rows(shards, f"k{k}.classified", k)
             grids = [(height, width) for height, width in manifest["cells"]]
             sizes = [record.size for record in records]
             # Results of versions without receptive-field centers have no extents.
-            extents = [extent_from(ends) for ends in manifest.get("cell_extents") or ()] or None
+            extents = [extent_from(ends) for ends in manifest["cell_extents"] or ()] or None
             probabilities = HeatMaps(rows, grids, sizes, torch.ones(k), extents)
         factorizations[k] = Factorization(
             components,
@@ -137,6 +149,14 @@ def _factorizations(
             classes=bank.classes.get(k),
         )
     return factorizations
+
+
+def _rows(shards: list[dict[str, Tensor]], name: str, k: int) -> Tensor:
+    """The coefficients (rows, k) of that name."""
+    rows = torch.cat([shard[name] for shard in shards])
+    if rows.shape[1:] != (k,) or not rows.is_floating_point():
+        raise ValueError(f"{name} holds {rows.dtype} {tuple(rows.shape)}")
+    return rows
 
 
 def _shards(folder: Path) -> list[dict[str, Tensor]]:
@@ -214,10 +234,10 @@ def _cached_activations(
 def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
     return ImageRecord(
         name=entry["name"],
-        origin=sample_image(entry["name"]) if entry["path"] is None else Path(entry["path"]),
+        origin=Path(entry["path"]) if entry.get("path") else sample_image(entry["name"]),
         size=tuple(entry["size"]),
         grid=tuple(entry["grid"]),
-        digest=entry["digest"],
+        digest=entry.get("digest"),
         stretch=stretch,
         extent=extent_from(entry.get("extent")),
     )

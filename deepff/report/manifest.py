@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from deepff import __version__
 from deepff.errors import InputError
-from deepff.runtime.files import write_text
+from deepff.options import Recipe
+from deepff.runtime.files import read_json, write_text
 
 if TYPE_CHECKING:
     from deepff.activations.activations import ImageRecord
@@ -22,12 +23,40 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 
+# What loading reads; what may be None may be missing, too.
+_NUMBER, _TEXT, _SIDE = (int, float), (str, None), range(1, 2**31)
+_EXTENT = ([[_NUMBER, _NUMBER], [_NUMBER, _NUMBER]], None)
+_USED = {"status": "used", "name": str, "path": _TEXT, "digest": _TEXT, "extent": _EXTENT}
+_FORM = {
+    **dict.fromkeys(("created", "command", "method"), str),
+    **dict.fromkeys(("cache", "unnamed"), _TEXT),
+    "versions": {...: str},
+    "options": dict,
+    "recipe": tuple(map(str, Recipe)),
+    "parts_of": ("object", "frame", None),
+    "applied": bool,
+    "separation": (*_NUMBER, None),
+    "seconds": {...: _NUMBER},
+    "agreements": ({...: _NUMBER}, None),
+    "factorizations": {...: {"relative_error": (*_NUMBER, None), "n_iter": int}},
+    "importance": ({...: {...: list}}, None),
+    "cells": ([[_SIDE, _SIDE], ...], None),
+    "cell_extents": ([_EXTENT, ...], None),
+    "images": [
+        (
+            {**_USED, "size": [_SIDE, _SIDE], "grid": [_SIDE, _SIDE]},
+            {"status": "skipped", "name": str, "reason": str},
+        ),
+        ...,
+    ],
+}
+
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of the result that a folder holds, finished or not; None without a result."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return manifest if isinstance(manifest, dict) and "deepff" in manifest else None
 
@@ -39,7 +68,7 @@ def complete_manifest(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} holds no deepff result (it has no {MANIFEST} of one)")
     if manifest.get("status") != "complete":
         raise InputError(f"the run in {folder} was not finished; run its command again")
-    return manifest
+    return dict.fromkeys(_FORM) | read_json(folder / MANIFEST, _FORM)
 
 
 def write_manifest(run: Result, folder: Path) -> None:

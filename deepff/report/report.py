@@ -32,7 +32,7 @@ from deepff.regions.part_names import factor_names
 from deepff.report.galleries import galleries
 from deepff.result import Result
 from deepff.results.tree import tree
-from deepff.runtime.files import atomic_path, write_text
+from deepff.runtime.files import atomic_path, read_json, write_text
 from deepff.runtime.outputs import own_file
 from deepff.runtime.progress import track
 
@@ -113,7 +113,7 @@ def write_report_page(
     if unreadable is not None:
         write_text(notes, json.dumps({str(i): reason for i, reason in unreadable.items()}))
     elif notes.exists():
-        unreadable = {int(i): reason for i, reason in json.loads(notes.read_text()).items()}
+        unreadable = {int(i): reason for i, reason in read_json(notes, {...: str}).items()}
     crops = strongest_crops(result) if crops is None else crops
     page = _page(result, unreadable or {}, crops, Path(folder))
     with own_file(Path(folder) / PAGE) as path:

@@ -70,7 +70,7 @@ def _fits(run: Result, folder: Path) -> bool:
         bank = load_concepts(folder / BANK)
     except InputError:
         return False
-    held = [(image["name"], image["digest"]) for image in images if image["status"] == "used"]
+    held = [(image["name"], image.get("digest")) for image in images if image["status"] == "used"]
     now = [(image.name, image.digest) for image in run.images]
     whole, its_folder = run.object, folder / OBJECT
     if whole is not None and (its_folder / MANIFEST).exists() and not _fits(whole, its_folder):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepff.activations.feature_source import FeatureSource
-from deepff.errors import InputError
+from deepff.errors import InputError, first_line
 from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import FactorClasses
 from deepff.results.histogram import Histogram
@@ -149,8 +149,16 @@ def load_concepts(path: str | Path) -> ConceptBank:
         raise InputError(f"the concept bank {path} cannot be read: {error}") from error
     except safetensors.SafetensorError as error:
         raise InputError(f"{path} is no concept bank, or a damaged one; {_advice(path)}") from error
+    try:
+        return _bank(tensors, metadata)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise InputError(f"{path} is damaged ({first_line(error)}); {_advice(path)}") from error
+
+
+def _bank(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> ConceptBank:
+    """The bank of a file's content; ValueError or another error where it is damaged."""
     n_images = {int(k): n for k, n in json.loads(metadata["n_images"]).items()}
-    return ConceptBank(
+    bank = ConceptBank(
         components={k: tensors[f"k{k}"] for k in sorted(n_images)},
         histograms={
             k: Histogram(
@@ -166,6 +174,22 @@ def load_concepts(path: str | Path) -> ConceptBank:
         classifiers=_classifiers(sorted(n_images), tensors, metadata),
         classes=_classes(tensors, metadata),
     )
+    shapes = [(bank.channel_weights, [_channels(bank.sources)])]
+    for k, w in bank.components.items():
+        shapes += [(w, [k, _channels(bank.sources)])]
+        shapes += [(ends, [k]) for ends in (bank.histograms[k].low, bank.histograms[k].high)]
+    for classes in bank.classes.values():
+        shapes += [(classes.scores, [len(classes.names), len(classes.labels)])]
+    for k, classifier in bank.classifiers.items():
+        shapes += [(classifier.weights, [k, _channels(classifier.sources)]), (classifier.bias, [k])]
+    for tensor, shape in shapes:
+        if tensor is not None and not (tensor.is_floating_point() and [*tensor.shape] == shape):
+            raise ValueError(f"{tensor.dtype} {[*tensor.shape]} in place of {shape}")
+    return bank
+
+
+def _channels(sources: Sequence[FeatureSource]) -> int:
+    return sum(source.channels for source in sources)
 
 
 def _classes(

@@ -54,7 +54,8 @@ class HeatMaps(Sequence[Tensor]):
         extents: Sequence[Extent | None] | None = None,
     ) -> None:
         offsets = [0, *accumulate(height * width for height, width in grids)]
-        if len(grids) != len(image_sizes) or offsets[-1] != len(coefficients):
+        n_extents = len(grids) if extents is None else len(extents)
+        if not len(grids) == len(image_sizes) == n_extents or offsets[-1] != len(coefficients):
             raise InputError(
                 f"{len(coefficients)} rows of coefficients do not fit {len(grids)} grids with "
                 f"{offsets[-1]} cells and {len(image_sizes)} image sizes"

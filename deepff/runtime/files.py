@@ -1,16 +1,17 @@
 """Writing files whole or not at all, and reserving space for them on the disk."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 from uuid import uuid4
 
-from deepff.errors import InputError
+from deepff.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +69,43 @@ def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all."""
     with atomic_text(path) as file:
         file.write(text)
+
+
+def read_json(path: str | Path, form: Any) -> Any:
+    """What a JSON file holds; InputError where it cannot be read or has not the form.
+
+    A form is a type or a value; a range of whole numbers; a tuple of forms, of which one fits; a
+    list of forms, ``[form, ...]`` for any number; or a dict: forms by key, under ``...`` of all.
+    """
+    try:
+        content = json.loads(Path(path).read_text("utf-8"))
+        if _has_form(content, form):
+            return content
+        reason = "values are missing, or are others than deepff writes"
+    except (OSError, ValueError, RecursionError) as error:
+        reason = first_line(error)
+    raise InputError(f"{path} is damaged ({reason}); restore it, or run its command again")
+
+
+def _has_form(value: Any, form: Any) -> bool:
+    if isinstance(form, tuple):
+        return any(_has_form(value, one) for one in form)
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(
+            _has_form(each, one)
+            for key, one in form.items()
+            for each in (value.values() if key is ... else [value.get(key)])
+        )
+    if isinstance(form, list):
+        forms = form[:1] * len(value) if isinstance(value, list) and form[-1] is ... else form
+        return (
+            isinstance(value, list)
+            and len(value) == len(forms)
+            and all(map(_has_form, value, forms))
+        )
+    if isinstance(form, range):
+        return type(value) is int and value in form
+    return type(value) is form if isinstance(form, type) else value == form
 
 
 def save_tensors(
