@@ -11,7 +11,7 @@ from torch import Tensor
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile
-from deepff.images.image_set import Origin, SetImage, read_pixels
+from deepff.images.image_set import Origin, SetImage, as_it_was, read_pixels
 from deepff.layers.layer import Extent
 
 
@@ -41,12 +41,16 @@ class ImageRecord:
                 "with images=..."
             )
         if isinstance(self.origin, Path):
-            return ImageFile(self.origin, self.name)
+            return ImageFile(self.origin, self.name, self.digest)
         return replace(self.origin, name=self.name)
 
     def read(self, min_longest_side: int | None = None) -> np.ndarray:
         """The image's pixels: :func:`deepff.images.image_set.read_pixels`."""
-        return read_pixels(self.origin, min_longest_side, self.stretch)
+        return read_pixels(self.unchanged_origin(), min_longest_side, self.stretch)
+
+    def unchanged_origin(self) -> Origin:
+        """The origin; raises UnreadableImageError if it is another file by now."""
+        return as_it_was(self.origin, self.digest)
 
     @property
     def n_cells(self) -> int:

@@ -16,7 +16,8 @@ from deepff.activations.engines import Forward
 from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.image_set import SetImage, origin_size_and_digest
+from deepff.images.image_files import ImageFile
+from deepff.images.image_set import REPLACED, SetImage, origin_size_and_digest
 from deepff.images.reading import resize, resized_shape
 from deepff.images.reduced import read_and_reduce
 from deepff.layers.later import grids_on
@@ -80,6 +81,9 @@ def plan(
                 size, digest = header.result()
             except UnreadableImageError as error:
                 reasons[image.name] = str(error)
+                continue
+            if isinstance(image, ImageFile) and image.digest not in (None, digest):
+                reasons[image.name] = REPLACED
                 continue
             shape = (fixed, fixed) if fixed else resized_shape(*size, preparation.size, multiple)
             records = tuple(

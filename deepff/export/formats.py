@@ -139,7 +139,9 @@ def planned_files(
         for image in images:
             origin = item if isinstance(image.origin, ImageItem) else photo
             photo_path = image.origin if isinstance(image.origin, Path) else None
-            tiny.append(replace(image, size=(1, 1), origin=origin, photo_path=photo_path))
+            tiny.append(
+                replace(image, size=(1, 1), origin=origin, photo_path=photo_path, digest=None)
+            )
         FORMATS[format](tiny, names, out, settings)
         return files_below(out)
 

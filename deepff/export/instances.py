@@ -18,7 +18,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import output_names
-from deepff.images.image_set import ImageItem, Origin, read_pixels
+from deepff.images.image_set import ImageItem, Origin, as_it_was, read_pixels
 from deepff.images.reading import storage
 from deepff.options import (
     RECIPE_OPTIONS,
@@ -83,6 +83,7 @@ class AnnotatedImage:
     n_specks: int = 0  # instances that were left out for being too small
     # The photograph that `origin` stands in for, where only the names of files matter.
     photo_path: Path | None = None
+    digest: str | None = None  # the photograph's when the result was made
 
     def located(self, folder: Path) -> "AnnotatedImage":
         """The same with its photograph's path in the folder that annotations are written to."""
@@ -113,6 +114,13 @@ class AnnotatedImage:
         """
         if images == Photographs.NONE:
             return f"{self.file}.png" if isinstance(self.origin, ImageItem) else self.name
+        try:
+            as_it_was(self.origin, self.digest)
+        except UnreadableImageError as error:
+            raise InputError(
+                f"the photograph {self.name} cannot be used any more ({error}): put it back at "
+                f"{self.origin}, or export without photographs (--images none)"
+            ) from error
         format, turned = self._storage()
         suffix = suffixes.get(format or "", next(iter(suffixes.values())))
         if turned and suffix != ".jpg":
@@ -186,7 +194,13 @@ def plain_images(
     subset_of = subsets([image.name for image in images], settings.split or SPLIT, settings.seed)
     return [
         AnnotatedImage(
-            image.name, files[index], image.size, [], image.origin, subset_of[image.name]
+            image.name,
+            files[index],
+            image.size,
+            [],
+            image.origin,
+            subset_of[image.name],
+            digest=image.digest,
         )
         for index, image in zip(indices, images, strict=True)
     ]

@@ -40,6 +40,7 @@ class ImageFile:
 
     path: Path  # absolute
     name: str  # POSIX path relative to the set's root: unique in the set, valid Unicode
+    digest: str | None = None  # what it must have, where it is of a result
 
     @property
     def origin(self) -> Path:

@@ -2,8 +2,9 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class ImageItem:
             raise UnreadableImageError(f"item {self.index} raises {error!r}") from error
         return as_pixels(item)
 
+
+REPLACED = "another photograph than the result was made of"
 
 # What an image's pixels are read from; None when a saved result no longer has it.
 Origin = Path | ImageItem | None
@@ -158,10 +161,34 @@ def origin_digest(origin: Origin) -> str:
     if not isinstance(origin, Path):
         return _pixels_digest(read_pixels(origin))
     try:
-        with open(origin, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        state = origin.stat()
+        return _file_digest(origin, state.st_ctime_ns, state.st_mtime_ns, state.st_size)
     except OSError as error:
         raise UnreadableImageError(unreadable_reason(error)) from error
+
+
+@lru_cache(2**16)
+def _file_digest(path: Path, *state: int) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def as_it_was(origin: Origin, digest: str | None) -> Origin:
+    """The origin of an image that had this digest when a result was made of it.
+
+    Whatever reads a photograph again calls it. UnreadableImageError if it is another file by now.
+    """
+    if isinstance(origin, Path) and digest not in (None, origin_digest(origin)):
+        raise UnreadableImageError(REPLACED)
+    return origin
+
+
+def warn_unreadable(reasons: Mapping[str, str], consequence: str) -> None:
+    """Warn once of images, by name, that could not be read again, and what came of it."""
+    if reasons:
+        (name, reason), *others = reasons.items()
+        more = f", and {len(others)} more" if others else ""
+        warnings.warn(f"{name} ({reason}){more}: {consequence}", InputWarning, stacklevel=3)
 
 
 def origin_size_and_digest(origin: Origin) -> tuple[tuple[int, int], str]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.image_set import read_origin
+from deepff.images.image_set import read_origin, warn_unreadable
 from deepff.images.reading import resize, resized_shape
 from deepff.layers.later import OpenLayer, where_made
 from deepff.layers.layer_map import map_layers
@@ -70,7 +70,7 @@ def network_input(run: Run, opened: OpenLayer, index: int) -> Tensor:
     image, source = run.images[index], run.sources[0]
     fixed = opened.layer.input_size
     shape = (fixed, fixed) if fixed else resized_shape(*image.size, source.size, source.multiple)
-    picture = read_origin(image.origin, max(shape), image.stretch)
+    picture = read_origin(image.unchanged_origin(), max(shape), image.stretch)
     pixels = resize(picture.pixels, shape, opened.backbone.interpolation)
     return normalized(opened.backbone, pixels[None])
 
@@ -91,18 +91,19 @@ def network_inputs(
 ) -> Iterator[tuple[int, Tensor]]:
     """The index and the :func:`network_input` of each image that can still be read.
 
-    Raises InputError where none can be; ``why`` is what its message says of their use.
+    Warns of the others. InputError where none can be; ``why`` is what it says of their use.
     """
-    n_read = 0
+    unread: dict[str, str] = {}
     with track(stage, len(indices), enabled=progress) as advance:
         for index in indices:
             try:
                 image = network_input(run, opened, index)
-            except UnreadableImageError:
+            except UnreadableImageError as error:
+                unread[run.names[index]] = str(error)
                 advance(1)
                 continue
-            n_read += 1
             yield index, image
             advance(1)
-    if not n_read:
+    if len(unread) == len(indices):
         raise InputError(f"none of the images can be read any more{why}; say where they are")
+    warn_unreadable(unread, f"left out of the {stage}")

@@ -87,7 +87,7 @@ def read_photo(image: ImageRecord, longer_side: int = PHOTO_SIDE) -> tuple[np.nd
     """
     height, width = photo_shape(image.size, longer_side)
     try:
-        pixels = read_reduced(image.origin, longer_side, image.stretch).pixels
+        pixels = read_reduced(image.unchanged_origin(), longer_side, image.stretch).pixels
     except UnreadableImageError as error:
         return np.full((height, width, 3), _PLACEHOLDER_GRAY, np.uint8), str(error)
     photo = np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from deepff.images.image_set import warn_unreadable
 from deepff.pictures.crops import save_jpeg
 from deepff.pictures.figures import read_photo, region_picture
 from deepff.regions.components import Box
@@ -44,6 +45,7 @@ def region_gallery(
         "n_panels": n_panels,
         "places": slots,
     }
+    unread: dict[str, str] = {}
     # These pictures belong to deepff, as the report does: changed ones are not kept.
     with output_folder(Path(folder) / GALLERIES, Rules(overwrite=True)) as temporary:
 
@@ -54,7 +56,9 @@ def region_gallery(
             boxes: Iterable[tuple[int, Box]] = (),
         ) -> None:
             """Draw one image's regions, a label map (H, W) per panel, and boxes of regions."""
-            photo, _ = read_photo(result.images[index])
+            photo, reason = read_photo(result.images[index])
+            if reason is not None:
+                unread[result.names[index]] = reason
             numbers = np.array([0, *(slot + 1 for slot in slots)], panels[0].dtype)
             colored = [(slots[region], box) for region, box in boxes]
             pictures = [region_picture(photo, numbers[labels], colored) for labels in panels]
@@ -63,6 +67,7 @@ def region_gallery(
 
         yield draw
         write_text(temporary / f"{name}.json", json.dumps(content))
+    warn_unreadable(unread, "shown gray in the report")
 
 
 def galleries(folder: Path) -> list[dict[str, Any]]:

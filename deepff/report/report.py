@@ -22,6 +22,7 @@ from torch.nn import functional
 from deepff.discovery.choose_k import AGREED
 from deepff.discovery.contrast import separation_warning
 from deepff.images.image_files import output_names
+from deepff.images.image_set import warn_unreadable
 from deepff.images.painting import factor_colors, hex_colors, overlay
 from deepff.meaning.importance import Importance
 from deepff.options import METHODS_IN_WORDS
@@ -96,6 +97,8 @@ def write_report(
         write_crops(result, folder, crops)
         figure.result()
     write_report_page(result, folder, unreadable, crops)
+    unread = {result.names[i]: reason for i, reason in unreadable.items()}
+    warn_unreadable(unread, "shown gray in the report")
 
 
 def write_report_page(
