@@ -20,6 +20,7 @@ from deepff.activations.batches import (
 from deepff.activations.cache import ActivationCache, InMemory, Store
 from deepff.activations.engines import chosen_engine, torch_forward
 from deepff.activations.feature_source import DEFAULT_PREPARATION, FeatureSource, Preparation
+from deepff.activations.steadiness import warn_if_unsteady
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_set import SetImage, nothing_readable
 from deepff.images.reading import SkippedFile
@@ -100,6 +101,7 @@ def extract_layers(
         unreadable: dict[str, str] = {}
         if batches := cut_into_batches(planned, batch_size, stores):
             runs_openvino = forward is not None
+            warn_if_unsteady(backbone, layers)
             forward = forward or torch_forward(backbone, layers)
             running = run_over(batches, backbone, layers, forward, preparation.amp)
             with one_thread() if runs_openvino else nullcontext():

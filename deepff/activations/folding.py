@@ -45,9 +45,9 @@ def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
     """
     if backbone.dtype not in (torch.float32, torch.float64):
         return backbone  # rounding of the weights would be visible
-    side = layers[0].input_size or max(PROBE_SIDE, 2 * max(layer.stride for layer in layers))
+    side = probe_side(layers)
     try:
-        network, originals = _copied(backbone.network)
+        network, originals = copied(backbone.network)
         ours = replace(backbone, network=network)
         with torch.no_grad():
             image = noise(backbone, side)
@@ -74,7 +74,12 @@ def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
     return ours
 
 
-def _copied(network: nn.Module) -> tuple[nn.Module, dict[nn.Module, nn.Module]]:
+def probe_side(layers: Sequence[Layer]) -> int:
+    """Pixels along a side of noise that shows what a network does up to these layers."""
+    return layers[0].input_size or max(PROBE_SIDE, 2 * max(layer.stride for layer in layers))
+
+
+def copied(network: nn.Module) -> tuple[nn.Module, dict[nn.Module, nn.Module]]:
     """A copy with the same tensors and without hooks; and by each of its modules, the original."""
     memo: dict[int, Any] = {id(x): x for x in (*network.parameters(), *network.buffers())}
     for module in network.modules():
