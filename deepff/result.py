@@ -170,7 +170,7 @@ class Result(Run):
     def importance(
         self,
         k: int | None = None,
-        classes: Sequence[str] | None = None,
+        classes: Sequence[str | int] | None = None,
         n_images: int = 32,
         progress: bool = False,
     ) -> Importance:
@@ -323,24 +323,10 @@ class Result(Run):
         overlays: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """Write the run's files, its pictures and its report.
+        """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`.
 
-        Parameters
-        ----------
-        folder : path
-            A result there is replaced; what was made of it, such as masks, stays if it is this one.
-        progress : bool
-            Show progress on standard error.
-        overlays : bool
-            Write the heat maps over the photographs as pictures too.
-        overwrite : bool
-            Remove what was made of another result in the folder.
-
-        Raises
-        ------
-        InputError
-            The folder holds no result but other files, files that were changed since, or, without
-            ``overwrite``, what was made of another result; or it cannot be written.
+        What was made of a result in the folder, such as masks, stays if it is this result. Where it
+        is another, InputError, or with ``overwrite`` what was made of it is removed.
         """
         from deepff.report.save import save
 

@@ -18,6 +18,7 @@ from deepff.cli.parameters import (
     Size,
     Weights,
     factor_counts,
+    listed,
     with_panels,
 )
 from deepff.errors import InputError
@@ -153,7 +154,11 @@ def table2(
         str | None, typer.Option(help="Classes, separated by commas; all if not given.")
     ] = None,
     filter: Annotated[
-        VocFilter, typer.Option(help="Leave out images whose instances are all this.")
+        VocFilter,
+        typer.Option(
+            help="Leave out images whose instances are all this." + listed(VocFilter),
+            metavar="KIND",
+        ),
     ] = VocFilter.DIFFICULT_OR_TRUNCATED,
     model: Model = LITE_MODELS[0],
     layer: LayerName = None,

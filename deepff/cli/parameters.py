@@ -7,7 +7,7 @@ takes it as one parameter, and `with_panels` makes options of its fields.
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,11 @@ from deepff.options import LEAST_SHARE, Device, Engine, Recipe, Refinement, Thre
 IMAGES, NETWORK = "Images", "Network"
 FACTORIZATION, OUTPUT, RUNNING = "Factorization", "Output", "Running"
 REGIONS = "Regions"
+
+
+def listed(choices: Iterable[str]) -> str:
+    """An option's choices for the end of its help, which rich breaks between words alone."""
+    return f" One of {', '.join(choices)}."
 
 
 def option(panel: str, help: str, *names: str, **settings: Any) -> Any:
@@ -155,14 +160,22 @@ class RegionPanel:
             "it, as the result was made.",
         ),
     ] = None
-    threshold: Annotated[Threshold | None, option(REGIONS, "How a heat map becomes a mask.")] = None
+    threshold: Annotated[
+        Threshold | None,
+        option(REGIONS, "How a heat map becomes a mask." + listed(Threshold), metavar="RULE"),
+    ] = None
     value: Annotated[
         float | None,
         option(REGIONS, "The percentile (by default 75) or fraction of the maximum (0.5)."),
     ] = None
     refine: Annotated[
         Refinement | None,
-        option(REGIONS, "Follow the image's edges: before the threshold (dff-crf), or after it."),
+        option(
+            REGIONS,
+            "Follow the image's edges: before the threshold (dff-crf), or after it."
+            + listed(Refinement),
+            metavar="WAY",
+        ),
     ] = None
     crf: Annotated[bool, option(REGIONS, "The paper's DFF-CRF: --refine dff-crf.", "--crf")] = False
     parts: Annotated[Path | None, option(REGIONS, "File of names, with lines such as 0: head.")] = (

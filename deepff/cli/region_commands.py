@@ -16,6 +16,7 @@ from deepff.cli.parameters import (
     ResultFolder,
     ResultPanel,
     byte_count,
+    listed,
     option,
 )
 from deepff.errors import InputError
@@ -153,7 +154,9 @@ def export(
         list[ExportFormat],
         option(
             OUTPUT,
-            "What the annotations are written for; of several, each has a folder of its own.",
+            "What the annotations are written for; of several, each has a folder of its own."
+            + listed(ExportFormat),
+            metavar="FORMAT",
             show_default=False,
         ),
     ],

@@ -30,6 +30,7 @@ from deepff.cli.parameters import (
     Weights,
     byte_count,
     factor_counts,
+    listed,
     option,
     three_numbers,
 )
@@ -116,7 +117,11 @@ class FactorPanel:
     ] = False
     method: Annotated[
         Method | None,
-        option(FACTORIZATION, "By default auto: nmf, or semi-nmf where the layer goes negative."),
+        option(
+            FACTORIZATION,
+            "By default auto: nmf, or semi-nmf where the layer goes negative." + listed(Method),
+            metavar="METHOD",
+        ),
     ] = None
     solver: Annotated[
         Solver | None,

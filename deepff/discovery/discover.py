@@ -210,7 +210,7 @@ def _layer_names(layer: str | Sequence[str] | None) -> list[str] | None:
     """The layers' names; None leaves the choice open."""
     if layer is None:
         return None
-    names = [layer] if isinstance(layer, str) else list(layer)
+    names = [layer] if isinstance(layer, str) or not isinstance(layer, Sequence) else list(layer)
     if not names:
         raise InputError("no layer was named; name one or several, or leave the choice open")
     return names

@@ -73,6 +73,8 @@ def resolve_images(images: Images) -> list[SetImage]:
     ):
         images = [images]
     elif not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
+        if not isinstance(images, Iterable):
+            raise InputError(f"images are {images!r}; give a folder, files, a glob, or images")
         images = list(images)
     assert hasattr(images, "__len__") and hasattr(images, "__getitem__")
     if not isinstance(images, list | tuple):

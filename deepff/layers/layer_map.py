@@ -78,6 +78,8 @@ class LayerMap:
         With ``:signs`` at the end, every channel's positive and negative part are channels.
         """
         wanted = self.backbone.default_layer if layer is None else layer
+        if not isinstance(wanted, str | None):
+            raise InputError(f"a layer is {type(wanted).__name__}; give its name, as a string")
         if wanted is not None and wanted.endswith(f":{SIGNS}"):
             return by_sign(self.resolve(wanted.removesuffix(f":{SIGNS}")))
         for candidate in self.by_path.values():

@@ -59,15 +59,15 @@ N_RANDOM = 200
 def importance(
     run: Run,
     k: int | None = None,
-    classes: Sequence[str] | None = None,
+    classes: Sequence[str | int] | None = None,
     n_images: int = N_IMAGES,
     progress: bool = False,
 ) -> Importance:
     """Measure how much the factors of one factorization, by default the largest, matter.
 
-    For the ``classes``, by label; by default the three that are the network's first choice on most
-    of the images. At most ``n_images`` are run, spread evenly over the set. Raises InputError where
-    the factors cannot be named, there is no such class, or no image can be read.
+    For the ``classes``, by label or index; by default the three that are the network's first choice
+    on most of the images. At most ``n_images`` are run, spread evenly over the set. Raises
+    InputError where the factors cannot be named, there is no such class, or no image can be read.
     """
     if n_images < 1:
         raise InputError(f"the number of images must be 1 or more, not {n_images}")
@@ -165,9 +165,11 @@ def _scaled(factorization: Factorization, image: int, scales: Tensor) -> Edit:
     return edit
 
 
-def _index(labels: Sequence[str], label: str) -> int:
+def _index(labels: Sequence[str], label: str | int) -> int:
+    if isinstance(label, int) and 0 <= label < len(labels):
+        return label
     if label not in labels:
-        close = get_close_matches(label, labels, n=3)
+        close = get_close_matches(str(label), labels, n=3)
         advice = f"; the closest are {', '.join(close)}" if close else ""
         raise InputError(f"the network has no class {label!r}{advice}")
     return labels.index(label)

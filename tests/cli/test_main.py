@@ -190,6 +190,11 @@ BAD_INPUTS = {
     ),
     "an output folder in use": (["{photos}", "--out", "{photos}"], "holds no deepff result"),
     "an output that is a file": (["{photos}", "--out", "{photos}/a.png"], "is a file"),
+    "an option given twice": (
+        ["{photos}", "-k", "2", "-k", "3"],
+        "write several numbers as -k 2,3",
+    ),
+    "another given twice": (["{photos}", "--seed", "1", "--seed=2"], "--seed is given twice"),
     "a solver for a method without": (
         ["{photos}", "--method", "pca", "--solver", "mu"],
         "--solver is for the method nmf; leave it out for pca",
@@ -230,6 +235,16 @@ def test_bad_input_gets_one_sentence_and_status_2(
     assert sentence.format(**paths) in message
     assert "Traceback" not in stderr
     assert not (tmp_path / "result").exists()
+
+
+def test_no_choice_is_broken_in_mid_word_at_80_columns():
+    names = ["discover", "apply", "segment", "localize", "export", "explain", "label"]
+    for command in [[name] for name in names] + [["benchmark", "table2"], ["benchmark", "figure4"]]:
+        outcome = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "80"})
+        for line in outcome.stdout.splitlines():
+            assert re.sub("[<>]=", "", line).count("<") == re.sub("[<>]=", "", line).count(">"), (
+                line
+            )
 
 
 def test_showing_what_is_no_result(tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import deepff
 
@@ -24,9 +25,17 @@ class Unread:
         ({"random_state": 2**32}, "from 0 to 2³² − 1"),
         ({"random_state": -1}, "random_state must be a whole number, 0 or more"),
         ({"layer": "no_such_layer"}, "no_such_layer"),
+        ({"layer": 5}, "give its name, as a string"),
+        ({"layer": torch.nn.ReLU()}, "a layer is ReLU; give its name"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_mistake_is_told_before_an_image_is_read(find, wrong, said) -> None:
     with pytest.raises(deepff.InputError, match=said):
         find(Unread(), **{"n_components": 2, "size": 64, **wrong})
+
+
+@pytest.mark.parametrize("images", [None, 5, object()])
+def test_what_is_no_images_is_told_in_one_sentence(images: object) -> None:
+    with pytest.raises(deepff.InputError, match="give a folder, files, a glob, or images"):
+        deepff.discover(images)

@@ -65,6 +65,11 @@ def test_importance_of_classes_that_are_asked_for(of_colors):
     assert (found.labels, found.images) == (("cold",), (0,))
     assert found.is_of.tolist() == [[True]]  # no image's first choice: all count
     torch.testing.assert_close(found.falls[0, :, 0], torch.tensor([0.0, -0.5, 0.0]))
+    assert of_colors.importance(
+        classes=[of_colors.classes().labels.index("cold")], n_images=1
+    ).labels == ("cold",)
+    with pytest.raises(InputError, match="no class 99"):
+        of_colors.importance(classes=[99])
     with pytest.raises(InputError, match="no class 'cool'; the closest are cold"):
         of_colors.importance(classes=["cool"])
 
