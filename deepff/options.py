@@ -286,8 +286,8 @@ class ExportOptions:
         How far, in pixels, polygons may cut corners; less where more than 1 % of a mask would
         change. 0 keeps all corners, and so every pixel.
     images : Photographs, optional
-        For formats whose readers look for the photographs in a certain folder. By default links for
-        COCO, YOLO and VOC, and nothing for others.
+        For formats whose readers look for the photographs in a certain folder. By default
+        copies for COCO and VOC, links for YOLO, and nothing for others.
     split : (train, val, test), optional
         In what proportion images are drawn for training, validation and test, by ``seed``. By
         default 80 to 20 to 0 for YOLO and VOC, while COCO's images are in one file.

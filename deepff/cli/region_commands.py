@@ -175,7 +175,7 @@ def export(
         option(
             OUTPUT,
             "Copies of the photographs or links to them, where the format wants them; by "
-            "default links for COCO, YOLO and VOC.",
+            "default copies for COCO and VOC, links for YOLO.",
         ),
     ] = None,
     split: Annotated[

@@ -44,7 +44,7 @@ def write_coco(
             return files[subset]
 
         for image in images:
-            name = image.write_photo(folder, "images", settings.images or Photographs.LINK)
+            name = image.write_photo(folder, "images", settings.images or Photographs.COPY)
             file_of(image.subset if settings.split else _WHOLE)(image, name)
         if not files:
             file_of(_WHOLE)

@@ -47,7 +47,7 @@ def write_voc(
         objects = image.painted(list(range(1, count + 1)))
         _write_indexed(classes, palette, folder / "SegmentationClass" / f"{image.file}.png")
         _write_indexed(objects, palette, folder / "SegmentationObject" / f"{image.file}.png")
-        mode = settings.images or Photographs.LINK
+        mode = settings.images or Photographs.COPY
         photo = image.write_photo(folder, "JPEGImages", mode, _JPEG)
         annotation = xml_string(_annotation(image, photo, names))
         write_text(folder / "Annotations" / f"{image.file}.xml", annotation)

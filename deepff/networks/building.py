@@ -231,7 +231,7 @@ def pad_small_windows(network: nn.Module) -> None:
             setattr(module, name, partial(_set_shift, module, module.shift_size))
 
 
-def _set_shift(layer: Any, shift: int, grid: tuple[int, int]) -> None:
+def _set_shift(layer: Any, shift: Any, grid: tuple[int, int]) -> None:
     layer.shift_size = 0 if min(grid) <= layer.window_size else shift
 
 
