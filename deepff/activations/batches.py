@@ -18,7 +18,7 @@ from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import ImageFile
 from deepff.images.image_set import REPLACED, SetImage, origin_size_and_digest
-from deepff.images.reading import resize, resized_shape
+from deepff.images.reading import is_blank, resize, resized_shape
 from deepff.images.reduced import read_and_reduce
 from deepff.layers.later import grids_on
 from deepff.layers.layer import Layer
@@ -40,6 +40,12 @@ class PlannedImage:
     @property
     def name(self) -> str:
         return self.records[0].name
+
+    @property
+    def distortion(self) -> float:
+        """How many times longer one side has become in relation to the other, at least 1."""
+        (height, width), (h, w) = self.records[0].size, self.shape
+        return max(height * w / (width * h), width * h / (height * w))
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,10 @@ def _decode(image: PlannedImage, interpolation: str) -> Decoded:
         return Decoded(image, fault=str(error))
     is_dark = picture.is_nearly_black and not record.stretch
     darkness = f"in {image.name} is {picture.largest} of {picture.white}" if is_dark else ""
-    return Decoded(image, resize(picture.pixels, image.shape, interpolation), darkness=darkness)
+    pixels = resize(picture.pixels, image.shape, interpolation)
+    if not is_dark and is_blank(pixels):
+        return Decoded(image, fault="one color all over, in which there is nothing to find")
+    return Decoded(image, pixels, darkness=darkness)
 
 
 def _started(

@@ -33,6 +33,8 @@ from deepff.runtime.memory import available_memory, freed_memory_kept
 from deepff.runtime.parallel import one_thread
 from deepff.runtime.progress import track
 
+_SQUEEZED = 2  # times as much along one side as along the other
+
 
 def extract_layers(
     images: Sequence[SetImage],
@@ -115,6 +117,9 @@ def extract_layers(
                 stores, _records(kept, layers), sources(engine), strict=True
             )
         ]
+    squeezed = [image for image in kept if image.distortion > _SQUEEZED]
+    if squeezed:
+        warnings.warn(_very_long(squeezed), InputWarning, stacklevel=2)
     if dark:
         warnings.warn(_nearly_black(dark), InputWarning, stacklevel=2)
     skipped = [SkippedFile(x.name, reasons[x.name]) for x in images if x.name in reasons]
@@ -170,6 +175,15 @@ def _nearly_black(dark: Sequence[str]) -> str:
     return (
         f"{n} nearly black: the largest value {dark[0]}; where that is meant as white, use "
         f"stretch=True (--stretch)"
+    )
+
+
+def _very_long(images: Sequence[PlannedImage]) -> str:
+    n = f"{len(images)} images are" if len(images) > 1 else "1 image is"
+    (height, width), (h, w) = images[0].records[0].size, images[0].shape
+    return (
+        f"{n} squeezed more than {_SQUEEZED} times: {images[0].name} of {width} × {height} pixels "
+        f"goes through the network at {w} × {h}; cut it into pieces, or choose a larger size"
     )
 
 

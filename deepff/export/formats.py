@@ -1,6 +1,7 @@
 """Regions written in the formats of labeling tools."""
 
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from zlib import compress, decompress
 import numpy as np
 from PIL import Image
 
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.export.instances import (
     AnnotatedImage,
     LabelMaps,
@@ -102,6 +103,8 @@ def export_maps(
         check_name(name)
     rules = Rules(settings.overwrite, settings.anew, result.paths)
     plain = plain_images(result, settings, maps.images)
+    if settings.split or {"yolo", "voc"} & {format.file for format in folders}:
+        _warn_of_copies(plain)
     for format, path in folders.items():
         located = [image.located(path) for image in plain]
         check_outputs(path, planned_files(format, located, maps.names, settings), rules)
@@ -125,6 +128,18 @@ def export_maps(
             images = (image.located(folders[format]) for image in replay())
             FORMATS[format](images, maps.names, temporary, settings)
     return ExportSummary(n_instances, n_specks, list(folders.values()))
+
+
+def _warn_of_copies(images: Sequence[AnnotatedImage]) -> None:
+    digests = [image.digest for image in images if image.digest is not None]
+    n_copies = len(digests) - len(set(digests))
+    if n_copies:
+        warnings.warn(
+            f"{n_copies} of the {len(images)} images are copies of others: a photograph and its "
+            "copies are in the same subset of the split",
+            InputWarning,
+            stacklevel=3,
+        )
 
 
 def planned_files(

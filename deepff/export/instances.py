@@ -191,7 +191,8 @@ def plain_images(
     """Images of a set without instances."""
     files = output_names(result.names)
     images = [result.images[index] for index in indices]
-    subset_of = subsets([image.name for image in images], settings.split or SPLIT, settings.seed)
+    contents = {image.name: image.digest or image.name for image in images}
+    subset_of = subsets(contents, settings.split or SPLIT, settings.seed)
     return [
         AnnotatedImage(
             image.name,
@@ -260,13 +261,17 @@ def run_lengths(mask: np.ndarray) -> list[int]:
     return [0, *lengths] if values[0] else lengths
 
 
-def subsets(names: Sequence[str], split: Sequence[float], seed: int = 0) -> dict[str, str]:
+def subsets(contents: Mapping[str, str], split: Sequence[float], seed: int = 0) -> dict[str, str]:
     """Draw each image's subset by name: "train", "val" or "test"; the order of names is irrelevant.
 
     The shares of the split may have any unit. Their counts are rounded so that they add up, but a
-    subset with a share has at least one image where there are enough.
+    subset with a share has at least one image where there are enough. Images of equal ``contents``
+    (by name) are drawn as one.
     """
-    drawn = sorted(names)
+    first_names: dict[str, str] = {}
+    for name in sorted(contents):
+        first_names.setdefault(contents[name], name)
+    drawn = list(first_names.values())
     random.Random(seed).shuffle(drawn)
     n = len(drawn)
     wanted = [n * share / sum(split) for share in split]
@@ -278,4 +283,5 @@ def subsets(names: Sequence[str], split: Sequence[float], seed: int = 0) -> dict
         counts[counts.index(max(counts[1:]), 1)] -= 1
     counts[0] = n - sum(counts[1:])
     order = [subset for subset, count in zip(SUBSETS, counts, strict=True) for _ in range(count)]
-    return dict(zip(drawn, order, strict=True))
+    subset_of = dict(zip(drawn, order, strict=True))
+    return {name: subset_of[first_names[content]] for name, content in contents.items()}

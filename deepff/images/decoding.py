@@ -84,15 +84,12 @@ def with_image(path: str | Path, use: Callable[[Image.Image], T]) -> T:
             formats = _formats(stream.read(16))
             try:
                 return _opened(stream, formats, use)
-            except UnidentifiedImageError:
+            except (OSError, ValueError, SyntaxError) as error:
                 stream.seek(0)
-                if stream.read(2) not in (b"II", b"MM"):
-                    raise
-                stream.seek(0)
-                return use(_tiff_colors(stream))
-            except (OSError, ValueError, SyntaxError):
-                stream.seek(0)
-                if (repaired := _repaired(stream.read())) is None:
+                data = stream.read()
+                if isinstance(error, UnidentifiedImageError) and data[:2] in (b"II", b"MM"):
+                    return use(_tiff_colors(io.BytesIO(data)))
+                if (repaired := _repaired(data)) is None:
                     raise
                 return _opened(io.BytesIO(repaired), formats, use)
     except UnreadableImageError:

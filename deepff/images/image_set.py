@@ -62,9 +62,10 @@ Images = str | Path | Iterable[Any]
 def resolve_images(images: Images) -> list[SetImage]:
     """The images that a caller means, in order, with their names.
 
-    Paths and globs are for :func:`find_images`. Images are what :func:`as_pixels` takes: in a list,
-    or anything with ``__len__`` and ``__getitem__``, which is asked for one item at a time. They
-    are named by their index. Raises InputError for no images, or files and images in one list.
+    Paths and globs, in any sequence, are for :func:`find_images`. Images are what
+    :func:`as_pixels` takes: in a list, or anything with ``__len__`` and ``__getitem__``, which is
+    asked for one item at a time. They are named by their index. Raises
+    InputError for no images, or files and images in one list.
     """
     if isinstance(images, str | Path):
         return list(find_images(images))
@@ -72,6 +73,15 @@ def resolve_images(images: Images) -> list[SetImage]:
         isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 3
     ):
         images = [images]
+    elif type(images).__name__ == "DataFrame":
+        raise InputError(
+            "a data frame is no list of images; give the column that holds their paths"
+        )
+    elif hasattr(images, "to_pylist"):  # Arrow's
+        images = images.to_pylist()
+    elif getattr(images, "ndim", 0) == 1 or hasattr(images, "to_list"):
+        # NumPy, and columns of tables, whose index need not count from 0.
+        images = list(images)
     elif not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
         if not isinstance(images, Iterable):
             raise InputError(f"images are {images!r}; give a folder, files, a glob, or images")

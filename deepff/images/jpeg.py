@@ -43,7 +43,7 @@ def is_damaged(data: bytes, last_row: np.ndarray) -> bool:
     if not (is_flat or _HOLE in data or _lost_line_ends(data)):
         return False
     end = next((at for at, kind, _ in _segments(data) if kind == _END[1]), len(data))
-    data = data[:end].rstrip(b"\xff")
+    data = _without_zeros(data[:end].rstrip(b"\xff"))
     if is_flat and _changes(data, data + _FILLINGS[0], small=True):
         return True
     may_have_surplus = data.find(_HOLE, data.find(bytes((0xFF, _SCAN)))) >= 0
@@ -52,6 +52,12 @@ def is_damaged(data: bytes, last_row: np.ndarray) -> bool:
     return _changes(data, data + _FILLINGS[0]) or not _changes(
         data, data[:-_SPARE_BYTES] + _FILLINGS[0]
     )
+
+
+def _without_zeros(data: bytes) -> bytes:
+    """The data without many zeros at its end; a few may belong to the scan."""
+    written = data.rstrip(b"\0")
+    return data if len(data) - len(written) <= _SPARE_BYTES else written
 
 
 def _changes(data: bytes, other: bytes, small: bool = False) -> bool:
@@ -74,9 +80,7 @@ def with_end(data: bytes) -> bytes | None:
     All of its scans must be there and decode to the same pixels whatever follows them. Zeros at the
     end are what a disk or a download had not written yet.
     """
-    data = data.removesuffix(b"\xff")
-    written = data.rstrip(b"\0")
-    data = data if len(data) - len(written) <= _SPARE_BYTES else written
+    data = _without_zeros(data.removesuffix(b"\xff"))
     whole = data + _END
     try:
         if not _has_all_scans(data):

@@ -64,7 +64,9 @@ def test_rows_are_with_their_images_whatever_the_batches_are(engine, cached, tmp
     colors = {}
     for n in torch.randperm(16, generator=torch.Generator().manual_seed(0)).tolist():
         file, color = photos / f"{n * 7 % 16:02}.png", (16 * n, 255 - 16 * n, 7 * n)
-        Image.new("RGB", shapes[n], color).save(file)
+        image = Image.new("RGB", shapes[n], color)
+        image.paste("black", (0, 0, 32, 32))  # the first cell
+        image.save(file)
         if n in damaged:
             file.write_bytes(file.read_bytes()[:-40])
         else:
@@ -78,7 +80,8 @@ def test_rows_are_with_their_images_whatever_the_batches_are(engine, cached, tmp
     assert [image.name for image in activations.images] == sorted(colors)
     for image, rows in zip(activations.images, activations.image_rows, strict=True):
         color = colors[image.name]
-        expected = torch.cat([color, color[:1].square()]).expand_as(rows)
+        expected = torch.cat([color, color[:1].square()]).repeat(len(rows), 1)
+        expected[0] = 0
         # A mean over 1,024 pixels rounds 1,024 times, by half an ε of its sum at most.
         torch.testing.assert_close(rows, expected, atol=1024 * EPSILON / 2, rtol=0)
     (again,), _ = extract_layers(
@@ -90,13 +93,32 @@ def test_rows_are_with_their_images_whatever_the_batches_are(engine, cached, tmp
 @pytest.mark.parametrize("engine", ["torch", OPENVINO])
 def test_a_network_that_fails_in_a_later_batch_leaves_no_thread(engine, tmp_path):
     for n in range(40):
-        Image.new("RGB", (128 if n < 9 else 64, 128), (6 * n, 0, 0)).save(tmp_path / f"{n:02}.png")
+        image = Image.new("RGB", (128 if n < 9 else 64, 128), (6 * n, 0, 0))
+        image.paste("white", (0, 0, 32, 32))
+        image.save(tmp_path / f"{n:02}.png")
     backbone, layer = opened(MeansOfWide(), engine)
     threads, n_threads = set(threading.enumerate()), torch.get_num_threads()
     with pytest.raises(InputError, match="128×64 pixels") as caught:
         extract_layers(find_images(tmp_path), backbone, [layer], Preparation(SIZE), batch_size=4)
     assert "MeansOfWide" in str(caught.value)  # which holds the frames that failed
     assert set(threading.enumerate()) == threads and torch.get_num_threads() == n_threads
+
+
+@pytest.mark.parametrize(
+    ("shape", "squeezed"),
+    [((2000, 128), "2000 × 128"), ((128, 300), ""), ((40, 2000), "40 × 2000")],
+)
+def test_a_panorama_that_is_squeezed_is_named(shape, squeezed, tmp_path, recwarn):
+    """At 128 pixels 2000 × 128 would be 128 × 8, and becomes 128 × 32: 3.9 times as high."""
+    Image.linear_gradient("L").resize(shape).save(tmp_path / "wide.png")
+    Image.linear_gradient("L").save(tmp_path / "square.png")
+    backbone, layer = opened(Means(), "torch")
+    extract_layers(find_images(tmp_path), backbone, [layer], Preparation(SIZE))
+    said = [str(warning.message) for warning in recwarn if "squeezed" in str(warning.message)]
+    assert [text.partition(" of ")[2][: len(squeezed)] for text in said] == [squeezed] * bool(
+        squeezed
+    )
+    assert all("wide.png" in text and "square" not in text for text in said)
 
 
 def test_pixels_are_normalized_by_channel():

@@ -84,14 +84,14 @@ def test_a_run_with_a_cache_is_the_same_to_the_bit(photos, tmp_path):
 
 
 def test_factors_for_which_nothing_is_left_are_named(tmp_path):
-    Image.new("RGB", (64, 64), "red").save(tmp_path / "a.png")
+    Image.linear_gradient("L").save(tmp_path / "a.png")
     code, stdout, stderr = run(
         "discover", tmp_path / "a.png", "--size", "32", "-k", "1", "--out", tmp_path / "one"
     )
     assert code == 0
     assert "nothing is left" not in stderr
     assert stdout.startswith("1 image, ")
-    Image.new("RGB", (64, 64), "red").save(tmp_path / "b.png")
+    Image.linear_gradient("L").save(tmp_path / "b.png")
     both = [tmp_path / "a.png", tmp_path / "b.png"]
     code, _, stderr = run("discover", *both, "--size", "32", "-k", "2", "--out", tmp_path / "two")
     assert code == 0
@@ -101,7 +101,7 @@ def test_factors_for_which_nothing_is_left_are_named(tmp_path):
 
 def test_where_all_factors_are_empty_no_smaller_k_is_recommended(tmp_path):
     for name in ("a", "b"):
-        Image.new("RGB", (64, 64), "red").save(tmp_path / f"{name}.png")
+        Image.linear_gradient("L").save(tmp_path / f"{name}.png")
     weights = torchvision.models.resnet18(weights=None).state_dict()
     weights = {name: torch.zeros_like(values) for name, values in weights.items()}
     save_file(weights, tmp_path / "zeros.safetensors")

@@ -190,7 +190,7 @@ def test_from_images_to_heat_maps(
 
     if family.startswith("MaxViT"):  # no patches: its convolutions overlap, and are padded
         return
-    plain = deepff.apply(result.bank, photos(bright=100), model=network)
+    plain = deepff.apply(result.bank, photos(bright=115), model=network)
     for i, (row, column, columns) in enumerate(PLANTED):
         changed = (result.heatmaps[i] - plain.heatmaps[i]).abs().sum(0)
         y, x = divmod(int(changed.argmax()), columns)

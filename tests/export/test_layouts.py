@@ -205,10 +205,10 @@ SPLITS = ["80/10/10", "1/1/1", "80/20", "1/0"]
 
 @given(st.integers(1, 60), st.integers(0, 5), st.sampled_from(SPLITS))
 def test_a_split_has_its_shares_by_seed_alone(n: int, seed: int, text: str) -> None:
-    names = [f"{i}.jpg" for i in range(n)]
+    names = {f"{i}.jpg": str(i) for i in range(n)}
     split = parsed_split(text)
     drawn = subsets(names, split, seed)
-    assert drawn == subsets(names[::-1], split, seed)
+    assert drawn == subsets(dict(reversed(names.items())), split, seed)
     counts = [list(drawn.values()).count(subset) for subset in ("train", "val", "test")]
     assert sum(counts) == n and counts[0] > 0
     for count, share in zip(counts, split, strict=True):
@@ -216,6 +216,30 @@ def test_a_split_has_its_shares_by_seed_alone(n: int, seed: int, text: str) -> N
         assert count == 0 or share > 0
         assert count > 0 or share == 0 or n < 3
     assert n < 8 or len({repr(sorted(subsets(names, (1, 1, 1), s).items())) for s in range(9)}) > 1
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(0, 5))
+def test_copies_are_in_one_subset_of_a_split(contents: list[int], seed: int) -> None:
+    by_name = {f"{i}.jpg": str(content) for i, content in enumerate(contents)}
+    drawn = subsets(by_name, (50, 30, 20), seed)
+    assert list(drawn) == list(by_name)
+    assert len({(by_name[name], subset) for name, subset in drawn.items()}) == len(set(contents))
+
+
+@pytest.mark.parametrize(("format", "warns"), [("yolo", True), ("voc", True), ("coco", False)])
+def test_copies_are_named_where_a_split_is_written(
+    tmp_path: Path, format: str, warns: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    result = photographed(tmp_path / "photos", ["a.jpg", "b.jpg", "c.jpg"])
+    digests = ["1", "2", "1"]
+    result.images[:] = [
+        replace(image, digest=digest) for image, digest in zip(result.images, digests, strict=True)
+    ]
+    settings = ExportOptions(images="none")
+    export(result, format, tmp_path / "out", options=HALF, settings=settings)
+    assert [str(w.message)[:40] for w in recwarn] == [
+        "1 of the 3 images are copies of others: "
+    ] * warns
 
 
 def test_images_that_are_no_files_become_pngs_where_formats_want_them(tmp_path: Path) -> None:

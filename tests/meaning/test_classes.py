@@ -56,7 +56,6 @@ def test_plain_textures_and_noise_get_no_names():
         np.stack([x, y, x + y], -1) / 2,
         np.repeat(((x // 28 + y // 28) % 2 * 200)[..., None], 3, 2),
         np.repeat((x // 16 % 2 * 120 + 60)[..., None], 3, 2),
-        np.full((224, 224, 3), 128),
     ]
     result = deepff.discover([t.astype(np.uint8) for t in textures], [2, 4], size=224)
     assert result.names_of(2) + result.names_of(4) == [None] * 6
@@ -232,6 +231,8 @@ def test_without_its_head_a_network_names_nothing_and_says_why(group, tmp_path):
 
 def test_random_weights_and_unknown_classes_give_no_names():
     images = [np.full((32, 32, 3), value, np.uint8) for value in (20, 200)]
+    for image in images:
+        image[:8] = 90
     random = deepff.load_backbone("resnet18", pretrained=False)
     result = deepff.discover(images, 1, model=random, layer="layer4", size=64)
     assert result.factor_names == [None]

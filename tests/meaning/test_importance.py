@@ -35,6 +35,7 @@ def of_colors(linear) -> Result:
     """Two images, red and green in equal halves, and blue; factor j is colour j."""
     images = np.zeros((2, 8, 8, 3), np.uint8)
     images[0, :, :4, 0] = images[0, :, 4:, 1] = images[1, ..., 2] = 255
+    images[1, 4:] //= 5
     backbone = deepff.load_backbone(
         linear, mean=(0, 0, 0), std=(1, 1, 1), labels=["warm", "cold"], device="cpu"
     )
@@ -48,9 +49,9 @@ def test_importance_of_a_linear_head_is_its_weights(of_colors):
     found = of_colors.importance()
     assert found.labels == ("warm", "cold")
     assert found.is_of.tolist() == [[True, False], [False, True]]
-    # of the first image red and green are each half the mean; the second is all blue
+    # of the first image red and green are each half the mean; the second is blue, half of it a 5th
     weights = torch.tensor([[3.0, 4.0, 0.0], [0.0, -1.0, 2.0]])
-    held = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    held = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 0.6]])
     expected = torch.einsum("ik,mk->ikm", held, weights)
     torch.testing.assert_close(found.falls, expected)
     torch.testing.assert_close(found.mean_falls[:, 0], torch.tensor([1.5, 2.0, 0.0]))
