@@ -122,7 +122,7 @@ def photo_of(image: ImageRecord, size: int) -> Tensor:
     except UnreadableImageError as error:
         back = "" if image.path is None else f": put it back at {image.path}"
         raise InputError(
-            f"the CRF needs the photograph {image.name}, which cannot be read any more "
+            f"the CRF needs the photograph {image.name}, which cannot be used any more "
             f"({error}){back}, say where it is now (--photos, or load(folder, images=...)), "
             "or go without CRF"
         ) from error
