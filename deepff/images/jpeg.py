@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 JPEG_FORMATS = ("JPEG", "MPO")
-MAX_SCANS = 64  # a progressive JPEG has 10, and each takes as long as decoding the whole
+MAX_SCANS = 32  # a progressive JPEG has 10 to 20, and each takes as long as decoding the whole
 
 _END = b"\xff\xd9"
 # Excludes stuffed bytes and restarts, which are within a scan's data.

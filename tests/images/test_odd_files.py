@@ -242,7 +242,7 @@ def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(
     last = data.rindex(b"\xff\xda")
     path = tmp_path / "a.jpg"
     path.write_bytes(data[:-2] + data[last:-2] * 400 + end)
-    with pytest.raises(UnreadableImageError, match="more than 64 scans"):
+    with pytest.raises(UnreadableImageError, match="more than 32 scans"):
         read_pixels(path)
 
 
