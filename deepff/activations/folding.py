@@ -55,10 +55,14 @@ def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
             with trace.watching(network, layers):
                 before = forward_to_layers(ours, layers, image)
             hooked = {new for new, old in originals.items() if any(getattr(old, n) for n in _HOOKS)}
+            # A normalization's own activation is gone once it is folded.
+            read = {network.get_submodule(layer.module) for layer in layers}
             pairs = {
                 conv: norm
                 for conv, norm in trace.adjacent().items()
-                if not hooked & {conv, norm} and _can_be_folded(conv, norm)
+                if not hooked & {conv, norm}
+                and not read & {*norm.modules()} - {norm}
+                and _can_be_folded(conv, norm)
             }
             if not pairs:
                 return backbone

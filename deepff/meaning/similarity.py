@@ -15,7 +15,7 @@ from deepff.activations.extraction import extract_layers
 from deepff.errors import InputError
 from deepff.layers.layer import WHOLE
 from deepff.meaning.class_names import image_coefficients
-from deepff.meaning.open_network import opened_layer
+from deepff.meaning.open_network import opened_layers
 from deepff.options import SimilarBy, chosen
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
@@ -93,7 +93,7 @@ def _activations(run: Run, progress: bool) -> Activations:
         return run.activations
     if len(run.sources) > 1:
         raise InputError("several layers were fused, so there are no cells to compare")
-    opened, source = opened_layer(run), run.sources[0]
+    (opened,), source = opened_layers(run), run.sources[0]
     (activations,), skipped = extract_layers(
         [image.item for image in run.images],
         opened.backbone,

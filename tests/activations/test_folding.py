@@ -89,6 +89,13 @@ def test_trained_weights_give_the_same_maps():
     assert all(torch.equal(values, after[name]) for name, values in digest.items())
 
 
+def test_a_layer_inside_a_normalization_can_be_read():
+    backbone = load_backbone(device="cpu")
+    ours, error = largest_difference(backbone, "blocks.3.0.bn1", "bn2.act")
+    assert norms(ours) > 0  # at least the one whose activation is read
+    assert error < ROUNDING
+
+
 def test_two_by_hand():
     """w = 3, b = 1, μ = 5, σ² = 4, γ = 6, β = 7: y = 6 (3 x + 1 − 5) / 2 + 7 = 9 x − 5."""
     conv, norm = nn.Conv2d(3, 1, 1), nn.BatchNorm2d(1, eps=0)
