@@ -328,7 +328,7 @@ def figure4(
     models = model or list(LITE_MODELS if context.info_name == "figure5b" else LITE_MODELS[:1])
     name = "figure4a" if len(models) == 1 else "figure4b"
     if context.info_name != "figure4":
-        to_stderr(f"{context.info_name} is {name[:-1]} now, which takes the same options")
+        to_stderr(f"{context.info_name} is figure4 now, with --model once per network")
     _check_files(out, name + _PUBLISHED)
     sets = which.sets(data)
     if not layer and len(models) == 1:

@@ -80,7 +80,7 @@ def figure4(
     method = DFF_CRF if crf else DFF
     notes = [
         f"Factor quality of {method}: mean over the factors of the set-wide IoU with their best "
-        f"part, background aside; mean over {', '.join(sets)}",
+        f"part, the background being none; mean over {', '.join(sets)}",
         f"Mean and standard deviation over {seeds} seeds",
         *attempts.notes(),
         *published_notes,

@@ -121,7 +121,9 @@ def load_label_folder(folder: str | Path, images: Sequence[ImageFile]) -> Ground
 def read_part_names(path: Path) -> tuple[str, ...]:
     """Names in a `labels.txt`, without the background's, each of which has to be there once."""
     if not path.is_file():
-        raise InputError(f"no file {path}, which names one label in each line")
+        raise InputError(
+            f"no file {path}, which names one part per line: line 1 is the value 1 of the masks"
+        )
     names = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().split("\n")]
     if names[0] in BACKGROUND_NAMES:
         names = names[1:]
