@@ -71,6 +71,9 @@ def importance(
     """
     if n_images < 1:
         raise InputError(f"the number of images must be 1 or more, not {n_images}")
+    is_list = isinstance(classes, Sequence) and not isinstance(classes, str)
+    if classes is not None and not (is_list and classes):
+        raise InputError(f"classes is {classes!r}: pass a list of one class or more, or None")
     check_directions(run)
     factorization = run.factorization(k)
     opened = opened_layer(run)

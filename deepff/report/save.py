@@ -54,7 +54,7 @@ def save(
     folder = Path(folder)
     fits = not overwrite and _fits(run, folder)
     check_output_folder(folder, overwrite or fits)
-    rules = Rules(remove_stale=not fits, inputs=run.paths, adopted=OUTPUTS)
+    rules = Rules(remove_stale=not fits, inputs=run.paths, parts=OUTPUTS)
     with output_folder(folder, rules, seal=MANIFEST) as new:
         _write(run, new, progress, overlays)
     if fits:  # the pages show the galleries in the folder, too
@@ -127,7 +127,7 @@ def check_output_folder(folder: str | Path, overwrite: bool = False) -> None:
         raise InputError(
             f"{folder} is not empty and holds no deepff result; name a new or empty folder"
         )
-    for name in changed_files(folder):
+    for name in changed_files(folder, OUTPUTS):
         if name.partition("/")[0] not in MADE_OF_IT:
             raise InputError(
                 f"{folder / name} was changed since deepff wrote it, and a new result would "

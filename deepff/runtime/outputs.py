@@ -1,12 +1,14 @@
 """Output folders: deepff replaces only the files that it wrote.
 
 A folder's ``.deepff-files`` lists what deepff wrote there, each file with its SHA-256: a file that
-is not listed, or has changed since, is a user's work.
+is not listed, or has changed since, is a user's work. A folder below with a list of its own, which
+is not a part of a result, is another output: it is left alone.
 """
 
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,10 +16,12 @@ from hashlib import file_digest
 from pathlib import Path
 from uuid import uuid4
 
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.runtime.files import atomic_path, written_in
 
 RECORD = ".deepff-files"
+_OBJECT = "object"  # the part of a result that is a result, too, with the same parts
+_MANIFEST = "manifest.json"  # only results have one
 
 Digests = dict[str, list[str]]  # by a file's POSIX path in the folder
 
@@ -29,9 +33,9 @@ class Rules:
     overwrite: bool | None = False  # replace users' files, too; None if no option offers that
     remove_stale: bool = False  # remove what deepff wrote there before and does not write again
     inputs: Collection[Path | None] = ()  # photographs, which are never replaced
-    # Files and folders that count as written by deepff if the folder has no list: those of a result
-    # that an earlier version saved.
-    adopted: Collection[str] = ()
+    # Files and folders of a result: lists in them count as the folder's, and if the folder has no
+    # list, as those of earlier versions, they count as written by deepff.
+    parts: Collection[str] = ()
 
 
 _DEFAULT_RULES = Rules()
@@ -103,7 +107,7 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
     if not folder.is_dir():
         return
     inputs = {identity for path in rules.inputs if path for identity in _identities(path)}
-    listed = own_files(folder, rules.adopted)
+    listed = own_files(folder, rules.parts)
     foreign = []
     for name in names:
         path = folder / name
@@ -136,30 +140,46 @@ def listed_files(folder: str | Path) -> list[str]:
     return list(_read_record(Path(folder) / RECORD))
 
 
-def own_files(folder: str | Path, adopted: Collection[str] = ()) -> Digests:
-    """The files that deepff wrote in a folder and those below it, with their digests then.
+def own_files(folder: str | Path, parts: Collection[str] = ()) -> Digests:
+    """The files that deepff wrote in a folder and its ``parts``, with their digests then.
 
-    For ``adopted`` see :class:`Rules`.
+    For ``parts`` see :class:`Rules`.
     """
     folder = Path(folder)
     files: Digests = {}
-    for record in folder.rglob(RECORD):
+    lists, others = _lists(folder, parts)
+    for record in lists:
         below = record.parent.relative_to(folder)
         for name, digests in _read_record(record).items():
             files.setdefault((below / name).as_posix(), []).extend(digests)
-    if adopted and not (folder / RECORD).exists():
+    if parts and not (folder / RECORD).exists():
         for name in files_below(folder):
-            if name.partition("/")[0] in adopted:
+            if name.partition("/")[0] in parts:
                 files.setdefault(name, [_digest(folder / name)])
-    return files
+    # The lists of earlier versions hold other outputs' files, too.
+    return {name: files[name] for name in files if others.isdisjoint((folder / name).parents)}
 
 
-def changed_files(folder: str | Path) -> list[str]:
+def _lists(folder: Path, parts: Collection[str]) -> tuple[list[Path], set[Path]]:
+    """The lists of a folder and its parts, and the folders below that hold other outputs."""
+
+    def is_other(path: Path) -> bool:
+        below = path.relative_to(folder).parts
+        if below in ((), (_OBJECT,)):
+            return bool(below) and _OBJECT not in parts
+        return below[below[0] == _OBJECT] not in parts or (path / _MANIFEST).exists()
+
+    lists = list(folder.rglob(RECORD))
+    others = {record.parent for record in lists if is_other(record.parent)}
+    return [record for record in lists if others.isdisjoint(record.parents)], others
+
+
+def changed_files(folder: str | Path, parts: Collection[str] = ()) -> list[str]:
     """Files in a folder that have changed since deepff wrote them, as POSIX paths in it."""
     folder = Path(folder)
     return [
         name
-        for name, digests in own_files(folder).items()
+        for name, digests in own_files(folder, parts).items()
         if (folder / name).is_file() and _digest(folder / name) not in digests
     ]
 
@@ -171,7 +191,7 @@ def _check_folder(path: Path) -> None:
 
 def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: str | None) -> None:
     check_outputs(folder, written, rules)
-    before = own_files(folder, rules.adopted)
+    before = own_files(folder, rules.parts)
     # Until all files are moved, old and new ones are both listed: the process may be killed.
     both = {name: before.get(name, []) + written.get(name, []) for name in before | written}
     _write_record(folder, both)
@@ -181,24 +201,31 @@ def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: st
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         (new / name).replace(path)
+    kept: list[Path] = []
     if rules.remove_stale:
-        _remove_stale(folder, {name: before[name] for name in before if name not in written})
+        stale = {folder / name: before[name] for name in before if name not in written}
+        kept = _remove_stale(folder, stale, _lists(folder, rules.parts)[0])
     _write_record(folder, written if rules.remove_stale else before | written)
+    if kept:
+        more = f", and {len(kept) - 1} more files" if len(kept) > 1 else ""
+        note = "changed since deepff wrote it, so kept, though not part of the new output"
+        warnings.warn(f"{kept[0]}{more}: {note}", InputWarning, stacklevel=2)
 
 
-def _remove_stale(folder: Path, listed: Digests) -> None:
-    """Remove listed files that have not changed, all lists, and the folders that become empty."""
-    removed = [
-        path
-        for path, digests in ((folder / name, listed[name]) for name in listed)
-        if os.path.lexists(path) and not path.is_dir() and _digest(path) in digests
-    ]
-    for path in [*removed, *folder.rglob(RECORD)]:
+def _remove_stale(folder: Path, stale: dict[Path, list[str]], lists: list[Path]) -> list[Path]:
+    """Remove the lists, files that have not changed, and folders that become empty.
+
+    Returns the files that have changed, which are kept.
+    """
+    there = [path for path in stale if os.path.lexists(path) and not path.is_dir()]
+    kept = [path for path in there if _digest(path) not in stale[path]]
+    for path in [*(path for path in there if path not in kept), *lists]:
         path.unlink()
         above = path.parent
         while above != folder and not any(above.iterdir()):
             above.rmdir()
             above = above.parent
+    return kept
 
 
 def files_below(folder: Path) -> list[str]:

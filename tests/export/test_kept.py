@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from deepff.app.label_file import carry_over, load_labels
 from deepff.app.labels import Factor, Labels, Settings
 from deepff.cli.main import app
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.export.folder import localize, segment
 from deepff.export.formats import FORMATS, export
 from deepff.options import ExportOptions, RegionOptions
@@ -178,6 +179,7 @@ def test_masks_by_other_names_replace_those_before_and_nothing_else(saved: Path)
     assert len(list((out / "factor 0").iterdir())) == 1
 
 
+KEPT = "export/labelme/a.json: changed since deepff wrote it, so kept"
 MADE = ["export/labelme", "labels.json", "masks/k3"]
 
 
@@ -196,6 +198,8 @@ def test_what_was_made_of_a_result_goes_with_it_on_request_alone(
     photos: Path, used: Path, tmp_path: Path, way: str
 ) -> None:
     planted(photos, k=2).save(tmp_path / "other")
+    for shade, path in enumerate(sorted(photos.rglob("*.png"))):
+        Image.linear_gradient("L").rotate(90 * shade).resize((96, 96)).save(path)
     (used / "export" / "labelme" / "a.json").write_text("corrected")
     (used / "crops" / "mine.txt").write_text("mine")
     assert earlier_outputs(used) == MADE
@@ -222,7 +226,10 @@ def test_what_was_made_of_a_result_goes_with_it_on_request_alone(
     assert files(used) == before
     if way == "apply":  # its network is not there
         return
-    assert "holds" not in replace_it(overwrite=True)
+    with nullcontext() if way == "discover" else pytest.warns(InputWarning, match=KEPT):
+        said = replace_it(overwrite=True)
+    assert "holds" not in said
+    assert way == "save" or len([line for line in said.splitlines() if KEPT in line]) == 1
     left = files(used)
     assert not any(name.startswith(("masks", "crops/k3", "regions")) for name in left)
     assert [name for name in left if name.startswith("export")] == ["export/labelme/a.json"]
@@ -231,6 +238,35 @@ def test_what_was_made_of_a_result_goes_with_it_on_request_alone(
     (used / "report.html").write_text("changed")
     assert "report.html was changed since deepff wrote it" in replace_it(overwrite=True)
     assert (used / "report.html").read_text() == "changed"
+
+
+@pytest.mark.parametrize("below", ["x/y", "masks", "object/x"])
+def test_other_results_in_folders_of_a_result_stay_whatever_it_does(
+    photos: Path, saved: Path, tmp_path: Path, below: str
+) -> None:
+    planted(photos)
+    for shade, path in enumerate(sorted(photos.rglob("*.png"))):
+        Image.linear_gradient("L").rotate(90 * shade).resize((96, 96)).save(path)
+    arguments = [str(photos), "--size", "64", "--out"]
+    new, applied, mine = saved / below, saved / below / "applied", saved / "mine" / "coco"
+    runner = CliRunner()
+    assert runner.invoke(app, ["discover", *arguments, str(new), "-k", "1"]).exit_code == 0
+    bank = str(new / "concepts.safetensors")
+    assert runner.invoke(app, ["apply", bank, str(photos), "--out", str(applied)]).exit_code == 0
+    segment(load(applied), applied)
+    localize(load(new), new)
+    export(load(saved), "coco", mine, options=HALF)
+    before = files(new) | files(mine)
+    assert earlier_outputs(saved) == []
+    for k, *options in (["2"], ["3", "--overwrite"]):
+        command = ["discover", *arguments, str(saved), "-k", k, *options]
+        outcome = runner.invoke(app, command)
+        assert outcome.exit_code == 0, outcome.output
+        assert files(new) | files(mine) == before
+    planted(tmp_path / "others").save(saved)
+    planted(tmp_path / "others", k=2).save(saved, overwrite=True)
+    assert files(new) | files(mine) == before
+    assert list(load(new).factorizations) == list(load(applied).factorizations) == [1]
 
 
 def test_what_was_made_of_a_result_stays_with_the_same_and_with_more_images(

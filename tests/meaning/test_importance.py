@@ -75,6 +75,12 @@ def test_importance_of_classes_that_are_asked_for(of_colors):
         of_colors.importance(classes=["cool"])
 
 
+@pytest.mark.parametrize("classes", [[], (), 1, "cold", "", np.array([]), np.int64(1)])
+def test_classes_that_are_no_list_of_classes_are_named(of_colors, classes):
+    with pytest.raises(InputError, match=r"classes is .*: pass a list of one class or more"):
+        of_colors.importance(classes=classes)
+
+
 def test_on_photographs_a_linear_head_weighs_what_the_factors_hold(group):
     """The head of EfficientNet-Lite0 is linear in the mean: of class c a factor's fall is
     mean(h) · w · C, and its share of the variance that squared over the sum of all squared."""

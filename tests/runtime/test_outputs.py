@@ -1,12 +1,13 @@
 """Folders that are written into: what was there, and is not deepff's, stays."""
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.runtime.outputs import RECORD, Rules, check_outputs, output_folder, own_files
 
 
@@ -21,6 +22,11 @@ def put(folder: Path, rules: Rules, **files: str) -> None:
 def contents(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != RECORD)
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
+def every_file(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def test_what_deepff_wrote_is_replaced_and_what_it_did_not_write_is_kept(tmp_path: Path) -> None:
@@ -55,10 +61,46 @@ def test_other_files_are_replaced_on_request_alone(tmp_path: Path, state: str) -
 def test_a_changed_file_of_an_earlier_output_stays_when_all_is_written_anew(tmp_path: Path) -> None:
     put(tmp_path, Rules(), a="1", b="1")
     (tmp_path / "b").write_text("corrected by hand")
-    put(tmp_path, Rules(remove_stale=True), a="2")
+    with pytest.warns(InputWarning, match=r"/b: changed since deepff wrote it, so kept") as said:
+        put(tmp_path, Rules(remove_stale=True), a="2")
+    assert len(said) == 1
     assert contents(tmp_path) == {"a": "2", "b": "corrected by hand"}
     with pytest.raises(InputError, match="b is not deepff's"):
         put(tmp_path, Rules(remove_stale=True), b="3")
+
+
+@pytest.mark.parametrize(
+    "below",
+    ["x", "x/y", "object/x", "part/x", "part/x/part", "part", "object/part", "object/object"],
+)
+@pytest.mark.parametrize("parts", [(), ("part", "object")])
+@pytest.mark.parametrize("listed", [False, True], ids=["", "listed by an earlier version"])
+def test_an_output_in_a_folder_below_stays(
+    tmp_path: Path, below: str, parts: tuple[str, ...], listed: bool
+) -> None:
+    put(tmp_path, Rules(), a="1", object__a="1")
+    put(tmp_path / below, Rules(), **{"manifest.json": "other", "part/b": "other"})
+    put(tmp_path / below / "part", Rules(), c="other")
+    if listed:
+        content = json.loads((tmp_path / RECORD).read_text())
+        found = json.loads((tmp_path / below / RECORD).read_text())["files"]
+        content["files"] |= {f"{below}/{name}": found[name] for name in found}
+        (tmp_path / RECORD).write_text(json.dumps(content))
+    before = every_file(tmp_path / below)
+    for remove_stale in (False, True):
+        put(tmp_path, Rules(True, remove_stale, parts=parts), a="2")
+        assert every_file(tmp_path / below) == before
+        assert below not in (tmp_path / RECORD).read_text()
+    assert (tmp_path / "a").read_text() == "2" and not (tmp_path / "object/a").exists()
+
+
+@pytest.mark.parametrize("below", ["part", "part/x", "object", "object/part"])
+def test_parts_of_a_result_go_with_it(tmp_path: Path, below: str) -> None:
+    put(tmp_path, Rules(), a="1")
+    files = {"manifest.json": "1"} if below == "object" else {"b": "1"}
+    put(tmp_path / below, Rules(), **files)
+    put(tmp_path, Rules(remove_stale=True, parts=("part", "object")), a="2")
+    assert every_file(tmp_path).keys() == {"a", RECORD}
 
 
 @pytest.mark.parametrize("way", ["itself", "a link in its place", "through a linked folder"])
@@ -95,7 +137,7 @@ def test_a_failure_leaves_the_output_before(tmp_path: Path) -> None:
 def test_an_output_that_was_copied_elsewhere_is_still_deepffs(tmp_path: Path) -> None:
     put(tmp_path / "out", Rules(), a="1", sub__b="1")
     shutil.copytree(tmp_path / "out", tmp_path / "moved" / "out")
-    assert list(own_files(tmp_path / "moved")) == ["out/a", "out/sub/b"]
+    assert list(own_files(tmp_path / "moved" / "out")) == ["a", "sub/b"]
     put(tmp_path / "moved" / "out", Rules(remove_stale=True), a="2")
     assert contents(tmp_path / "moved" / "out") == {"a": "2"}
 
