@@ -19,7 +19,7 @@ _FRAMES = (*_SEQUENTIAL, 0xC2, 0xCA)
 _SCAN = 0xDA
 # Bits after the end of a JPEG: a decoder that needs them gives other pixels for each of these.
 _FILLINGS = [random.Random(i).randbytes(64).replace(b"\xff", b"\xff\0") for i in range(4)]
-# Some cameras leave a few bytes over, and a scan's last bytes may be zero.
+# Some cameras leave a few bytes over.
 _SPARE_BYTES = 16
 _HOLE = bytes(512)
 _EXPECTED_LINE_ENDS = 16
@@ -43,21 +43,28 @@ def is_damaged(data: bytes, last_row: np.ndarray) -> bool:
     if not (is_flat or _HOLE in data or _lost_line_ends(data)):
         return False
     end = next((at for at, kind, _ in _segments(data) if kind == _END[1]), len(data))
-    data = _without_zeros(data[:end].rstrip(b"\xff"))
-    if is_flat and _changes(data, data + _FILLINGS[0], small=True):
+    data = data[:end].rstrip(b"\xff")
+    if is_flat and _lacks_data(data, small=True):
         return True
-    may_have_surplus = data.find(_HOLE, data.find(bytes((0xFF, _SCAN)))) >= 0
-    if not (may_have_surplus or _lost_line_ends(data)):
+    if not (data.find(_HOLE, data.find(bytes((0xFF, _SCAN)))) >= 0 or _lost_line_ends(data)):
         return False
-    return _changes(data, data + _FILLINGS[0]) or not _changes(
-        data, data[:-_SPARE_BYTES] + _FILLINGS[0]
-    )
+    # Zeros that are left over after all of the scan do no harm.
+    return not (_is_exact(data) or _is_exact(_without_zeros(data)))
+
+
+def _is_exact(data: bytes) -> bool:
+    cut = data[:-_SPARE_BYTES] + _FILLINGS[0]
+    return not _lacks_data(data) and _changes(data, cut)
+
+
+def _lacks_data(data: bytes, small: bool = False) -> bool:
+    return _changes(data, data + _FILLINGS[0], small)
 
 
 def _without_zeros(data: bytes) -> bytes:
-    """The data without many zeros at its end; a few may belong to the scan."""
-    written = data.rstrip(b"\0")
-    return data if len(data) - len(written) <= _SPARE_BYTES else written
+    """The data without many zeros at its end, but for three, which may belong to the scan."""
+    n_written = len(data.rstrip(b"\0"))
+    return data if len(data) - n_written <= _SPARE_BYTES else data[: n_written + 3]
 
 
 def _changes(data: bytes, other: bytes, small: bool = False) -> bool:

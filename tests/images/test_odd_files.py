@@ -174,7 +174,10 @@ def damaged_jpegs() -> dict[str, tuple[bytes, str]]:
         files[f"{kind}, line ends"] = (data.replace(b"\n", b"\r\n"), "text mode")
         middle = len(data) // 2
         hole = data[:middle] + bytes(1024) + data[middle + 1024 :]
-        files[f"{kind}, zeros at the end"] = (data[:middle] + bytes(middle), "truncated|damaged")
+        for n in range(1, 9):
+            written = data[: n * len(data) // 9]
+            file = written + bytes(len(data) - len(written))
+            files[f"{kind}, {n}/9 and zeros"] = (file, "truncated|damaged")
         if kind != "progressive":  # whose missing scans are only detail
             files[f"{kind}, hole of zeros"] = (hole, "damaged")
             files[f"{kind}, half with an end"] = (data[:middle] + data[-2:], "damaged")
@@ -230,6 +233,8 @@ def test_a_whole_jpeg_is_not_called_damaged(
     assert error(path, np.asarray(Image.open(io.BytesIO(data)))) == 0
     path.write_bytes(data + data + after)  # several in one file: the first is shown
     assert error(path, np.asarray(Image.open(io.BytesIO(data)))) == 0
+    if not image.any():  # the black scan ends with zeros of its own
+        return
     path.write_bytes(data[:-2] + bytes(5000) + data[-2:])  # as some cameras fill up blocks
     assert error(path, np.asarray(Image.open(io.BytesIO(data)))) == 0
 
