@@ -21,6 +21,8 @@ LEAST_SHARE = 2e-4  # of an image's pixels: anything smaller is a speck
 SIMPLIFY = 2.0  # pixels
 SPLIT = (80.0, 20.0, 0.0)  # train, val, test
 SUBSETS = ("train", "val", "test")
+MIN_SCORE = 0.5  # of an instance, on the scale of the bank that was applied
+MIN_SCORE_OF_SET = 0.003  # in the set itself, where only outliers are left out
 MIN_MEMORY = 256 * 2**20  # bytes
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -239,12 +241,17 @@ class RegionOptions:
     parts : mapping of int to str, optional
         Names of factors. Factors of one name make one region, those without a name none. Without
         it every factor is a region.
+    min_score : float, optional
+        The least score of an object's instance, in [0, 1]; what has less is left out, and 0 keeps
+        all. By default 0.5 where a bank was applied, and in the set that made it 0.003, which
+        leaves out what is like no other instance.
     """
 
     threshold: str = Threshold.PERCENTILE
     value: float | None = None
     refine: str = Refinement.NONE
     parts: Mapping[int, str] | None = None
+    min_score: float | None = None
 
     def __post_init__(self) -> None:
         # The class is frozen, and plain text is kept as the choice that it names.
@@ -253,6 +260,8 @@ class RegionOptions:
         object.__setattr__(self, "refine", chosen(Refinement, self.refine, "refinement"))
         if self.parts is not None and not (isinstance(self.parts, Mapping) and self.parts):
             raise InputError(f"parts name factors, such as {{0: 'head'}}, not {self.parts!r}")
+        if self.min_score is not None and not 0 <= self.min_score <= 1:
+            raise InputError(f"a score is from 0 to 1, so {self.min_score:g} can be no least score")
 
     def __str__(self) -> str:
         if self.refine == Refinement.CLASSIFIER:
@@ -327,6 +336,7 @@ class RegionSettings(TypedDict, total=False):
     value: float | None
     refine: str | None
     parts: Mapping[int, str] | None
+    min_score: float | None
 
 
 class ExportSettings(RegionSettings, total=False):
@@ -364,6 +374,7 @@ def region_options(
     value: float | None = None,
     refine: str | None = None,
     parts: Mapping[int, str] | None = None,
+    min_score: float | None = None,
     *,
     for_boxes: bool = False,
 ) -> RegionOptions:
@@ -383,4 +394,4 @@ def region_options(
         refine = defaults.refine
         if refine == Refinement.CLASSIFIER and (for_boxes or threshold is not None):
             refine = Refinement.DENSE_CRF
-    return RegionOptions(threshold or defaults.threshold, value, refine, parts)
+    return RegionOptions(threshold or defaults.threshold, value, refine, parts, min_score)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from deepff.export.boxes import RegionBox
     from deepff.export.formats import ExportSummary
+    from deepff.export.instances import Instance
     from deepff.meaning.importance import Importance
     from deepff.meaning.similarity import Similarity
     from deepff.regions.regions import Regions
@@ -230,11 +231,20 @@ class Result(Run):
 
         return find_regions(self, k, self._region_options(k, settings))
 
+    def scores(self) -> Tensor:
+        """How likely each image shows each kind of object, by its best piece: (n, k) in [0, 1].
+
+        InputError where the factors are no objects by the recipe contrast.
+        """
+        from deepff.regions.regions import image_scores
+
+        return image_scores(self)
+
     def boxes(
         self,
         k: int | None = None,
         *,
-        all_components: bool = False,
+        largest: bool = False,
         min_area: int | None = None,
         **settings: Unpack[RegionSettings],
     ) -> list[RegionBox]:
@@ -244,7 +254,7 @@ class Result(Run):
         ----------
         k : int, optional
             Which factorization; by default the largest.
-        all_components, min_area
+        largest, min_area
             See :func:`deepff.export.boxes.region_boxes`.
         **settings
             As for :meth:`regions`, but the recipe contrast refines boxes by dense CRF.
@@ -256,8 +266,36 @@ class Result(Run):
         return [
             box
             for name, regions in zip(self.names, find_regions(self, k, options), strict=True)
-            for box in region_boxes(regions, name, regions.names, all_components, min_area)
+            for box in region_boxes(regions, name, regions.names, largest, min_area)
         ]
+
+    def instances(
+        self,
+        k: int | None = None,
+        *,
+        min_area: int | None = None,
+        **settings: Unpack[RegionSettings],
+    ) -> Iterator[list[Instance]]:
+        """The instances of each image in turn: :class:`deepff.export.instances.Instance`.
+
+        Each has the ``name`` of its region, a ``box`` and a ``mask`` inside the box. Objects by the
+        recipe contrast also have a ``score``: how likely it is what its region is called.
+
+        Parameters
+        ----------
+        k, **settings
+            As for :meth:`regions`.
+        min_area : int, optional
+            In pixels; what is smaller is left out, by default specks.
+        """
+        from deepff.export.instances import region_instances
+        from deepff.regions.regions import find_regions
+
+        options = self._region_options(k, settings)
+        return (
+            region_instances(regions, min_area=min_area)
+            for regions in find_regions(self, k, options)
+        )
 
     def to_dataframe(
         self, k: int | None = None, **settings: Unpack[RegionSettings]

@@ -81,6 +81,13 @@ class Activations:
         """The whole of A as one tensor, (rows, c); a copy if there are several blocks."""
         return self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks)
 
+    def restricted(self, is_kept: Sequence[bool]) -> "Activations":
+        """A of some of the images, without copying."""
+        every = zip(self.images, self.image_rows, is_kept, strict=True)
+        kept = [(image, rows) for image, rows, is_kept_image in every if is_kept_image]
+        blocks = [rows for _, rows in kept] or [self.blocks[0][:0]]
+        return replace(self, images=[image for image, _ in kept], blocks=blocks)
+
     @property
     def image_rows(self) -> list[Tensor]:
         """The rows of each image, (cells, c), without copying; blocks hold whole images."""

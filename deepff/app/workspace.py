@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+import torch
+
 from deepff.app.label_content import MAX_NAME_LENGTH
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Factor, Labels
@@ -23,6 +25,7 @@ from deepff.report.save import OBJECT, check_output_folder
 from deepff.result import Result
 from deepff.results.concept_bank import FILE as BANK
 from deepff.results.concept_bank import load_concepts
+from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.progress import listening
 
 
@@ -136,10 +139,29 @@ def with_histograms(result: Result, folder: Path) -> Result:
     """
     whole = result.object
     if whole is not None:
-        whole = with_histograms(whole, folder / OBJECT)
+        whole = as_one(with_histograms(whole, folder / OBJECT))
     if result.applied is not None or result.parts_of is not None:
         return replace(result, object=whole)
     return replace(result, object=whole, applied=load_concepts(folder / BANK))
+
+
+def as_one(whole: Result) -> Result:
+    """The objects of all kinds as one, which is what the app marks; classes tell kinds apart."""
+    factors = whole.factorization()
+    if len(whole.of_kinds) == 1:
+        return whole
+
+    def strongest(maps: HeatMaps) -> HeatMaps:
+        coefficients = (maps.coefficients / maps.scale).amax(1, keepdim=True)
+        return maps.factor(0).replace(coefficients=coefficients, scale=torch.ones(1))
+
+    one = replace(
+        factors.alone(0),
+        heatmaps=strongest(factors.heatmaps),
+        probabilities=factors.probabilities and strongest(factors.probabilities),
+        scores=factors.scores and strongest(factors.scores),
+    )
+    return replace(whole.of_kinds[0], factorizations={1: one}, applied=None)
 
 
 def suggestions(result: Result) -> dict[tuple[int, int], Factor]:

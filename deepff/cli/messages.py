@@ -86,6 +86,11 @@ def explained(
     return tuple(header), rows
 
 
+def without_any(n_images: int) -> str:
+    """How many images have nothing in them, as the end of a sentence."""
+    return f", {n_images} image{'s' if n_images > 1 else ''} without any" if n_images else ""
+
+
 def summarize(result: "Result", out: Path) -> None:
     """Say what a run left out and found, and where its report is."""
     from deepff.discovery.choose_k import AGREED
@@ -118,6 +123,10 @@ def summarize(result: "Result", out: Path) -> None:
         if any(names):
             called = ", ".join(f"{j} {name}" for j, name in enumerate(names) if name is not None)
             typer.echo(f"factors at k={k}: {called}")
+    if result.is_object and result.n_components > 1:
+        counts = (result.scores() > 0).sum(0).tolist()
+        kinds = ", ".join(f"factor {kind} in {count}" for kind, count in enumerate(counts))
+        typer.echo(f"kinds of things, by number of images: {kinds}")
     if result.separation is not None:
         typer.echo(f"inside of the images against their border {result.separation:.2f}")
         warning = separation_warning(result.separation, result.sources[-1].by_sign)

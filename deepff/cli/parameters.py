@@ -181,6 +181,16 @@ class RegionPanel:
     parts: Annotated[Path | None, option(REGIONS, "File of names, with lines such as 0: head.")] = (
         None
     )
+    min_score: Annotated[
+        float | None,
+        option(
+            REGIONS,
+            "Leave out instances of objects with a lower score; by default 0.5 where a bank was "
+            "applied, else only outliers. 0 keeps all.",
+            min=0,
+            max=1,
+        ),
+    ] = None
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepff.cli.messages import summarize, warn
+from deepff.cli.messages import summarize, warn, without_any
 from deepff.cli.parameters import (
     OUTPUT,
     MinArea,
@@ -61,8 +61,8 @@ def localize(
     folder: ResultFolder,
     regions: RegionPanel,
     *,
-    all_components: Annotated[
-        bool, option(OUTPUT, "A box around every component, not the largest.", "--all-components")
+    largest: Annotated[
+        bool, option(OUTPUT, "One box per region: around its largest piece.", "--largest")
     ] = False,
     min_area: MinArea = None,
     opening: ResultPanel,
@@ -74,8 +74,9 @@ def localize(
     options = _region_options(result, k, regions, for_boxes=True)
     with _other_settings_reported(folder, "boxes", k or result.n_components):
         settings = _settings(opening, min_area)
-        boxes = localize(result, folder, k, options, settings, all_components, progress=True)
-    typer.echo(f"{len(boxes)} boxes")
+        boxes = localize(result, folder, k, options, settings, largest, progress=True)
+    n_empty = len(result.names) - len({box.image for box in boxes})
+    typer.echo(f"{len(boxes)} boxes{without_any(n_empty)}")
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
 
 
@@ -109,7 +110,7 @@ def _opened(
     if not regions.object or (result.recipe == Recipe.CONTRAST and result.parts_of is None):
         return result, folder, regions.k
     if regions.k not in (None, 1):
-        raise InputError(f"--object is one factor; leave out -k {regions.k}")
+        raise InputError(f"--object has factors of its own; leave out -k {regions.k}")
     if regions.recipe is Recipe.PAPER:
         return result, folder, 1
     if lacks_object(result):
@@ -123,7 +124,7 @@ def _opened(
     if object_result is not result.object:
         object_result.save(folder / OBJECT, progress=True, overwrite=opening.overwrite)
         summarize(object_result, folder / OBJECT)
-    return object_result, folder / OBJECT, 1
+    return object_result, folder / OBJECT, object_result.n_components
 
 
 def _region_options(
@@ -144,6 +145,7 @@ def _region_options(
         regions.value,
         Refinement.DFF_CRF if regions.crf else refine,
         None if regions.parts is None else read_parts(regions.parts, n_factors),
+        regions.min_score,
         for_boxes=for_boxes,
     )
 
@@ -233,7 +235,10 @@ def export(
     summary = write(formats=format, folder=out, settings=settings, progress=True)
     least = f"{LEAST_SHARE:.2%} of their image" if min_area is None else f"{min_area} pixels"
     left_out = f", {summary.n_specks} smaller than {least} left out"
-    typer.echo(f"{summary.n_instances} instances{left_out if summary.n_specks else ''}")
+    left_out = left_out if summary.n_specks else ""
+    typer.echo(f"{summary.n_instances} instances{left_out}{without_any(summary.n_empty)}")
+    if summary.n_unlikely:
+        typer.echo(f"{summary.n_unlikely} left out for their score (--min-score 0 keeps all)")
     for path in summary.folders:
         typer.echo(path)
 

@@ -133,6 +133,14 @@ class FactorPanel:
             FACTORIZATION, "border: channels weigh more the less they fire on the images' border."
         ),
     ] = None
+    kinds: Annotated[
+        str | None,
+        option(
+            FACTORIZATION,
+            "For --recipe contrast: how many kinds of things the images show, each a factor of "
+            "its own; by default auto.",
+        ),
+    ] = None
     seed: Annotated[int, option(FACTORIZATION, "Seed of the factorization.", min=0)] = 0
 
 
@@ -226,6 +234,7 @@ def discover(
             k,
             recipe=factors.recipe or Recipe.PAPER,
             channel_weights=factors.channel_weights,
+            kinds=_kinds(factors.kinds),
             method=NMF(1, solver=factors.solver) if factors.solver else method,
             **common,
         )
@@ -272,6 +281,14 @@ def _command(ctx: typer.Context) -> str:
     return shlex.join(argument for argument in ctx.obj if argument != "--overwrite")
 
 
+def _kinds(text: str | None) -> int | Literal["auto"]:
+    if text is None or text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--kinds takes a number of 1 or more, or auto, not {text!r}")
+    return int(text)
+
+
 def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> None:
     """Raise InputError where options exclude each other."""
     method, solver = factors.method, factors.solver
@@ -285,6 +302,8 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
             "--inside-object has its own way to factorize one layer; leave out --recipe, --method, "
             "--solver, --channel-weights and a second --layer"
         )
+    if factors.kinds is not None and factors.recipe is not Recipe.CONTRAST:
+        raise InputError("--kinds is for --recipe contrast; leave it out, or add the recipe")
     if solver and method not in (None, Method.AUTO, Method.NMF):
         raise InputError(f"--solver is for the method nmf; leave it out for {method}")
 

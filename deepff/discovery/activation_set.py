@@ -1,7 +1,7 @@
 """A network run over an image set: what discovering, applying and teaching start with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -96,6 +96,11 @@ class ActivationSet:
         )
         watch.lap("network")
         return cls(backbone, layers, dict(zip(layers, extracted, strict=True)), skipped)
+
+    def restricted(self, is_kept: Sequence[bool]) -> Self:
+        """The same for some of this rank's images."""
+        by_path = {path: A.restricted(is_kept) for path, A in self.activations.items()}
+        return replace(self, activations=by_path)
 
     def of(self, layers: Sequence[Layer]) -> list[Activations]:
         """The activations of these layers."""

@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from deepff.activations.activations import Activations
 from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import RunSettings, shown_call
 from deepff.discovery.contrast import fuse, scaled_by
+from deepff.discovery.presence import with_scores
 from deepff.errors import InputError
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
@@ -91,14 +93,27 @@ def apply(
     watch = Stopwatch()
     # Parts are found by their classifier alone.
     sources = () if bank.parts_of is not None else bank.sources
+    known_sources = () if bank.known is None else (bank.known.source,)
     classifier_sources = next((each.sources for each in bank.classifiers.values()), ())
     activation_set = ActivationSet.prepared_as(
-        [*sources, *classifier_sources], resolve_images(images), settings, model, watch
+        [*sources, *classifier_sources, *known_sources],
+        resolve_images(images),
+        settings,
+        model,
+        watch,
     )
     by_layer = activation_set.activations
     activations = [by_layer[source.layer] for source in sources]
     cells = [by_layer[source.layer] for source in classifier_sources]
-    factorizations = _factorizations(bank, activations, cells, watch)
+    find = _factorizations if len(bank.of_kinds) == 1 else _kinds
+    factorizations = find(bank, activations, cells)
+    watch.lap("factors")
+    if bank.known is not None:
+        head = by_layer[bank.known.source.layer]
+        factorizations = {
+            k: with_scores(each, head, bank.known) for k, each in factorizations.items()
+        }
+        watch.lap("scores")
     finest = max(activations or cells, key=lambda a: sum(image.n_cells for image in a.images))
     result = Result(
         images=finest.images,
@@ -128,24 +143,48 @@ def _factorizations(
     bank: ConceptBank,
     activations: list[Activations],
     cells: list[Activations],
-    watch: Stopwatch,
 ) -> dict[int, Factorization]:
     """The bank's factors in other images, with its classifiers and class names."""
     factorizations = {
         k: _coefficients(bank, k, activations) for k in bank.components if activations
     }
-    watch.lap("coefficients")
     for k, classifier in bank.classifiers.items():
         maps = classifier.heatmaps(cells)
         factorization = factorizations.get(k) or Factorization(
             bank.components[k], maps.replace(scale=bank.histograms[k].high), math.nan, 0
         )
         factorizations[k] = replace(factorization, classifier=classifier, probabilities=maps)
-    watch.lap("classifier")
     return {
         k: replace(factorization, classes=bank.classes.get(k))
         for k, factorization in factorizations.items()
     }
+
+
+def _kinds(
+    bank: ConceptBank, activations: list[Activations], cells: list[Activations]
+) -> dict[int, Factorization]:
+    """Each kind of object as if there were no other, as the factors of one factorization."""
+    every = [_factorizations(each, activations, cells)[1] for each in bank.of_kinds]
+    probabilities = [each.probabilities for each in every if each.probabilities is not None]
+    ((k, components),) = bank.components.items()
+    whole = Factorization(
+        components,
+        _side_by_side([each.heatmaps for each in every]),
+        math.nan,
+        0,
+        classifier=bank.classifiers.get(k),
+        probabilities=_side_by_side(probabilities) if probabilities else None,
+        classes=bank.classes.get(k),
+    )
+    return {k: whole}
+
+
+def _side_by_side(maps: Sequence[HeatMaps]) -> HeatMaps:
+    """Maps of the same images as factors of one."""
+    coefficients = torch.cat([each.coefficients for each in maps], dim=1)
+    return maps[0].replace(
+        coefficients=coefficients, scale=torch.cat([each.scale for each in maps])
+    )
 
 
 def _coefficients(bank: ConceptBank, k: int, activations: list[Activations]) -> Factorization:
@@ -221,9 +260,11 @@ def _joined_factorization(old: Factorization, new: Factorization) -> Factorizati
     probabilities = None
     if old.probabilities is not None and new.probabilities is not None:
         probabilities = old.probabilities.extended(new.probabilities)
+    scores = old.scores and new.scores and old.scores.extended(new.scores)
     return replace(
         old,
         heatmaps=old.heatmaps.extended(new.heatmaps),
         relative_error=math.nan,
         probabilities=probabilities,
+        scores=scores,
     )

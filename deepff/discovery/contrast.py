@@ -20,6 +20,8 @@ from torch import Tensor
 from deepff.activations.activations import Activations
 from deepff.discovery.activation_set import ActivationSet, Findings
 from deepff.discovery.arguments import RunSettings
+from deepff.discovery.kinds import find_kinds, joined
+from deepff.discovery.presence import with_presence
 from deepff.discovery.teaching import Cells, classify_object
 from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks, check_non_negative
@@ -33,7 +35,7 @@ from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.sampling import sampled
 from deepff.runtime import distributed
-from deepff.runtime.distributed import all_reduce_sum, gather_rows
+from deepff.runtime.distributed import all_reduce_sum, gather_rows, rows_before
 from deepff.runtime.progress import Stopwatch
 
 # Below this, the contrast of the coarser layer does not tell an object from its surroundings; of a
@@ -51,20 +53,41 @@ def discover_by_contrast(
     backbone: Backbone,
     layers: Sequence[Layer],
     cell_layers: Sequence[Layer],
+    head: Layer,
     settings: RunSettings,
     watch: Stopwatch,
     by_border: bool = True,
+    n_kinds: int | None = None,
 ) -> Findings:
-    """The object, as one map fused from those of ``layers``; it teaches ``cell_layers``, if any."""
-    every_layer = [*layers, *cell_layers]
+    """The object of each kind, as one map fused from those of ``layers``.
+
+    It teaches ``cell_layers``, if any. Features of ``head`` tell the kinds apart.
+    """
+    every_layer = [*layers, *cell_layers, head]
     activation_set = ActivationSet.extracted(images, backbone, every_layer, settings, watch)
     findings = object_findings(activation_set, layers, by_border)
     watch.lap("factorization")
-    if not cell_layers:
-        return findings
-    cells = Cells.of(activation_set.of(cell_layers), settings.progress)
+    features = activation_set.activations[head.path]
+    kinds = find_kinds(findings.factorizations[1].heatmaps, features, n_kinds)
+    before, _ = rows_before(len(features.images))
+    of_rank = kinds[before : before + len(features.images)]
+    of_kinds = [findings]
+    if len(numbers := kinds.unique()) > 1:
+        subsets = [activation_set.restricted((of_rank == kind).tolist()) for kind in numbers]
+        of_kinds = [object_findings(subset, layers, by_border) for subset in subsets]
+    watch.lap("kinds")
+    if cell_layers:
+        of_kinds = [_taught(of_kind, cell_layers, settings.progress) for of_kind in of_kinds]
+        watch.lap("classifier")
+    findings = joined(of_kinds, kinds, activation_set)
+    objects = {k: with_presence(whole, features) for k, whole in findings.factorizations.items()}
+    watch.lap("scores")
+    return replace(findings, factorizations=objects)
+
+
+def _taught(findings: Findings, cell_layers: Sequence[Layer], progress: bool) -> Findings:
+    cells = Cells.of(findings.activation_set.of(cell_layers), progress)
     whole = classify_object(findings.factorizations[1], cells)
-    watch.lap("classifier")
     return replace(findings, factorizations={1: whole})
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from torch import nn
 
@@ -15,6 +16,7 @@ from deepff.discovery.arguments import (
     check_factor_counts,
     factor_counts_of,
     shown_call,
+    whole_number,
 )
 from deepff.discovery.contrast import (
     border_contrast,
@@ -58,6 +60,7 @@ def discover(
     method: str | Factorizer = Method.AUTO,
     recipe: str = Recipe.PAPER,
     channel_weights: str | None = None,
+    kinds: int | Literal["auto"] = "auto",
     size: int = SIZE,
     random_state: int = 0,
     batch_size: int = BATCH_SIZE,
@@ -105,6 +108,10 @@ def discover(
         What the channels of A are multiplied with before it is factorized: "border" by how much
         more they fire inside the images than on their border
         (:func:`deepff.discovery.contrast.border_contrast`).
+    kinds : int or "auto"
+        How many kinds of things the set shows, for the recipe "contrast": each has a factor of its
+        own, and each image is of one kind. By default as many as the images' objects differ
+        (:mod:`deepff.discovery.kinds`), and 1 where ``n_components`` is 1.
     size : int
         The longer side of the resized images, in pixels.
     random_state : int
@@ -166,6 +173,9 @@ def discover(
     estimators = Estimators.of(method, settings)
     is_contrast = recipe == Recipe.CONTRAST
     is_fused = is_contrast if layer_names is None else len(layer_names) > 1
+    n_kinds = None if kinds == "auto" else whole_number(kinds, "the number of kinds", 1)
+    if n_components is not None and n_kinds is None:
+        n_kinds = 1  # the one map that was asked for
     if n_components is None:
         preset = None if isinstance(method, str) else getattr(method, "n_components", None)
         n_components = 1 if is_fused or is_contrast else preset or N_COMPONENTS
@@ -196,7 +206,15 @@ def discover(
     if is_fused:
         cell_layers = pixel_layers(layer_map) if layer_names is None else []
         findings = discover_by_contrast(
-            files, backbone, layers, cell_layers, settings, watch, by_border
+            files,
+            backbone,
+            layers,
+            cell_layers,
+            layer_map.resolve(),
+            settings,
+            watch,
+            by_border,
+            n_kinds if is_contrast else 1,
         )
     else:
         weigh = border_contrast if by_border else None

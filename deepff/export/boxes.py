@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepff.errors import InputError
-from deepff.regions.components import Box, component_boxes, least_area
+from deepff.regions.components import Box, component_boxes, least_area, scored_boxes
 from deepff.regions.regions import Regions
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_text, write_text
@@ -33,6 +33,7 @@ class RegionBox:
     y_min: int
     x_max: int
     y_max: int
+    score: float | None = None  # of objects: how likely it is one, in [0, 1]
 
     @property
     def box(self) -> Box:
@@ -44,21 +45,24 @@ def region_boxes(
     regions: Regions,
     image: str,
     names: Sequence[str],
-    all_components: bool = False,
+    largest: bool = False,
     min_area: int | None = None,
 ) -> list[RegionBox]:
-    """The boxes around the largest component of each region of one image, or around all.
+    """The boxes around all components of each region of one image, or around the ``largest``.
 
     Components of fewer than `min_area` pixels have no box, by default of fewer than
     :func:`deepff.regions.components.least_area`.
     """
     height, width = regions.labels.shape
-    least = least_area((height, width)) if min_area is None else min_area
-    last = None if all_components else 1  # the largest is first
+    scores = regions.scores
+    grid = None if scores is None else (scores.shape[1], scores.shape[2])
+    least = least_area((height, width), grid) if min_area is None else min_area
     return [
-        RegionBox(image, name, *box)
-        for name, mask in zip(names, regions.masks, strict=True)
-        for box in component_boxes(mask, least)[:last]
+        RegionBox(image, name, *box, None if score is None else round(score, 4))
+        for region, (name, mask) in enumerate(zip(names, regions.masks, strict=True))
+        for box, score in scored_boxes(mask, least, None if scores is None else scores[region])[
+            : 1 if largest else None
+        ]
     ]
 
 

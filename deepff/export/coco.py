@@ -77,6 +77,8 @@ def _coco_file(path: Path, names: Sequence[str], masks: Masks) -> Iterator[Calla
                     **masks(instance, image.size),
                     "iscrowd": 0,  # also with holes or pieces: evaluation ignores crowds
                 }
+                if instance.score is not None:
+                    annotation["score"] = instance.score
                 file.write(f"{',' if n_annotations > 1 else ''}\n{_json(annotation)}")
 
         yield add

@@ -81,7 +81,7 @@ def compare_recipes(result: Result, folder: str | Path, progress: bool = False) 
     folder = Path(folder)
     description = "left the paper's recipe, k = 1, right contrast"
     gallery = region_gallery(folder, "recipes", description, ["object"], n_panels=2)
-    labels = folder / OBJECT / "masks" / "k1" / "labels"
+    labels = folder / OBJECT / "masks" / f"k{result.object.n_components}" / "labels"
     contrast = dict(zip(result.object.names, output_names(result.object.names), strict=True))
     with gallery as draw, track("recipes", len(result.names), enabled=progress) as advance:
         for index, regions in enumerate(find_regions(result, 1, RECIPE_OPTIONS["paper"])):
@@ -89,6 +89,7 @@ def compare_recipes(result: Result, folder: str | Path, progress: bool = False) 
             other = np.zeros_like(paper)
             if result.names[index] in contrast:
                 other = np.asarray(Image.open(labels / f"{contrast[result.names[index]]}.png"))
+                other = (other > 0).astype(np.uint8)  # of whatever kind
             draw(result, index, [paper, other])
             advance(1)
     write_report_page(result, folder)
@@ -100,7 +101,7 @@ def localize(
     k: int | None = None,
     options: RegionOptions | None = None,
     settings: ExportOptions | None = None,
-    all_components: bool = False,
+    largest: bool = False,
     progress: bool = False,
 ) -> list[RegionBox]:
     """Write the boxes around every image's regions as JSON and CSV, and show them in the report.
@@ -125,7 +126,7 @@ def localize(
 
         def boxes_of(index: int, regions: Regions) -> list[RegionBox]:
             image = result.names[index]
-            boxes = region_boxes(regions, image, names, all_components, settings.min_area)
+            boxes = region_boxes(regions, image, names, largest, settings.min_area)
             drawn = [(names.index(box.region), box.box) for box in boxes]
             draw(result, index, [regions.labels.cpu().numpy()], drawn)
             return boxes

@@ -45,6 +45,8 @@ class ExportSummary:
 
     n_instances: int
     n_specks: int  # instances that were left out for being too small
+    n_unlikely: int  # and for their score
+    n_empty: int  # images without any instance
     folders: list[Path]  # one per format
 
 
@@ -109,7 +111,7 @@ def export_maps(
         located = [image.located(path) for image in plain]
         check_outputs(path, planned_files(format, located, maps.names, settings), rules)
 
-    n_instances = n_specks = 0
+    n_instances = n_specks = n_empty = 0
     with ExitStack() as stack:
         temporary_folders = {
             format: stack.enter_context(output_folder(path, rules))
@@ -117,17 +119,20 @@ def export_maps(
         }
 
         def counted() -> Iterator[AnnotatedImage]:
-            nonlocal n_instances, n_specks
+            nonlocal n_instances, n_specks, n_empty
             for image in annotated_images(result, maps, settings, progress):
                 n_instances += len(image.instances)
                 n_specks += image.n_specks
+                n_empty += not image.instances
                 yield image
 
         replay = stack.enter_context(_kept(counted())) if len(folders) > 1 else counted
         for format, temporary in temporary_folders.items():
             images = (image.located(folders[format]) for image in replay())
             FORMATS[format](images, maps.names, temporary, settings)
-    return ExportSummary(n_instances, n_specks, list(folders.values()))
+    return ExportSummary(
+        n_instances, n_specks, sum(maps.n_unlikely), n_empty, list(folders.values())
+    )
 
 
 def _warn_of_copies(images: Sequence[AnnotatedImage]) -> None:

@@ -7,8 +7,8 @@ may share pixels, and some formats have one label per pixel.
 import os
 import random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -30,8 +30,13 @@ from deepff.options import (
     RegionOptions,
     chosen,
 )
-from deepff.regions.components import Box, connected_components, least_area
-from deepff.regions.regions import find_regions, region_names
+from deepff.regions.components import (
+    Box,
+    component_scores,
+    connected_components,
+    least_area,
+)
+from deepff.regions.regions import Regions, find_regions, region_names, region_scores
 from deepff.results.run import Run
 from deepff.runtime.progress import track
 
@@ -55,6 +60,8 @@ class Instance:
     region: int  # the index of its name among the regions' names
     box: Box  # in pixel edges, maxima exclusive
     mask: np.ndarray  # bool, its pixels inside the box
+    score: float | None = None  # of objects: how likely it is one, in [0, 1]
+    name: str = ""  # the region's
 
     @property
     def area(self) -> int:
@@ -171,6 +178,9 @@ class LabelMaps:
     names: list[str]  # the regions'
     images: Sequence[int]  # the images' indices in the set, ascending
     maps: Iterator[Tensor | np.ndarray]  # one per image
+    # Of objects: an image's map of scores for each region, (r, h, w)
+    scores: Callable[[int], Tensor] | None = None
+    n_unlikely: list[int] = field(default_factory=list)  # of each map that was read: left out
 
 
 def found_maps(
@@ -181,8 +191,17 @@ def found_maps(
 ) -> LabelMaps:
     """The label maps of all images; see :func:`deepff.regions.regions.find_regions`."""
     options = options or RECIPE_OPTIONS[result.recipe]
-    maps = (regions.labels for regions in find_regions(result, k, options, memory))
-    return LabelMaps(region_names(result, k, options), range(len(result.images)), maps)
+    names, factorization = region_names(result, k, options), result.factorization(k)
+    n_unlikely: list[int] = []
+
+    def maps() -> Iterator[Tensor]:
+        for regions in find_regions(result, k, options, memory):
+            n_unlikely.append(regions.n_unlikely)
+            yield regions.labels
+
+    scored = factorization.scores is not None
+    scores = region_scores(factorization, options.parts, names) if scored else None
+    return LabelMaps(names, range(len(result.images)), maps(), scores, n_unlikely)
 
 
 def plain_images(
@@ -214,28 +233,42 @@ def annotated_images(
     settings = settings or ExportOptions()
     images = plain_images(result, settings, maps.images)
     with track("export", len(images), enabled=progress) as advance:
-        for image, labels in zip(images, maps.maps, strict=True):
-            all_instances = find_instances(labels, settings.instances, min_area=1)
-            least = least_area(image.size) if settings.min_area is None else settings.min_area
+        for index, image, labels in zip(maps.images, images, maps.maps, strict=True):
+            scores = None if maps.scores is None else maps.scores(index)
+            all_instances = find_instances(labels, settings.instances, 1, scores)
+            grid = None if scores is None else (scores.shape[1], scores.shape[2])
+            least = settings.min_area
+            least = least_area(image.size, grid) if least is None else least
             instances = [instance for instance in all_instances if instance.area >= least]
             n_specks = len(all_instances) - len(instances)
             yield replace(image, instances=instances, n_specks=n_specks)
             advance(1)
 
 
+def region_instances(regions: Regions, min_area: int | None = None) -> list[Instance]:
+    """The instances of one image's regions, with their names."""
+    instances = find_instances(regions.labels, Instances.COMPONENTS, min_area, regions.scores)
+    return [replace(instance, name=regions.names[instance.region]) for instance in instances]
+
+
 def find_instances(
-    labels: Tensor | np.ndarray, instances: str = Instances.COMPONENTS, min_area: int | None = None
+    labels: Tensor | np.ndarray,
+    instances: str = Instances.COMPONENTS,
+    min_area: int | None = None,
+    scores: Tensor | None = None,
 ) -> list[Instance]:
     """The instances of a label map (H, W), sorted by region, then by size, the largest first.
 
     "components" has one per 8-connected component of a region, "parts" one per region; those of
-    fewer pixels than `min_area` (by default `least_area`) are left out.
+    fewer pixels than `min_area` (by default `least_area`) are left out. ``scores`` are the regions'
+    maps, (r, h, w).
     """
     from scipy import ndimage
 
     chosen(Instances, instances, "kind of instance")
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else labels
-    least = least_area(array.shape) if min_area is None else min_area
+    grid = None if scores is None else (scores.shape[1], scores.shape[2])
+    least = least_area(array.shape, grid) if min_area is None else min_area
     sorted_instances = []
     for region, window in enumerate(ndimage.find_objects(array)):
         if window is None:
@@ -249,8 +282,15 @@ def find_instances(
             box = (columns.start + x, rows.start + y, columns.stop + x, rows.stop + y)
             of_region.append(Instance(region, box, numbers[rows, columns] == number))
         of_region = [instance for instance in of_region if instance.area >= least]
+        if scores is not None:
+            of_region = [_scored(each, array.shape, scores[region]) for each in of_region]
         sorted_instances += sorted(of_region, key=lambda instance: -instance.area)
     return sorted_instances
+
+
+def _scored(instance: Instance, size: tuple[int, int], scores: Tensor) -> Instance:
+    mask = instance.full_mask(size).astype(np.int32)
+    return replace(instance, score=round(float(component_scores(mask, 1, scores)[1]), 4))
 
 
 def run_lengths(mask: np.ndarray) -> list[int]:

@@ -132,6 +132,7 @@ def _brush_result(image: AnnotatedImage, instance: Instance, name: str, id: str)
         "original_height": height,
         "image_rotation": 0,
         "value": {"format": "rle", "rle": rle, "brushlabels": [name]},
+        **({} if instance.score is None else {"score": instance.score}),
     }
 
 

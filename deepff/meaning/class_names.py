@@ -40,7 +40,6 @@ from deepff.layers.later import (
 from deepff.layers.layer import Layer
 from deepff.meaning.open_network import (
     check_directions,
-    is_object,
     network_inputs,
     opened_layer,
     spread_indices,
@@ -104,7 +103,7 @@ def _classes_of(
 ) -> dict[int, FactorClasses]:
     if not factorizations:
         return {}
-    if not is_object(run):
+    if not run.is_object:
         check_directions(run)
     opened = opened or opened_layer(run)
     labels, words = class_labels(opened.backbone), opened.backbone.words
@@ -114,7 +113,7 @@ def _classes_of(
     with torch.no_grad():
         probes = outputs_for_noise(opened)
         images: dict[int, Tensor] = {}
-        if is_object(run):
+        if run.is_object:
             scores = scores_of_regions(run, opened, factorizations, progress)
         else:
             by_mean = is_linear_in_mean(probes)
@@ -270,6 +269,7 @@ def image_coefficients(factorization: Factorization) -> list[Tensor]:
 
 # Over 4 and 8 images one more of twelve names was wrong; over all images as many as over 16.
 N_IMAGES = 16
+_FEWEST_OF_KIND = 4
 
 
 def scores_of_regions(
@@ -283,7 +283,8 @@ def scores_of_regions(
     empties: list[Tensor] = []
     gains: list[Tensor] = []
     sizes: list[Tensor] = []
-    for i, image in network_inputs(run, opened, spread_indices(run, N_IMAGES), "names", progress):
+    indices = _images_of_kinds(run) if len(run.of_kinds) > 1 else spread_indices(run, N_IMAGES)
+    for i, image in network_inputs(run, opened, indices, "names", progress):
         masks = torch.cat([find(i).masks for find in finders]).float()
         edits = [torch.zeros_like, *(_inside(mask, opened.layer, image) for mask in masks)]
         empty, *full = outputs_of_edits(opened, image, edits)
@@ -293,6 +294,18 @@ def scores_of_regions(
     gain, size = torch.stack(gains).sum(0), torch.stack(sizes).sum(0)
     scores = torch.stack(empties).mean(0) + gain / torch.where(size > 0, size, torch.nan)[:, None]
     return dict(zip(factorizations, scores.split([*factorizations]), strict=True))
+
+
+def _images_of_kinds(run: Run) -> list[int]:
+    """Some images of each kind of thing, spread evenly over those where it is strongest."""
+    heatmaps = run.heatmaps
+    strongest = [int(heatmaps.normalized(i).amax((1, 2)).argmax()) for i in range(len(heatmaps))]
+    indices = []
+    for kind in range(heatmaps.n_factors):
+        of_kind = [i for i, strongest_kind in enumerate(strongest) if strongest_kind == kind]
+        step = max(1, len(of_kind) // max(_FEWEST_OF_KIND, N_IMAGES // heatmaps.n_factors))
+        indices += of_kind[::step]
+    return sorted(indices)
 
 
 def _inside(mask: Tensor, layer: Layer, image: Tensor) -> Edit:

@@ -14,14 +14,8 @@ from deepff.images.reading import resize, resized_shape
 from deepff.layers.later import OpenLayer, where_made
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone, normalized
-from deepff.options import Recipe
 from deepff.results.run import Run
 from deepff.runtime.progress import track
-
-
-def is_object(run: Run) -> bool:
-    """Whether the run's one map is the object of the recipe contrast."""
-    return run.recipe == Recipe.CONTRAST and run.parts_of is None
 
 
 def check_directions(run: Run) -> None:

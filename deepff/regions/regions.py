@@ -1,17 +1,27 @@
 """The regions of every image of a result: masks and label maps, by factor or by named part."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.options import PART_REFINEMENTS, RECIPE_OPTIONS, Refinement, RegionOptions, Threshold
+from deepff.options import (
+    MIN_SCORE,
+    MIN_SCORE_OF_SET,
+    PART_REFINEMENTS,
+    RECIPE_OPTIONS,
+    Refinement,
+    RegionOptions,
+    Threshold,
+)
+from deepff.regions.components import component_scores, connected_components, least_area
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.regions.guided_crf import refined_maps
 from deepff.regions.part_names import check_parts, factor_names, part_map, part_masks
@@ -49,6 +59,8 @@ _LABEL_BYTES = 2
 _CRF_BYTES = 12
 _N_BANDS = 5
 
+_FEWEST_FOR_OUTLIERS = 10
+
 _SURE_ODDS = 19.0
 # Of a threshold at the maximum or beyond, nothing is above it.
 _HIGHEST_LIMIT = 0.99
@@ -61,6 +73,8 @@ class Regions:
     masks: Tensor  # (r, H, W) bool; unrefined, those of different factors may overlap
     labels: Tensor  # (H, W), one region per pixel: 0 is the background, region j is j + 1
     names: tuple[str, ...] = ()
+    scores: Tensor | None = None  # (r, h, w), of objects: that of each cell's piece, in [0, 1]
+    n_unlikely: int = 0  # instances that were left out for their score
 
 
 def region_names(result: Run, k: int | None, options: RegionOptions) -> list[str]:
@@ -140,17 +154,82 @@ def region_finder(
     factorization = result.factorization(k)
     options = available(options, factorization)
     names, parts = region_names(result, k, options), options.parts
-    kind = _factor_regions if result.parts_of is None else _part_regions
-    regions_of = kind(result, factorization, options, crf_size)
+    least = least_score(result, factorization, options)
+    scored = factorization.scores is not None
+    scores_of = region_scores(factorization, parts, names) if scored else None
+    if len(of_kinds := result.of_kinds) > 1:
+        regions_of = _kind_regions(of_kinds, factorization, options, crf_size)
+    elif result.parts_of is None:
+        regions_of = _factor_regions(result, factorization, options, crf_size)
+    else:
+        regions_of = _part_regions(result, factorization, options, crf_size)
 
     def named_regions(index: int) -> Regions:
         regions = regions_of(index)
         masks, labels = regions.masks, regions.labels
         if parts is not None:
             masks, labels = part_masks(masks, parts, names), part_map(labels, parts, names)
-        return Regions(masks, labels, tuple(names))
+        scores = None if scores_of is None else scores_of(index)
+        named = Regions(masks, labels, tuple(names), scores)
+        return named if scores is None or least == 0 else likely(named, scores, least)
 
     return named_regions
+
+
+def region_scores(
+    factorization: Factorization, parts: Mapping[int, str] | None, names: Sequence[str]
+) -> Callable[[int], Tensor]:
+    """A function from an image's index to the scores of the regions' pieces there, (r, h, w)."""
+    scores = factorization.scores
+    if scores is None:
+        raise InputError("these factors have no scores; only objects by the recipe contrast do")
+
+    def of_image(index: int) -> Tensor:
+        maps = scores.covering(index)
+        if parts is None:
+            return maps
+        factors = [[j for j, part in parts.items() if part == name] for name in names]
+        return torch.stack([maps[of_region].amax(0) for of_region in factors])
+
+    return of_image
+
+
+def image_scores(result: Run) -> Tensor:
+    """The score of each image's best piece, (n, k)."""
+    factorization = result.factorization()
+    scores_of = region_scores(factorization, None, ())
+    return torch.stack([scores_of(i).amax((1, 2)) for i in range(len(result.images))])
+
+
+def least_score(result: Run, factorization: Factorization, options: RegionOptions) -> float:
+    """The score that an instance must have; 0 where instances have none."""
+    if factorization.scores is None:
+        return 0.0
+    if options.min_score is not None:
+        return options.min_score
+    if result.applied is not None:
+        return MIN_SCORE
+    # Among a few nothing is an outlier.
+    known = factorization.known
+    few = known is None or int(known.factors.bincount().min()) < _FEWEST_FOR_OUTLIERS
+    return 0.0 if few else MIN_SCORE_OF_SET
+
+
+def likely(regions: Regions, scores: Tensor, least: float) -> Regions:
+    """The regions without their components of lower scores."""
+    masks, labels, n_unlikely = regions.masks.clone(), regions.labels.clone(), 0
+    height, width = labels.shape
+    speck = least_area((height, width), (scores.shape[1], scores.shape[2]))
+    for region, (mask, of_region) in enumerate(zip(regions.masks, scores, strict=True)):
+        components, n = connected_components(mask.cpu().numpy())
+        is_likely = component_scores(components, n, of_region) >= least
+        if not is_likely[1:].all():
+            areas = np.bincount(components.ravel(), minlength=n + 1)
+            n_unlikely += int((~is_likely & (areas >= speck))[1:].sum())
+            kept = torch.from_numpy(is_likely[components]).to(mask.device)
+            masks[region] &= kept
+            labels[(regions.labels == region + 1) & ~kept] = 0
+    return replace(regions, masks=masks, labels=labels, n_unlikely=n_unlikely)
 
 
 def available(options: RegionOptions, factorization: Factorization) -> RegionOptions:
@@ -197,6 +276,30 @@ def _factor_regions(
         for rows, maps in heatmaps.bands(index):
             whole.masks[:, rows] = masks(maps, limit)
             whole.labels[rows] = label_map(maps, whole.masks[:, rows], heatmaps.scale)
+        return whole
+
+    return regions
+
+
+def _kind_regions(
+    of_kinds: Sequence[Run], factors: Factorization, options: RegionOptions, crf_size: int | None
+) -> Callable[[int], Regions]:
+    """Each kind's regions as if the set had no other; where they meet, of the stronger kind."""
+    finders = [_factor_regions(run, run.factorization(), options, crf_size) for run in of_kinds]
+    heatmaps = factors.heatmaps
+
+    def regions(index: int) -> Regions:
+        size = heatmaps.image_sizes[index]
+        whole = _no_regions(len(finders), size, heatmaps.coefficients.device)
+        whole.masks.zero_()
+        present = heatmaps.grid(index).flatten(1).any(1).nonzero()[:, 0].tolist()
+        for kind in present:
+            whole.masks[kind] = finders[kind](index).masks[0]
+        for rows, maps in heatmaps.bands(index):
+            whole.labels[rows] = label_map(maps, whole.masks[:, rows], heatmaps.scale)
+        if len(present) > 1:
+            for kind in present:
+                whole.masks[kind] = whole.labels == kind + 1
         return whole
 
     return regions

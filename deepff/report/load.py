@@ -140,12 +140,19 @@ def _factorizations(
             # Results of versions without receptive-field centers have no extents.
             extents = [extent_from(ends) for ends in manifest["cell_extents"] or ()] or None
             probabilities = HeatMaps(rows, grids, sizes, torch.ones(k), extents)
+        heatmaps = HeatMaps.of_images(coefficients, records, scale)
+        scores = None
+        if all(f"k{k}.scores" in shard for shard in shards):
+            rows = _rows(shards, f"k{k}.scores", k)
+            scores = heatmaps.replace(coefficients=rows, scale=torch.ones(k))
         factorizations[k] = Factorization(
             components,
-            HeatMaps.of_images(coefficients, records, scale),
+            heatmaps,
             **facts,
             classifier=bank.classifiers.get(k),
             probabilities=probabilities,
+            known=None if scores is None else bank.known,
+            scores=scores,
             classes=bank.classes.get(k),
         )
     return factorizations

@@ -96,6 +96,9 @@ def _save_heatmaps(run: Result, folder: Path) -> None:
                 # A copy: where H is the classifier's it is the same tensor.
                 rows = factorization.probabilities.rows(images).cpu().clone().contiguous()
                 coefficients[f"k{k}.classified"] = rows
+            if factorization.scores is not None:
+                scores = factorization.scores.rows(images).cpu().contiguous()
+                coefficients[f"k{k}.scores"] = scores
         save_tensors(coefficients, folder / f"{number:05d}.safetensors")
 
 

@@ -1,7 +1,7 @@
 """A linear classifier of cells by the activations of several layers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,11 @@ class PixelClassifier:
     weights: Tensor  # W (k, c): the layers' channels side by side
     bias: Tensor  # b (k,)
     sources: tuple[FeatureSource, ...]  # one per layer
+
+    def alone(self, index: int) -> "PixelClassifier":
+        """The classifier of one class against the background."""
+        one = slice(index, index + 1)
+        return replace(self, weights=self.weights[one], bias=self.bias[one])
 
     def probabilities(self, rows: Sequence[Tensor], images: Sequence[ImageRecord]) -> Tensor:
         """How likely each cell of one image is each class, (k, h, w).

@@ -1,8 +1,10 @@
 """The concept bank: W with what is needed to apply it to new images."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import safetensors
@@ -14,10 +16,12 @@ from deepff.errors import InputError, first_line
 from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import FactorClasses
 from deepff.results.histogram import Histogram
+from deepff.results.known_instances import KnownInstances
 from deepff.runtime.files import save_tensors
 
 FILE = "concepts.safetensors"
-FORMAT = "deepff concept bank 2"
+FORMAT = "deepff concept bank 3"
+_READABLE = (FORMAT, "deepff concept bank 2")  # without kinds and known instances
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class ConceptBank:
         "nmf", "semi-nmf", "pca" or "kmeans".
     sources : tuple of FeatureSource
         One for each layer.
-    channel_weights : Tensor, (c,), or None
+    channel_weights : Tensor, (c,), or (k, c) for kinds of objects, or None
         What activations are multiplied with before W applies to them.
     recipe : str
         "paper" or "contrast": how masks are made from the maps unless told otherwise.
@@ -45,6 +49,8 @@ class ConceptBank:
         By k, where the set's regions taught one; all of the same sources.
     classes : dict of int to FactorClasses
         By k, what the network takes the factors for, where that is known.
+    known : KnownInstances or None
+        Of objects by contrast, the instances that new ones are scored by.
 
     Examples
     --------
@@ -65,8 +71,28 @@ class ConceptBank:
     parts_of: str | None = None
     classifiers: dict[int, PixelClassifier] = field(default_factory=dict)
     classes: dict[int, FactorClasses] = field(default_factory=dict)
+    known: KnownInstances | None = None
 
-    def marks_as(self, other: "ConceptBank") -> bool:
+    @property
+    def of_kinds(self) -> list[ConceptBank]:
+        """A bank for each kind of thing that the set showed."""
+        if self.channel_weights is None or self.channel_weights.ndim == 1:
+            return [self]
+        (k,) = self.components
+        return [
+            replace(
+                self,
+                components={1: self.components[k][kind : kind + 1]},
+                histograms={1: self.histograms[k].alone(kind)},
+                channel_weights=weights,
+                classifiers={1: self.classifiers[k].alone(kind)} if self.classifiers else {},
+                classes={1: self.classes[k].alone(kind)} if self.classes else {},
+                known=self.known and self.known.alone(kind),
+            )
+            for kind, weights in enumerate(self.channel_weights)
+        ]
+
+    def marks_as(self, other: ConceptBank) -> bool:
         """Whether it has the same components and classifiers as another bank, to the bit."""
         return _directions(self).keys() == _directions(other).keys() and all(
             torch.equal(tensor.cpu(), _directions(other)[name].cpu())
@@ -80,6 +106,12 @@ class ConceptBank:
             named = {"low": histogram.low, "high": histogram.high, "counts": histogram.counts}
             tensors |= {f"k{k}.{name}": tensor for name, tensor in named.items()}
         cell_sources = next((each.sources for each in self.classifiers.values()), ())
+        known_sources: list[FeatureSource] = []
+        if self.known is not None:
+            tensors["known.features"] = self.known.features.half()
+            tensors["known.backgrounds"] = self.known.backgrounds.half()
+            tensors["known.factors"] = self.known.factors
+            known_sources = [self.known.source]
         labels: tuple[str, ...] = ()
         scale: float | None = None
         for k, classes in self.classes.items():
@@ -92,6 +124,7 @@ class ConceptBank:
             "parts_of": self.parts_of or "",
             "sources": json.dumps([asdict(source) for source in self.sources]),
             "classifier_sources": json.dumps([asdict(source) for source in cell_sources]),
+            "known_sources": json.dumps([asdict(source) for source in known_sources]),
             "class_labels": json.dumps(labels),
             "word_scale": json.dumps(scale),
             "factor_names": json.dumps({k: classes.names for k, classes in self.classes.items()}),
@@ -139,7 +172,7 @@ def load_concepts(path: str | Path) -> ConceptBank:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
+            if metadata.get("format") not in _READABLE:
                 raise InputError(
                     f"{path} is a safetensors file but not a concept bank of this version of "
                     f"deepff; {_advice(path)}"
@@ -173,10 +206,17 @@ def _bank(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Concept
         parts_of=metadata["parts_of"] or None,
         classifiers=_classifiers(sorted(n_images), tensors, metadata),
         classes=_classes(tensors, metadata),
+        known=_known(tensors, metadata),
     )
-    shapes = [(bank.channel_weights, [_channels(bank.sources)])]
+    channels, weights, known = _channels(bank.sources), bank.channel_weights, bank.known
+    # Of several kinds each has weights of its own.
+    of_kinds = [max(bank.components)] if weights is not None and weights.ndim == 2 else []
+    shapes = [(weights, [*of_kinds, channels])]
+    if known is not None:
+        shape = [len(known.factors), known.source.channels]
+        shapes += [(known.features, shape), (known.backgrounds, shape)]
     for k, w in bank.components.items():
-        shapes += [(w, [k, _channels(bank.sources)])]
+        shapes += [(w, [k, channels])]
         shapes += [(ends, [k]) for ends in (bank.histograms[k].low, bank.histograms[k].high)]
     for classes in bank.classes.values():
         shapes += [(classes.scores, [len(classes.names), len(classes.labels)])]
@@ -190,6 +230,17 @@ def _bank(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Concept
 
 def _channels(sources: Sequence[FeatureSource]) -> int:
     return sum(source.channels for source in sources)
+
+
+def _known(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> KnownInstances | None:
+    # Older banks have none.
+    if "known.features" not in tensors:
+        return None
+    (source,) = _sources(metadata["known_sources"])
+    features, backgrounds = (
+        tensors[f"known.{name}"].float() for name in ("features", "backgrounds")
+    )
+    return KnownInstances(features, backgrounds, tensors["known.factors"], source)
 
 
 def _classes(

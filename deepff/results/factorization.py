@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from deepff.results.classifier import PixelClassifier
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.known_instances import KnownInstances
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,22 @@ class Factorization:
     n_iter: int
     classifier: PixelClassifier | None = None  # taught by the regions: one class per factor
     probabilities: HeatMaps | None = None  # the classifier's, on its cells
+    known: KnownInstances | None = None  # the instances that objects are known by
+    scores: HeatMaps | None = None  # how likely each piece of the objects' maps is one, in [0, 1]
     classes: FactorClasses | None = None  # known once the factors were named
+
+    def alone(self, index: int) -> Factorization:
+        """One of several factors that have nothing to do with each other: one kind of thing."""
+        return replace(
+            self,
+            components=self.components[index : index + 1],
+            heatmaps=self.heatmaps.factor(index),
+            classifier=self.classifier and self.classifier.alone(index),
+            probabilities=self.probabilities and self.probabilities.factor(index),
+            known=self.known and self.known.alone(index),
+            scores=self.scores and self.scores.factor(index),
+            classes=self.classes and self.classes.alone(index),
+        )
 
     @property
     def coefficients(self) -> Tensor:
@@ -43,6 +59,11 @@ class FactorClasses:
     scores: Tensor  # (k, classes): logits for an image that is full of the factor
     names: tuple[str | None, ...]  # of the k factors: the class that stands out, if one does
     scale: float | None = None  # where the classes are words: from cosines to logits
+
+    def alone(self, index: int) -> FactorClasses:
+        """Those of one factor."""
+        one = slice(index, index + 1)
+        return replace(self, scores=self.scores[one], names=self.names[one])
 
     @property
     def likeness(self) -> Tensor | None:

@@ -124,6 +124,11 @@ class HeatMaps(Sequence[Tensor]):
             [self.extents[index]],
         )
 
+    def factor(self, index: int) -> HeatMaps:
+        """The maps of one factor."""
+        one = slice(index, index + 1)
+        return self.replace(coefficients=self.coefficients[:, one], scale=self.scale[one])
+
     @property
     def n_factors(self) -> int:
         """The number of factors, k."""

@@ -66,6 +66,11 @@ class Histogram:
             counts += counted * (math.prod(size) / math.prod(shape))
         return cls(low, high, counts, n_images)
 
+    def alone(self, index: int) -> Histogram:
+        """The histogram of one factor."""
+        one = slice(index, index + 1)
+        return Histogram(self.low[one], self.high[one], self.counts[one], self.n_images)
+
     @property
     def is_constant(self) -> Tensor:
         """Which factors have one value everywhere, (k,) bool."""

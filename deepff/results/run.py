@@ -1,10 +1,10 @@
 """The data of a run, which every room to the right reads."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -39,7 +39,7 @@ class Run:
     seconds: dict[str, float]  # by stage
     cache: str | None = None  # the folder of the activation cache
     agreements: dict[int, float] | None = None  # what k was chosen by (choose_k.select_k)
-    # (c,): what the channels of A were multiplied with before it was factorized
+    # (c,): what the channels of A were multiplied with before it was factorized; (k, c) for kinds
     channel_weights: Tensor | None = field(default=None, repr=False)
     recipe: str = "paper"  # or "contrast": how masks are made from the maps by default
     # How well weighted activations tell the inside of the images from their border, in [0, 1)
@@ -136,6 +136,26 @@ class Run:
         return self.factorization().relative_error
 
     @property
+    def is_object(self) -> bool:
+        """Whether the factors are objects by contrast: one, or one for each kind of thing."""
+        return self.recipe == "contrast" and self.parts_of is None
+
+    @property
+    def of_kinds(self) -> list[Self]:
+        """The run once for each kind of thing in it, as if it had found nothing else."""
+        if self.channel_weights is None or self.channel_weights.ndim == 1:
+            return [self]
+        return [
+            replace(
+                self,
+                factorizations={1: self.factorization().alone(kind)},
+                channel_weights=weights,
+                applied=self.applied and self.applied.of_kinds[kind],
+            )
+            for kind, weights in enumerate(self.channel_weights)
+        ]
+
+    @property
     def bank(self) -> ConceptBank:
         """The components of every factorization, with what applying them elsewhere takes."""
         if self.applied is not None:
@@ -158,4 +178,5 @@ class Run:
                 for k, each in self.factorizations.items()
                 if each.classes is not None
             },
+            known=next((f.known for f in self.factorizations.values() if f.known), None),
         )

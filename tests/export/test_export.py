@@ -165,7 +165,7 @@ def test_the_command_writes_each_format_into_the_results_folder(tmp_path: Path) 
         arguments = ["export", str(folder), "--format", format, "--threshold", "max-fraction"]
         outcome = CliRunner().invoke(app, [*arguments, "--images", "none"])
         assert outcome.exit_code == 0, outcome.output
-        assert outcome.stdout.splitlines() == ["3 instances", str(mine.parent)]
+        assert outcome.stdout.splitlines() == ["3 instances, 1 image without any", str(mine.parent)]
         assert mine.exists()
         # what was made on the way to a whole file is gone
         hidden = [path for path in mine.parent.rglob("*") if path.name.startswith(".")]
@@ -216,14 +216,14 @@ def test_specks_are_no_instances_unless_asked_for(instances, min_area, areas):
     assert [instance.area for instance in found] == areas
 
 
-@pytest.mark.parametrize("all_components", [False, True])
-def test_specks_have_no_boxes_unless_asked_for(all_components):
+@pytest.mark.parametrize("largest", [False, True])
+def test_specks_have_no_boxes_unless_asked_for(largest):
     masks = torch.from_numpy(SPECKS) == torch.tensor([1, 2])[:, None, None]
     regions = Regions(masks, torch.from_numpy(SPECKS))
     names = ["large", "small"]
-    assert [b.box for b in region_boxes(regions, "a", names, all_components)] == [(0, 0, 6, 1)]
-    every = region_boxes(regions, "a", names, all_components, min_area=1)
-    assert len(every) == (4 if all_components else 2)
+    assert [b.box for b in region_boxes(regions, "a", names, largest)] == [(0, 0, 6, 1)]
+    every = region_boxes(regions, "a", names, largest, min_area=1)
+    assert len(every) == (2 if largest else 4)
 
 
 def test_a_part_left_without_pixels_keeps_its_place_among_the_classes(tmp_path: Path) -> None:

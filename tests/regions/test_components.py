@@ -4,7 +4,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from deepff.regions.components import component_boxes, named_pieces
+from deepff.regions.components import (
+    component_boxes,
+    component_scores,
+    connected_components,
+    least_area,
+    named_pieces,
+    scored_boxes,
+)
 
 ROWS_OF_A_MASK = [
     "##...",
@@ -83,3 +90,24 @@ def test_pieces_that_touch_at_a_corner_are_one_and_specks_are_none() -> None:
     mask[90, 90] = True  # 1 of 10,000 pixels; specks have up to 1
     found = named_pieces(mask, maps, [0, 1])
     assert (found[mask][:-1] == 1).all() and found[90, 90] == 0
+
+
+def test_a_component_has_the_best_score_of_the_cells_that_it_fills():
+    mask = np.zeros((4, 8), bool)
+    mask[:, :3] = mask[0, 5:] = True
+    components, n = connected_components(mask)
+    # Four cells of eight pixels. The first component has eight pixels in the first cell and four in
+    # the next; the second has one and two pixels in the last two.
+    scores = torch.tensor([[0.0, 0.8, 0.4, 0.2]])
+    assert component_scores(components, n, scores).tolist() == pytest.approx([0, 0.8, 0.4])
+    scores = torch.tensor([[0.3, 0.0, 0.0, 0.0]])
+    assert component_scores(components, n, scores).tolist() == pytest.approx([0, 0.3, 0.0])
+    scores = torch.tensor([[0.8, 0.0, 0.2, 0.4]])
+    boxes = scored_boxes(mask, scores=scores)
+    assert boxes == [((0, 0, 3, 4), pytest.approx(0.8)), ((5, 0, 8, 1), pytest.approx(0.4))]
+    assert scored_boxes(mask, min_area=4) == [((0, 0, 3, 4), None)]
+
+
+def test_with_scores_four_cells_are_the_least_that_is_an_instance():
+    assert least_area((100, 200)) == 4
+    assert least_area((100, 200), (10, 20)) == 400

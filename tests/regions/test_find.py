@@ -126,6 +126,7 @@ def test_localize_writes_boxes_whose_convention_is_pixel_edges(quadrants, tmp_pa
         "y_min": "0",
         "x_max": "8",
         "y_max": "4",
+        "score": "",
     }
     assert len(rows) == len(written["boxes"]) == 6
 
@@ -134,9 +135,9 @@ def test_all_components_of_a_least_area_or_the_largest():
     mask = torch.zeros(1, 6, 6, dtype=torch.bool)
     mask[0, 0, :3] = mask[0, 2, 0] = mask[0, 4:, 4:] = True
     regions = Regions(mask, mask[0].to(torch.uint8))
-    largest = region_boxes(regions, "a", ["x"])
+    largest = region_boxes(regions, "a", ["x"], largest=True)
     assert [box.box for box in largest] == [(4, 4, 6, 6)]
-    every = region_boxes(regions, "a", ["x"], all_components=True, min_area=2)
+    every = region_boxes(regions, "a", ["x"], min_area=2)
     assert [box.box for box in every] == [(4, 4, 6, 6), (0, 0, 3, 1)]
     assert region_boxes(regions, "a", ["x"], min_area=5) == []
 
@@ -213,6 +214,7 @@ def test_the_commands_segment_and_localize(quadrants, tmp_path):
         "y_min": 0,
         "x_max": 8,
         "y_max": 4,
+        "score": None,
     }
 
 

@@ -1,0 +1,155 @@
+"""Kinds of things in a set, and scores of instances, against values worked out by hand."""
+
+import itertools
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deepff
+from deepff.activations.feature_source import FeatureSource
+from deepff.discovery.kinds import clusters
+from deepff.evaluation.datasets.mask_folders import load_icoseg
+from deepff.results.concept_bank import load_concepts
+from deepff.results.known_instances import KnownInstances
+
+SIZE = 224
+
+
+def around(center: int, n: int, seed: int = 0) -> np.ndarray:
+    """Rows of length 1 with a cosine of 0.8 or more to an axis of 20."""
+    noise = np.random.default_rng(seed).normal(size=(n, 20)) * 0.1
+    rows = np.eye(20)[center] + noise
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.permutations([0] * 6 + [1] * 4 + [2] * 3))
+def test_kinds_that_have_nothing_in_common_are_told_apart_in_any_order(order):
+    rows = np.stack([around(kind, 1, seed)[0] for seed, kind in enumerate(order)])
+    # The largest is 0, and so on: here as the kinds are numbered.
+    assert clusters(rows).tolist() == list(order)
+
+
+def test_one_kind_stays_one_and_less_than_three_images_are_no_kind():
+    assert not clusters(around(0, 10)).any()
+    # Two images that are a little like the second kind, and have nothing of the first.
+    odd = np.eye(20)[[5, 5]] + 0.2 * np.eye(20)[[1, 1]]
+    odd /= np.linalg.norm(odd, axis=1, keepdims=True)
+    rows = np.concatenate([around(0, 5), around(1, 4), odd])
+    assert clusters(rows).tolist() == [1] * 5 + [0] * 6
+    assert clusters(around(0, 1)).tolist() == [0]
+
+
+def test_a_number_of_kinds_that_is_asked_for_is_what_comes_out():
+    rows = np.concatenate([around(0, 5), around(1, 4), around(2, 1)])
+    assert clusters(rows, 3).tolist() == [0] * 5 + [1] * 4 + [2]
+    assert len(set(clusters(rows, 2).tolist())) == 2
+    assert not clusters(rows, 1).any()
+
+
+def test_the_scale_is_that_of_the_known_instances_among_themselves(source):
+    rows = around(0, 30)
+    backgrounds = around(9, 30, 1)
+    instances = KnownInstances(
+        torch.from_numpy(rows).float(),
+        torch.from_numpy(backgrounds).float(),
+        torch.zeros(30).long(),
+        source,
+    )
+
+    def largest(row: np.ndarray, others: np.ndarray) -> float:
+        return np.sort(others @ row)[-5:].mean()
+
+    def likeness(row: np.ndarray, others: np.ndarray, around_them: np.ndarray) -> float:
+        return largest(row, others) - largest(row, around_them) / 2
+
+    among = [
+        likeness(rows[i], np.delete(rows, i, axis=0), np.delete(backgrounds, i, axis=0))
+        for i in range(30)
+    ]
+    low, median = np.percentile(among, [20, 50])
+    low = min(low, 0.8 * median)
+    # From the axis of all of them to one that none has anything of.
+    turned = [np.cos(x) * np.eye(20)[0] + np.sin(x) * np.eye(20)[7] for x in np.linspace(0, 1.5, 9)]
+    spread = max(median - low, 0.1)
+    odds = [9 ** ((likeness(row, rows, backgrounds) - low) / spread) for row in turned]
+    scores = instances.scores(torch.tensor(np.stack(turned)).float(), 0)
+    assert scores.tolist() == pytest.approx([x / (1 + x) for x in odds], abs=1e-4)
+    assert scores[0] > 0.8 and scores[-1] < 0.01
+    # An instance of another factor, of which none is known.
+    assert instances.scores(torch.from_numpy(rows[:1]).float(), 1).item() == 0
+
+
+@pytest.fixture(scope="module")
+def source() -> FeatureSource:
+    """Of features; which is of no importance to their scores."""
+    return deepff.discover(
+        [(255 * np.eye(64, dtype=np.uint8))[..., None].repeat(3, 2)], 1, size=64
+    ).sources[0]
+
+
+@pytest.fixture(scope="module")
+def groups(data_root):
+    """Six kites and six cheetahs, and what is the object in them."""
+    return [next(iter(load_icoseg(data_root / "icoseg", [number]))) for number in ("033", "028")]
+
+
+@pytest.fixture(scope="module")
+def files(groups):
+    return [[str(item.image.path) for item in group.images[:6]] for group in groups]
+
+
+@pytest.fixture(scope="module")
+def mixed(files):
+    # In turns, so that no kind has consecutive images.
+    every = [path for pair in zip(*files, strict=True) for path in pair]
+    return deepff.discover(every, recipe="contrast", size=SIZE)
+
+
+def test_each_kind_in_a_mixed_folder_is_found_as_if_it_were_alone(mixed, files):
+    assert mixed.n_components == 2
+    strongest = [int(mixed.heatmaps.grid(i).amax((1, 2)).argmax()) for i in range(12)]
+    kites = strongest[0]
+    assert strongest == [kites, 1 - kites] * 6
+    masks = [regions.masks for regions in mixed.regions()]
+    for kind, paths, first in ((kites, files[0], 0), (1 - kites, files[1], 1)):
+        alone = deepff.discover(paths, recipe="contrast", size=SIZE)
+        assert alone.n_components == 1
+        for regions, both in zip(alone.regions(), masks[first::2], strict=True):
+            assert torch.equal(regions.masks[0], both[kind])
+            assert not both[1 - kind].any()
+
+
+def test_every_image_of_the_set_shows_its_kind_and_saving_changes_no_score(mixed, tmp_path):
+    scores = mixed.scores()
+    assert scores.shape == (12, 2)
+    assert ((scores > 0).sum(1) == 1).all()  # one kind an image
+    assert (scores.amax(1) > 0.05).sum() >= 11
+    mixed.save(tmp_path / "mixed")
+    assert torch.equal(deepff.load(tmp_path / "mixed").scores(), scores)
+
+
+def test_a_bank_of_two_kinds_tells_them_apart_in_new_images_and_leaves_out_others(
+    mixed, groups, data_root, tmp_path
+):
+    mixed.bank.save(tmp_path / "bank.safetensors")
+    bank = load_concepts(tmp_path / "bank.safetensors")
+    new = [[str(item.image.path) for item in group.images[6:10]] for group in groups]
+    (elephants,) = load_icoseg(data_root / "icoseg", ["021"])
+    others = [str(item.image.path) for item in elephants.images[:4]]
+    result = deepff.apply(bank, [*itertools.chain(*new), *others])
+    scores = result.scores()
+    kites = int(mixed.heatmaps.grid(0).amax((1, 2)).argmax())
+    n_kites, n_cheetahs = map(len, new)
+    assert (scores[:n_kites].argmax(1) == kites).all()
+    assert (scores[n_kites : n_kites + n_cheetahs].argmax(1) == 1 - kites).all()
+    marked = [bool(regions.masks.any()) for regions in result.regions()]
+    assert sum(marked[: n_kites + n_cheetahs]) >= n_kites + n_cheetahs - 2
+    assert sum(marked[n_kites + n_cheetahs :]) <= 1
+    every = [bool(regions.masks.any()) for regions in result.regions(min_score=0)]
+    assert all(every)
+    assert asdict(bank.known.source) == asdict(mixed.bank.known.source)
