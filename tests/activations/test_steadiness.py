@@ -17,7 +17,8 @@ from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
 
 SIZE = 64
-PHOTOS = [np.full((SIZE, SIZE, 3), 60 * i, np.uint8) for i in range(3)]
+GRADIENT = np.linspace(0, 80, SIZE).repeat(3).reshape(1, SIZE, 3).repeat(SIZE, 0)
+PHOTOS = [(GRADIENT * i).astype(np.uint8) for i in (1, 2, 3)]
 
 
 def messages(network: nn.Module | str, size: int = SIZE, layer: str | None = None) -> list[str]:

@@ -99,7 +99,7 @@ def test_factors_for_which_nothing_is_left_are_named(tmp_path):
     assert "at 32 pixels an image is one cell of bn2, whose stride is 32" in stderr
 
 
-def test_where_all_factors_are_empty_no_smaller_k_is_recommended(tmp_path):
+def test_a_network_that_gives_nothing_but_zeros_is_refused_in_a_sentence(tmp_path):
     for name in ("a", "b"):
         Image.linear_gradient("L").save(tmp_path / f"{name}.png")
     weights = torchvision.models.resnet18(weights=None).state_dict()
@@ -107,10 +107,13 @@ def test_where_all_factors_are_empty_no_smaller_k_is_recommended(tmp_path):
     save_file(weights, tmp_path / "zeros.safetensors")
     network = ["--model", "resnet18", "--weights", tmp_path / "zeros.safetensors"]
     out = tmp_path / "result"
-    code, _, stderr = run("discover", tmp_path / "*.png", *network, *SMALL, "--out", out)
-    assert code == 0, stderr
-    assert "at k = 2 all factors are empty" in stderr
-    assert "a smaller k" not in stderr
+    for layer, words in (([], "no default"), (["--layer", "layer4"], "zero")):
+        code, _, stderr = run(
+            "discover", tmp_path / "*.png", *network, *SMALL, *layer, "--out", out
+        )
+        [error] = [line for line in stderr.splitlines() if "images/s" not in line]
+        assert code == 2 and words in error
+    assert not out.exists()
 
 
 def test_a_result_inside_the_photo_folder_is_not_taken_for_photos(photos):
