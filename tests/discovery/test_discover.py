@@ -207,7 +207,7 @@ def test_a_second_run_replaces_the_first(gymnastics, tmp_path):
     gymnastics.save(tmp_path, overlays=True)
     (tmp_path / "labels.json").write_text("{}")
     fewer = deepff.discover(gymnastics.paths[:2], 2, size=128)
-    fewer.save(tmp_path, overlays=True)
+    fewer.save(tmp_path, overlays=True, overwrite=True)
     assert [path.name for path in sorted((tmp_path / "overlays").iterdir())] == ["k2"]
     assert len(list((tmp_path / "overlays/k2").iterdir())) == 2
     assert (tmp_path / "labels.json").exists()
