@@ -220,17 +220,19 @@ def test_list_layers_marks_the_default() -> None:
 def without_bias(weight: float) -> Backbone:
     network = nn.Sequential(nn.Conv2d(3, 4, 8, 8, bias=False), nn.ReLU())
     nn.init.constant_(network[0].weight, weight)
-    return load_backbone(network, mean=(0, 0, 0), std=(1, 1, 1))
+    return load_backbone(network, mean=(0.5, 0.5, 0.5), std=(1, 1, 1))
 
 
-BLACK, GRAY = (np.full((32, 32, 3), value, np.uint8) for value in (0, 99))
+# Below the mean everywhere, and above it.
+RAMP = np.linspace(0, 100, 32).astype(np.uint8)
+DARK, BRIGHT = (np.broadcast_to(RAMP[:, None, None] + least, (32, 32, 3)) for least in (0, 140))
 
 
 @pytest.mark.parametrize("method", ["nmf", "semi-nmf", "pca", "kmeans"])
 @pytest.mark.parametrize("layer", ["0", "1"])
 def test_activations_that_are_all_zero_are_an_error(layer: str, method: str) -> None:
     with pytest.raises(InputError) as error:
-        deepff.discover([GRAY], 1, model=without_bias(0), layer=layer, method=method, size=32)
+        deepff.discover([BRIGHT], 1, model=without_bias(0), layer=layer, method=method, size=32)
     assert message(error) == (
         f"the activations of layer {layer} of Sequential are zero in all images; choose another "
         "layer, or check the weights and their preprocessing"
@@ -240,6 +242,6 @@ def test_activations_that_are_all_zero_are_an_error(layer: str, method: str) -> 
 @pytest.mark.filterwarnings("ignore:.*nearly black")
 def test_one_image_that_is_not_zero_is_enough_and_a_bank_needs_one_too() -> None:
     backbone = without_bias(0.1)
-    bank = deepff.discover([BLACK, GRAY], 1, model=backbone, layer="1", size=32).bank
+    bank = deepff.discover([DARK, BRIGHT], 1, model=backbone, layer="1", size=32).bank
     with pytest.raises(InputError, match="are zero in all images"):
-        deepff.apply(bank, [BLACK], model=backbone)
+        deepff.apply(bank, [DARK], model=backbone)
