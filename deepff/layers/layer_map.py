@@ -127,7 +127,8 @@ class LayerMap:
 
     def _default(self) -> Layer:
         """The deepest suitable map that the outputs depend on; for tokens, their last keys."""
-        suitable = self.suitable
+        # Those that need weights that the file did not have are NaN.
+        suitable = [x for x in self.suitable if not math.isnan(x.minimum)] or self.suitable
         layers = _read_on(self, suitable[-_LATE:]) or _read_on(self, suitable) or suitable
         if not layers:
             raise InputError(

@@ -188,7 +188,7 @@ def test_of_bears_and_elephants_every_image_is_given_its_class(group, n):
     bears, elephants = group("002", n), group("021", n)
     result = deepff.discover([*bears, *elephants], 6)
     names = result.factor_names
-    masks = [regions.masks[0].numpy() for regions in deepff.find_object(result).regions()]
+    masks = [regions.masks.any(0).numpy() for regions in deepff.find_object(result).regions()]
     named = [j for j, name in enumerate(names) if name is not None]
     found = []
     for i, mask in enumerate(masks):
