@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ class Activations:
         blocks = [rows for _, rows in kept] or [self.blocks[0][:0]]
         return replace(self, images=[image for image, _ in kept], blocks=blocks)
 
-    @property
+    @cached_property
     def image_rows(self) -> list[Tensor]:
         """The rows of each image, (cells, c), without copying; blocks hold whole images."""
         images = iter(self.images)

@@ -23,7 +23,7 @@ from deepff.results.sampling import cell_means
 from deepff.runtime.distributed import gather_rows, rows_before
 
 # The cosine distance beyond which clusters are different kinds. With 0.6 to 0.65 sets of one kind
-# stay whole and pairs of kinds are told apart; 0.5 splits sets of one kind (docs/decisions.md).
+# stay whole and pairs of kinds come apart; 0.5 splits sets of one kind.
 _DISTANCE = 0.65
 _FEWEST = 3  # images of a kind; fewer join the kind that is most like them
 _MAX_IMAGES = 2000  # that are clustered; others join the nearest kind
@@ -47,8 +47,8 @@ def find_kinds(whole: HeatMaps, head: Activations, n_kinds: int | None = None) -
         return weighted_mean(rows[index], weights[0]).cpu()
 
     sample = [index for index in range(len(rows)) if (before + index) % step == 0]
-    none = torch.zeros(0, head.channels)
-    features = gather_rows(torch.stack([none[:0].sum(0), *map(feature, sample)])[1:])
+    none = torch.zeros(0, head.channels)  # a rank may have no image of the sample
+    features = gather_rows(torch.cat([none, *(feature(index)[None] for index in sample)]))
     labels = torch.from_numpy(clusters(features.numpy(), n_kinds))
     if step == 1:
         return labels
@@ -56,7 +56,7 @@ def find_kinds(whole: HeatMaps, head: Activations, n_kinds: int | None = None) -
         [weighted_mean(features[labels == kind]) for kind in range(labels.max() + 1)]
     )
     nearest = [int((means @ feature(index)).argmax()) for index in range(len(rows))]
-    return gather_rows(torch.tensor(nearest)[:, None])[:, 0]
+    return gather_rows(torch.tensor(nearest, dtype=torch.int64)[:, None])[:, 0]
 
 
 def clusters(features: np.ndarray, n_clusters: int | None = None) -> np.ndarray:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepff.errors import InputError
-from deepff.regions.components import Box, component_boxes, least_area, scored_boxes
+from deepff.regions.components import Box, component_boxes, least_instance, scored_boxes
 from deepff.regions.regions import Regions
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_text, write_text
@@ -51,12 +51,11 @@ def region_boxes(
     """The boxes around all components of each region of one image, or around the ``largest``.
 
     Components of fewer than `min_area` pixels have no box, by default of fewer than
-    :func:`deepff.regions.components.least_area`.
+    :func:`deepff.regions.components.least_instance`.
     """
     height, width = regions.labels.shape
     scores = regions.scores
-    grid = None if scores is None else (scores.shape[1], scores.shape[2])
-    least = least_area((height, width), grid) if min_area is None else min_area
+    least = least_instance((height, width), scores) if min_area is None else min_area
     return [
         RegionBox(image, name, *box, None if score is None else round(score, 4))
         for region, (name, mask) in enumerate(zip(names, regions.masks, strict=True))

@@ -34,7 +34,7 @@ from deepff.regions.components import (
     Box,
     component_scores,
     connected_components,
-    least_area,
+    least_instance,
 )
 from deepff.regions.regions import Regions, find_regions, region_names, region_scores
 from deepff.results.run import Run
@@ -116,7 +116,7 @@ class AnnotatedImage:
 
         It has the image's `file` as its name, so that no two differ by their suffix alone, and the
         suffix of what it holds. A photograph in none of the formats of `suffixes`, one that is
-        stored turned, and an image that is no file are written anew. With "none" nothing is
+        stored turned, and an image that is no file are written again. With "none" nothing is
         written, and the path is that of the user's own file in the set.
         """
         if images == Photographs.NONE:
@@ -134,8 +134,8 @@ class AnnotatedImage:
             suffix = ".png"
         path = PurePosixPath(below, f"{self.file}{suffix}")
         if path.as_posix() != self.inside:
-            anew = turned or format not in suffixes
-            self._write_photo(folder, path, images, anew)
+            is_encoded = turned or format not in suffixes
+            self._write_photo(folder, path, images, is_encoded)
         return f"{self.file}{suffix}"
 
     def _storage(self) -> tuple[str | None, bool]:
@@ -146,7 +146,9 @@ class AnnotatedImage:
         except UnreadableImageError:
             return None, False
 
-    def _write_photo(self, folder: Path, path: PurePosixPath, images: str, anew: bool) -> None:
+    def _write_photo(
+        self, folder: Path, path: PurePosixPath, images: str, is_encoded: bool
+    ) -> None:
         target, origin = folder / path, self.origin
         target.parent.mkdir(parents=True, exist_ok=True)
         if origin is None or (isinstance(origin, Path) and not origin.is_file()):
@@ -154,7 +156,7 @@ class AnnotatedImage:
                 f"the photograph {self.name} is not at {origin} any more: put it back, or export "
                 "without photographs (--images none)"
             )
-        if anew or not isinstance(origin, Path):
+        if is_encoded or not isinstance(origin, Path):
             try:
                 pixels = Image.fromarray(read_pixels(origin))
             except UnreadableImageError as error:
@@ -236,9 +238,8 @@ def annotated_images(
         for index, image, labels in zip(maps.images, images, maps.maps, strict=True):
             scores = None if maps.scores is None else maps.scores(index)
             all_instances = find_instances(labels, settings.instances, 1, scores)
-            grid = None if scores is None else (scores.shape[1], scores.shape[2])
             least = settings.min_area
-            least = least_area(image.size, grid) if least is None else least
+            least = least_instance(image.size, scores) if least is None else least
             instances = [instance for instance in all_instances if instance.area >= least]
             n_specks = len(all_instances) - len(instances)
             yield replace(image, instances=instances, n_specks=n_specks)
@@ -260,37 +261,38 @@ def find_instances(
     """The instances of a label map (H, W), sorted by region, then by size, the largest first.
 
     "components" has one per 8-connected component of a region, "parts" one per region; those of
-    fewer pixels than `min_area` (by default `least_area`) are left out. ``scores`` are the regions'
-    maps, (r, h, w).
+    fewer pixels than `min_area` (by default `least_instance`) are left out. ``scores`` are the
+    regions' maps, (r, h, w).
     """
     from scipy import ndimage
 
     chosen(Instances, instances, "kind of instance")
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else labels
-    grid = None if scores is None else (scores.shape[1], scores.shape[2])
-    least = least_area(array.shape, grid) if min_area is None else min_area
+    least = least_instance(array.shape, scores) if min_area is None else min_area
     sorted_instances = []
     for region, window in enumerate(ndimage.find_objects(array)):
         if window is None:
             continue
         numbers = array[window] == region + 1
+        n_components = 1
         if instances == Instances.COMPONENTS:
-            numbers, _ = connected_components(numbers)
+            numbers, n_components = connected_components(numbers)
+        numbers = numbers.astype(np.int32, copy=False)
+        of_components: list[float | None] = [None] * (n_components + 1)
+        if scores is not None:
+            whole = np.zeros(array.shape, np.int32)
+            whole[window] = numbers
+            exact = component_scores(whole, n_components, scores[region]).tolist()
+            of_components = [round(score, 4) for score in exact]
         of_region = []
-        for number, (rows, columns) in enumerate(ndimage.find_objects(numbers.astype(np.int32)), 1):
+        for number, (rows, columns) in enumerate(ndimage.find_objects(numbers), 1):
             y, x = window[0].start, window[1].start
             box = (columns.start + x, rows.start + y, columns.stop + x, rows.stop + y)
-            of_region.append(Instance(region, box, numbers[rows, columns] == number))
+            mask = numbers[rows, columns] == number
+            of_region.append(Instance(region, box, mask, of_components[number]))
         of_region = [instance for instance in of_region if instance.area >= least]
-        if scores is not None:
-            of_region = [_scored(each, array.shape, scores[region]) for each in of_region]
         sorted_instances += sorted(of_region, key=lambda instance: -instance.area)
     return sorted_instances
-
-
-def _scored(instance: Instance, size: tuple[int, int], scores: Tensor) -> Instance:
-    mask = instance.full_mask(size).astype(np.int32)
-    return replace(instance, score=round(float(component_scores(mask, 1, scores)[1]), 4))
 
 
 def run_lengths(mask: np.ndarray) -> list[int]:

@@ -21,7 +21,7 @@ from deepff.options import (
     RegionOptions,
     Threshold,
 )
-from deepff.regions.components import component_scores, connected_components, least_area
+from deepff.regions.components import component_scores, connected_components, least_instance
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.regions.guided_crf import refined_maps
 from deepff.regions.part_names import check_parts, factor_names, part_map, part_masks
@@ -219,7 +219,7 @@ def likely(regions: Regions, scores: Tensor, least: float) -> Regions:
     """The regions without their components of lower scores."""
     masks, labels, n_unlikely = regions.masks.clone(), regions.labels.clone(), 0
     height, width = labels.shape
-    speck = least_area((height, width), (scores.shape[1], scores.shape[2]))
+    speck = least_instance((height, width), scores)
     for region, (mask, of_region) in enumerate(zip(regions.masks, scores, strict=True)):
         components, n = connected_components(mask.cpu().numpy())
         is_likely = component_scores(components, n, of_region) >= least

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -58,8 +59,16 @@ class KnownInstances:
         compared = torch.ones(len(features), int(own.sum()), dtype=torch.bool)
         if left_out is not None:
             compared &= ~left_out[own]
-        low, spread = _scale(*known)
+        low, spread = self._scales[factor]
         return torch.sigmoid((_likeness(features, *known, compared) - low) / spread)
+
+    @cached_property
+    def _scales(self) -> dict[int, tuple[float, float]]:
+        """:func:`_scale` of each factor."""
+        own = {factor: self.factors == factor for factor in self.factors.unique().tolist()}
+        return {
+            factor: _scale(self.features[of], self.backgrounds[of]) for factor, of in own.items()
+        }
 
 
 def _scale(known: Tensor, backgrounds: Tensor) -> tuple[float, float]:

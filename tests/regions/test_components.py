@@ -9,6 +9,7 @@ from deepff.regions.components import (
     component_scores,
     connected_components,
     least_area,
+    least_instance,
     named_pieces,
     scored_boxes,
 )
@@ -110,4 +111,4 @@ def test_a_component_has_the_best_score_of_the_cells_that_it_fills():
 
 def test_with_scores_four_cells_are_the_least_that_is_an_instance():
     assert least_area((100, 200)) == 4
-    assert least_area((100, 200), (10, 20)) == 400
+    assert least_instance((100, 200), torch.zeros(1, 10, 20)) == 400
