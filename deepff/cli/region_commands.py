@@ -107,7 +107,7 @@ def _opened(
     from deepff.report.save import OBJECT, check_output_folder
 
     result = load(folder, opening.photos)
-    if not regions.object or (result.recipe == Recipe.CONTRAST and result.parts_of is None):
+    if not regions.object or result.is_object:
         return result, folder, regions.k
     if regions.k not in (None, 1):
         raise InputError(f"--object has factors of its own; leave out -k {regions.k}")
@@ -234,8 +234,8 @@ def export(
         out = folder / "export" / ("" if len(set(format)) > 1 else format[0])
     summary = write(formats=format, folder=out, settings=settings, progress=True)
     least = f"{LEAST_SHARE:.2%} of their image" if min_area is None else f"{min_area} pixels"
-    left_out = f", {summary.n_specks} smaller than {least} left out"
-    left_out = left_out if summary.n_specks else ""
+    specks = f", {summary.n_specks} smaller than {least} left out"
+    left_out = specks if summary.n_specks else ""
     typer.echo(f"{summary.n_instances} instances{left_out}{without_any(summary.n_empty)}")
     if summary.n_unlikely:
         typer.echo(f"{summary.n_unlikely} left out for their score (--min-score 0 keeps all)")

@@ -276,7 +276,7 @@ def find_object(
     >>> next(whole.regions()).names
     ('object',)
     """
-    if result.recipe == Recipe.CONTRAST and result.parts_of is None:
+    if result.is_object:
         return result
     if result.object is not None and not lacks_object(result):
         return result.object

@@ -46,7 +46,7 @@ def figure3(
     """For each group of iCoseg its photos, and a row of heat maps per k.
 
     ``root``, ``groups`` and ``images`` are as for `load_icoseg`; a root without ground truth is
-    taken for a folder of images.
+    a folder of images.
     """
     if (root / "ground_truth").is_dir():
         sets = load_icoseg(root, groups, images)

@@ -430,7 +430,7 @@ def _misfit(match: _Match, name: str, whole: bool) -> str | None:
         return child(name) in end and (name not in tensors or child(name) in head)
 
     def may_have(name: str) -> bool:
-        if not match.keys[name].startswith(match.prefix):  # beside the network, as a counter
+        if not match.keys[name].startswith(match.prefix):  # next to the network, as a counter
             return True
         if "." not in name.removeprefix(common):  # a parameter of the network itself
             return child(name) in _TRAINING_PARAMETERS

@@ -15,13 +15,12 @@ from deepff import __version__
 from deepff.errors import InputError
 from deepff.options import Recipe
 from deepff.runtime.files import read_json, write_text
+from deepff.runtime.outputs import MANIFEST
 
 if TYPE_CHECKING:
     from deepff.activations.activations import ImageRecord
     from deepff.result import Result
     from deepff.results.heatmaps import HeatMaps
-
-MANIFEST = "manifest.json"
 
 # What loading reads; what may be None may be missing, too.
 _NUMBER, _TEXT, _SIDE = (int, float), (str, None), range(1, 2**31)

@@ -20,8 +20,8 @@ from deepff.errors import InputError, InputWarning
 from deepff.runtime.files import atomic_path, written_in
 
 RECORD = ".deepff-files"
-_OBJECT = "object"  # the part of a result that is a result, too, with the same parts
-_MANIFEST = "manifest.json"  # only results have one
+OBJECT = "object"  # the part of a result that is a result, too, with the same parts
+MANIFEST = "manifest.json"  # only results have one
 
 Digests = dict[str, list[str]]  # by a file's POSIX path in the folder
 
@@ -165,9 +165,9 @@ def _lists(folder: Path, parts: Collection[str]) -> tuple[list[Path], set[Path]]
 
     def is_other(path: Path) -> bool:
         below = path.relative_to(folder).parts
-        if below in ((), (_OBJECT,)):
-            return bool(below) and _OBJECT not in parts
-        return below[below[0] == _OBJECT] not in parts or (path / _MANIFEST).exists()
+        if below in ((), (OBJECT,)):
+            return bool(below) and OBJECT not in parts
+        return below[below[0] == OBJECT] not in parts or (path / MANIFEST).exists()
 
     lists = list(folder.rglob(RECORD))
     others = {record.parent for record in lists if is_other(record.parent)}

@@ -1,4 +1,4 @@
-"""Networks whose values change from run to run, or with the batch, are told; others are not."""
+"""A warning names networks whose values change from run to run or with the batch; no others."""
 
 import warnings
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A photograph that was replaced after the run is never taken for the one that the maps are of."""
+"""A photograph that was replaced after the run is never used with the maps of the former one."""
 
 import shutil
 from collections.abc import Callable, Iterator

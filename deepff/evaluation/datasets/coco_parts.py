@@ -136,7 +136,7 @@ def _rasterise(
         if annotation.get("iscrowd"):
             labels[mask] = IGNORED
         else:
-            parts[label] = parts[label] | mask if label in parts else mask
+            parts[label] = parts.get(label, np.False_) | mask
     return with_parts(labels, parts)
 
 

@@ -132,7 +132,7 @@ def _label_map(
             label = label_of.get(re.sub(r"_\d+$", "", _text(part["part_name"])))
             if label is not None:
                 mask = part["mask"] > 0
-                parts[label] = parts[label] | mask if label in parts else mask
+                parts[label] = parts.get(label, np.False_) | mask
     return with_parts(labels, parts)
 
 
