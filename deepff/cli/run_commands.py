@@ -324,6 +324,14 @@ def apply(
     images: Annotated[
         list[Path], typer.Argument(help="Folders, files or globs.", show_default=False)
     ],
+    without: Annotated[
+        list[Path] | None,
+        option(
+            IMAGES,
+            "Images that do not show the object: a folder, file or glob, any number of times. They "
+            "tell what is left out for its score.",
+        ),
+    ] = None,
     weights: Weights = None,
     num_classes: NumClasses = None,
     out: NewFolder = Path("result"),
@@ -342,7 +350,10 @@ def apply(
     from deepff.results.concept_bank import load_concepts
 
     concepts, files = load_concepts(bank), find_images(images)
-    if kept := _kept(out, overwrite, files, lambda before: before.bank.marks_as(concepts)):
+    # What a folder of images without the object holds now, a result does not know.
+    if kept := _kept(
+        out, overwrite, files, lambda before: not without and before.bank.marks_as(concepts)
+    ):
         _save(kept, ctx, out, overlays)
         return
     backbone = None
@@ -353,6 +364,7 @@ def apply(
     result = apply(
         concepts,
         files,
+        without=find_images(without) if without else None,
         model=backbone,
         batch_size=batch_size,
         cache=cache,

@@ -13,7 +13,7 @@ from deepff.activations.activations import Activations
 from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import RunSettings, shown_call
 from deepff.discovery.contrast import fuse, scaled_by
-from deepff.discovery.presence import with_scores
+from deepff.discovery.presence import with_negatives, with_scores
 from deepff.errors import InputError
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
@@ -32,6 +32,7 @@ def apply(
     bank: ConceptBank | str | Path,
     images: Images,
     *,
+    without: Images | None = None,
     model: nn.Module | Backbone | None = None,
     batch_size: int = BATCH_SIZE,
     cache: str | Path | None = None,
@@ -46,6 +47,9 @@ def apply(
         A result's ``bank``, or its ``concepts.safetensors``.
     images : path, glob, sequence of these, or images
         As for :func:`deepff.discover`.
+    without : path, glob, sequence of these, or images, optional
+        Images that do not show the object. What the bank finds there tells it what the object is
+        not, and moves the scale of scores. The result's bank keeps it.
     model : torch.nn.Module or Backbone, optional
         The network, where it is yours or its weights were a file.
     batch_size, cache, device, progress
@@ -63,8 +67,9 @@ def apply(
     Raises
     ------
     InputError
-        The bank, its network with the same weights, or the images cannot be had; or the bank's
-        factors are parts that have no classifier.
+        The bank, its network with the same weights, or the images cannot be had; the bank's
+        factors are parts that have no classifier; or there are images without the object, and the
+        bank has no scores.
 
     Examples
     --------
@@ -91,6 +96,9 @@ def apply(
         )
     settings = RunSettings(batch_size=batch_size, cache=cache, device=device, progress=progress)
     watch = Stopwatch()
+    if without is not None:
+        model = bank.sources[0].backbone(model=model, device=device)
+        bank = _told_by(bank, resolve_images(without), settings, model, watch)
     # Parts are found by their classifier alone.
     sources = () if bank.parts_of is not None else bank.sources
     known_sources = () if bank.known is None else (bank.known.source,)
@@ -137,6 +145,31 @@ def apply(
     )
     result.name_factors(progress)
     return result
+
+
+def _told_by(
+    bank: ConceptBank,
+    without: Sequence[SetImage],
+    settings: RunSettings,
+    model: Backbone,
+    watch: Stopwatch,
+) -> ConceptBank:
+    """The bank with what it finds in images that do not show the object."""
+    if bank.known is None:
+        raise InputError(
+            "this bank has no scores, so images without the object tell it nothing; make it again "
+            "with the recipe contrast"
+        )
+    sources = [*bank.sources, bank.known.source]
+    activation_set = ActivationSet.prepared_as(sources, without, settings, model, watch)
+    by_layer = activation_set.activations
+    unclassified = replace(bank, classifiers={})
+    find = _factorizations if len(bank.of_kinds) == 1 else _kinds
+    (objects,) = find(unclassified, [by_layer[s.layer] for s in bank.sources], []).values()
+    head = by_layer[bank.known.source.layer]
+    known = with_negatives(bank.known, objects.heatmaps, head)
+    watch.lap("images without the object")
+    return replace(bank, known=known)
 
 
 def _factorizations(

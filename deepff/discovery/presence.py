@@ -17,11 +17,11 @@ from deepff.regions.components import connected_components
 from deepff.regions.thresholds import thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.known_instances import KnownInstances
+from deepff.results.known_instances import KnownInstances, Negatives
 from deepff.results.sampling import covering
 from deepff.runtime.distributed import gather_rows, rows_before
 
-# The most instances of a kind that a bank keeps.
+# The most instances of a kind that a bank keeps, and images that show none.
 _MAX_KNOWN = 300
 
 
@@ -73,6 +73,22 @@ def with_scores(objects: Factorization, head: Activations, known: KnownInstances
         heatmaps=_only(heatmaps, present),
         probabilities=objects.probabilities and _only(objects.probabilities, present),
     )
+
+
+def with_negatives(known: KnownInstances, objects: HeatMaps, head: Activations) -> KnownInstances:
+    """Known instances that new ones are told by from what their maps mark in these images.
+
+    The images show none of the things.
+    """
+    rows = [torch.zeros(0, head.channels + 2)]
+    for i in range(0, len(head.images), max(1, -(-len(head.images) // _MAX_KNOWN))):
+        for piece in _pieces(objects, i, head, i):
+            about = piece.feature.new_tensor([float(piece.kind), float(i)])
+            rows.append(torch.cat([piece.feature, about])[None].cpu())
+    table = torch.cat(rows)
+    negatives = Negatives(table[:, :-2].half().float(), table[:, -2].long(), table[:, -1].long())
+    before = known.negatives
+    return replace(known, negatives=before.joined(negatives) if before else negatives)
 
 
 def _only(maps: HeatMaps, present: Tensor) -> HeatMaps:

@@ -16,7 +16,7 @@ from deepff.errors import InputError, first_line
 from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import FactorClasses
 from deepff.results.histogram import Histogram
-from deepff.results.known_instances import KnownInstances
+from deepff.results.known_instances import KnownInstances, Negatives
 from deepff.runtime.files import save_tensors
 
 FILE = "concepts.safetensors"
@@ -93,7 +93,7 @@ class ConceptBank:
         ]
 
     def marks_as(self, other: ConceptBank) -> bool:
-        """Whether it has the same components and classifiers as another bank, to the bit."""
+        """Whether it has the same components, classifiers and negatives as another, to the bit."""
         return _directions(self).keys() == _directions(other).keys() and all(
             torch.equal(tensor.cpu(), _directions(other)[name].cpu())
             for name, tensor in _directions(self).items()
@@ -144,6 +144,10 @@ def _directions(bank: ConceptBank) -> dict[str, Tensor]:
     for k, classifier in bank.classifiers.items():
         tensors[f"k{k}.classifier.weights"] = classifier.weights
         tensors[f"k{k}.classifier.bias"] = classifier.bias
+    if bank.known is not None and bank.known.negatives is not None:
+        negatives = bank.known.negatives
+        tensors["negatives.features"] = negatives.features.half()
+        tensors |= {"negatives.factors": negatives.factors, "negatives.images": negatives.images}
     return tensors
 
 
@@ -215,6 +219,9 @@ def _bank(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Concept
     if known is not None:
         shape = [len(known.factors), known.source.channels]
         shapes += [(known.features, shape), (known.backgrounds, shape)]
+        if known.negatives is not None:
+            shape = [len(known.negatives.factors), known.source.channels]
+            shapes += [(known.negatives.features, shape)]
     for k, w in bank.components.items():
         shapes += [(w, [k, channels])]
         shapes += [(ends, [k]) for ends in (bank.histograms[k].low, bank.histograms[k].high)]
@@ -240,7 +247,14 @@ def _known(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> KnownI
     features, backgrounds = (
         tensors[f"known.{name}"].float() for name in ("features", "backgrounds")
     )
-    return KnownInstances(features, backgrounds, tensors["known.factors"], source)
+    negatives = None
+    if "negatives.features" in tensors:
+        negatives = Negatives(
+            tensors["negatives.features"].float(),
+            tensors["negatives.factors"],
+            tensors["negatives.images"],
+        )
+    return KnownInstances(features, backgrounds, tensors["known.factors"], source, negatives)
 
 
 def _classes(

@@ -1,7 +1,8 @@
 """Kinds of things in a set, and scores of instances, against values worked out by hand."""
 
 import itertools
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 import deepff
 from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.kinds import clusters
+from deepff.errors import InputError
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.results.concept_bank import load_concepts
-from deepff.results.known_instances import KnownInstances
+from deepff.results.known_instances import KnownInstances, Negatives
 
 SIZE = 224
 
@@ -82,6 +84,46 @@ def test_the_scale_is_that_of_the_known_instances_among_themselves(source):
     assert scores[0] > 0.8 and scores[-1] < 0.01
     # An instance of another factor, of which none is known.
     assert instances.scores(torch.from_numpy(rows[:1]).float(), 1).item() == 0
+
+
+def test_images_without_the_thing_move_the_scale_and_take_from_what_is_like_theirs(source):
+    rows, backgrounds = around(0, 30), around(9, 30, 1)
+    # Four images of which each has two pieces, a little like the thing.
+    pieces = around(3, 8, 2) + 0.3 * np.eye(20)[0]
+    pieces /= np.linalg.norm(pieces, axis=1, keepdims=True)
+    images = np.arange(8) // 2
+    tensors = [torch.from_numpy(each).float() for each in (rows, backgrounds, pieces)]
+    negatives = Negatives(tensors[2], torch.zeros(8).long(), torch.from_numpy(images))
+    without = KnownInstances(tensors[0], tensors[1], torch.zeros(30).long(), source)
+    instances = replace(without, negatives=negatives)
+
+    def largest(row: np.ndarray, others: np.ndarray) -> float:
+        return np.sort(others @ row)[-5:].mean()
+
+    def likeness(row: np.ndarray, known: np.ndarray, far: np.ndarray, other: np.ndarray) -> float:
+        return largest(row, known) - largest(row, far) / 2 - largest(row, other) / 2
+
+    among = [
+        likeness(rows[i], np.delete(rows, i, axis=0), np.delete(backgrounds, i, axis=0), pieces)
+        for i in range(30)
+    ]
+    of_pieces = np.array(
+        [likeness(pieces[i], rows, backgrounds, pieces[images != images[i]]) for i in range(8)]
+    )
+    best = of_pieces.reshape(4, 2).max(1)
+    median = np.median(among)
+    low = best.mean() + max(
+        NormalDist().inv_cdf(0.95) * best.std(ddof=1), (median - best.mean()) / 3
+    )
+    spread = max(median - low, 0.1)
+    new = np.concatenate([around(0, 2, 5), around(3, 2, 6)])
+    odds = [9 ** ((likeness(row, rows, backgrounds, pieces) - low) / spread) for row in new]
+    scores = instances.scores(torch.from_numpy(new).float(), 0)
+    assert scores.tolist() == pytest.approx([x / (1 + x) for x in odds], abs=1e-4)
+    assert scores[:2].min() > 0.8 and scores[2:].max() < 0.3
+    # Those of another factor tell this one nothing.
+    other = replace(without, negatives=replace(negatives, factors=torch.ones(8).long()))
+    assert torch.equal(other.scores(tensors[2], 0), without.scores(tensors[2], 0))
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +195,30 @@ def test_a_bank_of_two_kinds_tells_them_apart_in_new_images_and_leaves_out_other
     every = [bool(regions.masks.any()) for regions in result.regions(min_score=0)]
     assert all(every)
     assert asdict(bank.known.source) == asdict(mixed.bank.known.source)
+
+
+def test_a_folder_without_the_things_lowers_the_scores_of_others_like_it(
+    mixed, groups, data_root, tmp_path
+):
+    (elephants,) = load_icoseg(data_root / "icoseg", ["021"])
+    paths = [str(item.image.path) for item in elephants.images]
+    new = [str(item.image.path) for group in groups for item in group.images[6:9]]
+    every = [*new, *paths[1::2]]
+    before = deepff.apply(mixed.bank, every).scores().amax(1)
+    result = deepff.apply(mixed.bank, every, without=paths[::2])
+    after = result.scores().amax(1)
+    n = len(new)
+    assert (after[n:] >= 0.5).sum() <= 1
+    assert (after[:n] >= 0.5).all() and (before[:n] < 0.5).any()
+    assert not result.bank.marks_as(mixed.bank)
+    # The bank keeps what it was told.
+    result.bank.save(tmp_path / "bank.safetensors")
+    bank = load_concepts(tmp_path / "bank.safetensors")
+    assert bank.marks_as(result.bank)
+    assert torch.equal(deepff.apply(bank, every).scores().amax(1), after)
+
+
+def test_a_bank_without_scores_is_told_nothing_by_images_without_the_object(files):
+    factors = deepff.discover(files[0][:2], 1, size=SIZE)
+    with pytest.raises(InputError, match="has no scores"):
+        deepff.apply(factors.bank, files[1][:1], without=files[1][1:2])
