@@ -5,14 +5,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image
 
-from deepff.evaluation.datasets.pascal_voc import load_voc
-from deepff.networks.backbone import Backbone
-from deepff.networks.loading import load_backbone
+if TYPE_CHECKING:  # torch takes seconds, and the process that only hands out tests needs none
+    from deepff.networks.backbone import Backbone
 
 # The modules that take longest. They start first: at the end they would keep one process at work
 # while the others have nothing left to do.
@@ -46,14 +45,18 @@ def data_root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def backbone() -> Backbone:
+def backbone() -> "Backbone":
     """The embedded network, which no test changes."""
+    from deepff.networks.loading import load_backbone
+
     return load_backbone()
 
 
 @pytest.fixture
 def cats_filling_the_frame(data_root: Path, tmp_path: Path) -> tuple[list[Path], Path]:
     """Eight photographs of cats, and a folder with the inner part of a cat's box in each."""
+    from deepff.evaluation.datasets.pascal_voc import load_voc
+
     (cats,) = load_voc(data_root / "VOCdevkit", year=2007, classes=["cat"])
     folder = tmp_path / "cats"
     folder.mkdir()
