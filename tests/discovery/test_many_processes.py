@@ -1,6 +1,5 @@
 """One run over several processes, started by torchrun as a user would."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import run_ranks
 
 import deepff
+from deepff.runtime import distributed
 from deepff.runtime.parallel import owners
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -39,18 +41,6 @@ def photos(data_root: Path, folder: Path, n: int) -> Path:
     return folder
 
 
-def run(script: list[str], n_ranks: int) -> str:
-    """What the processes print."""
-    outcome = subprocess.run(
-        [*TORCHRUN, f"--nproc-per-node={n_ranks}", *script],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stdout
-
-
 def same(shared: deepff.Result, alone: deepff.Result) -> None:
     """What several processes found is what one finds, but for rounding."""
     assert shared.names == alone.names
@@ -70,53 +60,54 @@ def same(shared: deepff.Result, alone: deepff.Result) -> None:
             assert difference.abs().mean() < 5e-3
 
 
-def test_more_processes_than_images_give_what_one_gives(data_root, tmp_path):
-    """By the command, with a file that is broken."""
-    folder = photos(data_root, tmp_path / "photos", 2)
+def test_two_processes_give_what_one_gives(data_root, tmp_path):
+    """By the command; an odd number of images, and one that is broken."""
+    folder = photos(data_root, tmp_path / "photos", 5)
     (folder / "broken.jpg").write_bytes(b"")
     out, cache = tmp_path / "out", tmp_path / "cache"
     command = ["-m", "deepff", "discover", str(folder), "--size", "224", "--recipe", "contrast"]
-    printed = run([*command, "--out", str(out), "--cache", str(cache)], 3)
-    assert printed.count("report.html") == 1
+    outcome = subprocess.run(
+        [*TORCHRUN, "--nproc-per-node=2", *command, "--out", str(out), "--cache", str(cache)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.count("report.html") == 1
     alone = deepff.discover(folder, size=224, recipe="contrast")
     assert alone.factorizations[1].probabilities is not None
     same(deepff.load(out), alone)
     caches = sorted(path.name for path in cache.iterdir())
-    assert caches == [f"rank-{rank}-of-3" for rank in range(3)]
+    assert caches == [f"rank-{rank}-of-2" for rank in range(2)]
 
 
-# As a program of one's own: two runs, one after the other.
-PROGRAM = """
-import json
-import sys
-import deepff
-from deepff.runtime import distributed
-
-folder, out, cache, runs = sys.argv[1:]
-distributed.join()
-for name, options in json.loads(runs).items():
-    result = deepff.discover(folder, size=224, cache=cache, **options)
-    if distributed.rank() == 0:
-        result.save(f"{out}/{name}")
-distributed.leave()
-"""
+RUNS = {"factors": {"n_components": [1, 3]}, "contrast": {"recipe": "contrast"}}
 
 
-def test_two_processes_give_what_one_gives(data_root, tmp_path):
-    """An odd number of images, and one that is broken."""
-    folder = photos(data_root, tmp_path / "photos", 5)
+def run_rank(rank: int, folder: Path) -> None:
+    """As a program of one's own: two runs, one after the other."""
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=3)
+    distributed.join()  # which they have done already
+    for name, options in RUNS.items():
+        cache = folder / "cache"
+        result = deepff.discover(folder / "photos", size=224, cache=cache, **options)
+        if distributed.rank() == 0:
+            result.save(folder / name)
+    distributed.leave()
+
+
+def test_more_processes_than_images_give_what_one_gives(data_root, tmp_path):
+    folder = photos(data_root, tmp_path / "photos", 2)
     (folder / "broken.jpg").write_bytes(b"")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    runs = {"factors": {"n_components": [1, 3]}, "contrast": {"recipe": "contrast"}}
-    cache = tmp_path / "cache"
-    run([str(program), str(folder), str(tmp_path), str(cache), json.dumps(runs)], 2)
-    for name, options in runs.items():
+    run_ranks(run_rank, (tmp_path,), 3)
+    for name, options in RUNS.items():
         alone = deepff.discover(folder, size=224, **options)
         assert (alone.factorizations[1].probabilities is not None) == (name == "contrast")
         same(deepff.load(tmp_path / name), alone)
-    caches = sorted(path.name for path in cache.iterdir())
-    assert caches == [f"rank-{rank}-of-2" for rank in range(2)]
+    caches = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    assert caches == [f"rank-{rank}-of-3" for rank in range(3)]
 
 
 def test_a_process_that_dies_brings_the_run_down(data_root, tmp_path):
