@@ -33,11 +33,10 @@ def layer(backbone: Backbone) -> Layer:
     return map_layers(backbone, SIZE).resolve()
 
 
-@pytest.fixture
-def mixed_set(data_root: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def photographs(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Nine photographs, landscape, portrait and square, of several shapes."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("photographs")
     images = sorted((data_root / "VOCdevkit/VOC2007/JPEGImages").glob("*.jpg"))[:9]
     for number, path in enumerate(images):
         with Image.open(path) as image:
@@ -45,6 +44,12 @@ def mixed_set(data_root: Path, tmp_path: Path) -> Path:
             cut = upright.crop((0, 0, 300, 300)) if number % 3 == 2 else upright
             cut.save(folder / f"{number}.png")
     return folder
+
+
+@pytest.fixture
+def mixed_set(photographs: Path, tmp_path: Path) -> Path:
+    """A copy of the photographs, to change."""
+    return shutil.copytree(photographs, tmp_path / "photos")
 
 
 def extract(files, backbone, layer, size=SIZE, **options):

@@ -102,12 +102,12 @@ def test_factors_for_which_nothing_is_left_are_named(tmp_path):
 def test_a_network_that_gives_nothing_but_zeros_is_refused_in_a_sentence(tmp_path):
     for name in ("a", "b"):
         Image.linear_gradient("L").save(tmp_path / f"{name}.png")
-    weights = torchvision.models.resnet18(weights=None).state_dict()
+    weights = torchvision.models.squeezenet1_1().state_dict()
     weights = {name: torch.zeros_like(values) for name, values in weights.items()}
     save_file(weights, tmp_path / "zeros.safetensors")
-    network = ["--model", "resnet18", "--weights", tmp_path / "zeros.safetensors"]
+    network = ["--model", "squeezenet1_1", "--weights", tmp_path / "zeros.safetensors"]
     out = tmp_path / "result"
-    for layer, words in (([], "no default"), (["--layer", "layer4"], "zero")):
+    for layer, words in (([], "no default"), (["--layer", "features.11"], "zero")):
         code, _, stderr = run(
             "discover", tmp_path / "*.png", *network, *SMALL, *layer, "--out", out
         )
@@ -287,10 +287,10 @@ def test_showing_a_run_that_was_not_finished(tmp_path):
 
 
 def test_the_module_is_the_command(photos, tmp_path):
-    command = [sys.executable, "-m", "deepff", "discover", str(photos), "--layer", "nope"]
+    command = [sys.executable, "-m", "deepff", "discover", str(photos), "-k", "many"]
     outcome = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert outcome.returncode == 2
-    assert "has no layer 'nope'" in outcome.stderr
+    assert "-k takes a number of 1 or more" in outcome.stderr
     assert outcome.stderr.count("\n") == 1
 
 

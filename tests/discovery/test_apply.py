@@ -43,7 +43,7 @@ def quality(result: Result, truth, options: RegionOptions | None = None) -> floa
 def test_a_bank_gives_its_own_set_the_maps_it_came_from(group, tmp_path):
     files = [item.image for item in group.images[:3]]
     for options in ({"n_components": [1, 3]}, {"recipe": "contrast"}):
-        result = deepff.discover(files, **options)
+        result = deepff.discover(files, size=224, **options)
         again = deepff.apply(result.bank, files)
         for k, found in result.factorizations.items():
             applied = again.factorizations[k]
@@ -70,7 +70,7 @@ def test_a_bank_made_in_mixed_precision_is_applied_where_there_is_none(group):
 
 @pytest.mark.parametrize("recipe", ["paper", "contrast"])
 def test_a_bank_of_half_a_set_labels_the_other_half_about_as_well_as_a_joint_run(group, recipe):
-    images = group.images[:16]
+    images = group.images[:10]
     truth = replace(group, images=images)
     half, other = [i.image for i in images[::2]], [i.image for i in images[1::2]]
     joint = deepff.discover([item.image for item in images], 1, recipe=recipe)
@@ -90,7 +90,7 @@ def test_a_bank_of_half_a_set_labels_the_other_half_about_as_well_as_a_joint_run
 
 def test_thresholds_are_those_of_the_banks_set_and_survive_saving(group, tmp_path):
     files = [item.image for item in group.images[:6]]
-    result = deepff.discover(files[:3], 2)
+    result = deepff.discover(files[:3], 2, size=224)
     applied = deepff.apply(result.bank, files[3:])
     applied.save(tmp_path / "new")
     loaded = deepff.load(tmp_path / "new")
@@ -106,7 +106,7 @@ def test_thresholds_are_those_of_the_banks_set_and_survive_saving(group, tmp_pat
 
 def test_a_network_with_other_weights_is_refused(group, tmp_path):
     files = [item.image for item in group.images[:2]]
-    bank = deepff.discover(files, 1).bank
+    bank = deepff.discover(files, 1, size=128).bank
     other = replace(bank, sources=(replace(bank.sources[0], weights_digest="0" * 64),))
     with pytest.raises(InputError, match="are others; give the file of the weights"):
         deepff.apply(other, files)
@@ -117,7 +117,7 @@ def test_a_network_with_other_weights_is_refused(group, tmp_path):
 
 def test_names_carry_over_to_what_a_bank_is_applied_to(group, tmp_path):
     files = [item.image for item in group.images[:4]]
-    result = deepff.discover(files[:2], 2)
+    result = deepff.discover(files[:2], 2, size=224)
     result.save(tmp_path / "a")
     store = LabelStore(tmp_path / "a", result)
     labels = store.edit(0, lambda before: name_factor(before, 1, "Bär"))
@@ -136,8 +136,8 @@ def test_names_carry_over_to_what_a_bank_is_applied_to(group, tmp_path):
 def test_the_command_applies_and_what_follows_works_on_it(group, tmp_path):
     files = [str(item.image.path) for item in group.images[:4]]
     run = CliRunner().invoke
-    first = ["discover", *files[:2], "--recipe", "contrast", "--out", str(tmp_path / "a")]
-    assert run(app, first).exit_code == 0
+    first = ["discover", *files[:2], "--recipe", "contrast", "--size", "224"]
+    assert run(app, [*first, "--out", str(tmp_path / "a")]).exit_code == 0
     bank = tmp_path / "a/concepts.safetensors"
     outcome = run(app, ["apply", str(bank), *files[2:], "--out", str(tmp_path / "b")])
     assert outcome.exit_code == 0, outcome.output

@@ -1,20 +1,33 @@
 """benchmarks/paper.py: what it says where data is missing, and what it does not do twice."""
 
 import json
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "paper.py"
 ALL = ("table1", "table2", "table3", "table4", "figure3", "figure4a", "figure4b", "figure5")
 
 
-def run(*arguments: str | Path) -> str:
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+Run = Callable[..., str]
 
 
-def test_missing_data_is_named_and_its_tables_are_left_out(tmp_path: Path) -> None:
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Run:
+    """A function that runs the script with these arguments and returns what it prints."""
+
+    def printed(*arguments: str | Path) -> str:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+        return capsys.readouterr().out
+
+    return printed
+
+
+def test_missing_data_is_named_and_its_tables_are_left_out(tmp_path: Path, run: Run) -> None:
     printed = run(tmp_path, "--out", tmp_path / "out")
 
     assert f"iCoseg is laid out as images/ and ground_truth/: no folder {tmp_path}" in printed
@@ -26,7 +39,7 @@ def test_missing_data_is_named_and_its_tables_are_left_out(tmp_path: Path) -> No
         assert f"## {name}\n\nNot run: " in summary
 
 
-def test_a_table_is_run_once_and_its_failure_is_in_the_summary(tmp_path: Path) -> None:
+def test_a_table_is_run_once_and_its_failure_is_in_the_summary(tmp_path: Path, run: Run) -> None:
     voc = tmp_path / "VOCdevkit/VOC2007"
     for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (voc / folder).mkdir(parents=True)

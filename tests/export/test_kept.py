@@ -240,7 +240,7 @@ def test_what_was_made_of_a_result_goes_with_it_on_request_alone(
     assert (used / "report.html").read_text() == "changed"
 
 
-@pytest.mark.parametrize("below", ["x/y", "masks", "object/x"])
+@pytest.mark.parametrize("below", ["masks", "object/x"])
 def test_other_results_in_folders_of_a_result_stay_whatever_it_does(
     photos: Path, saved: Path, tmp_path: Path, below: str
 ) -> None:

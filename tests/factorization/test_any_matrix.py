@@ -11,16 +11,15 @@ from sklearn import decomposition
 
 from deepff.factorization import NMF
 
-SEEDS = range(3)
 ROUNDING = 2e-6  # what float32 leaves uncertain of a relative error
 
 
-def scikit_learns_best(A: np.ndarray, k: int, seed: int) -> float:
+def scikit_learns_best(A: np.ndarray, k: int) -> float:
     """The lesser error of its two starts."""
     errors = []
     A = A / A.max()
     for init in ("random", "nndsvda"):
-        model = decomposition.NMF(k, init=init, random_state=seed)
+        model = decomposition.NMF(k, init=init, random_state=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             H = model.fit_transform(A)
@@ -28,12 +27,11 @@ def scikit_learns_best(A: np.ndarray, k: int, seed: int) -> float:
     return min(errors)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", MATRICES)
-def test_the_fit_is_right(name: str, seed: int) -> None:
-    made, k = MATRICES[name](np.random.default_rng(seed))
+def test_the_fit_is_right(name: str) -> None:
+    made, k = MATRICES[name](np.random.default_rng(0))
     A = made.astype(np.float32).astype(np.float64)
-    model = NMF(k, random_state=seed)
+    model = NMF(k, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         H = model.fit_transform(A)
@@ -43,7 +41,7 @@ def test_the_fit_is_right(name: str, seed: int) -> None:
     # What is non-negative can't add up to a row and be longer than it.
     assert (H.max(1) <= 1.001 * np.linalg.norm(A, axis=1)).all()
     error = relative_error(A, H, W)
-    assert error <= 1.005 * scikit_learns_best(A, k, seed) + ROUNDING
+    assert error <= 1.005 * scikit_learns_best(A, k) + ROUNDING
     assert model.relative_err_ == pytest.approx(error, rel=1e-4, abs=ROUNDING)
     assert np.diff(model.errors_).max() <= ROUNDING
     transformed = model.transform(A)
@@ -58,7 +56,7 @@ def test_the_fit_is_right(name: str, seed: int) -> None:
 
 def test_factors_that_nothing_needs_stay_in_range() -> None:
     """Random factors of which half is zero, of rank at most three, in six."""
-    for seed in range(40):
+    for seed in range(10):
         generator = torch.Generator().manual_seed(seed)
         H = (torch.rand(100, 3, generator=generator) - 0.5).clamp_min(0)
         A = H @ (torch.rand(3, 40, generator=generator) - 0.5).clamp_min(0)
@@ -71,7 +69,7 @@ def test_factors_that_nothing_needs_stay_in_range() -> None:
         assert (weights.diff() <= 0).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("rows", "strong", "strength"), [(40_000, 3, 1e3), (90_000, 20, 20.0)])
 @pytest.mark.parametrize("limit", [None, 20])
 def test_a_few_strong_rows_are_not_missed(

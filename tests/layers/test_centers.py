@@ -93,8 +93,8 @@ def test_constant_weights_look_where_their_windows_lie():
     assert measure(even, map_layers(even, 64).resolve("4")) is None
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-@pytest.mark.parametrize("depth", [3, 4, 5, 6])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("depth", [3, 6])
 def test_equal_channels_do_not_cancel(channels, depth):
     """However many there are, and whatever the weights: windows of 3 lie around pixel 0, 2, ..."""
     torch.manual_seed(channels)

@@ -35,8 +35,6 @@ def full_of_one(result: Result, index: int, rows: Tensor) -> Result:
     ("number", "name"),
     [
         ("021", "African elephant"),
-        ("028", "cheetah"),
-        ("041", "balloon"),
         ("015", "sports car"),
         ("036", "balance beam"),
     ],

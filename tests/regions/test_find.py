@@ -167,9 +167,9 @@ def test_a_part_keeps_its_masks_whatever_it_is_called(quadrants, tmp_path, name)
     assert Image.open(out / "labels" / "a.png").mode == "P"
 
 
-@pytest.mark.parametrize("group", ["021", "036", "041"])
+@pytest.mark.parametrize("group", ["021", "036"])
 def test_the_crf_finds_more_of_the_objects_and_their_boxes_hold(data_root, group):
-    """Elephants, a gymnast, balloons: k = 1 at the paper's threshold, with and without CRF."""
+    """Elephants and a gymnast: k = 1 at the paper's threshold, with and without CRF."""
     truth = load_icoseg(data_root / "icoseg", groups=[group])[0]
     result = deepff.discover([image.image for image in truth.images], 1)
     labels = [image.labels() for image in truth.images]
