@@ -1,16 +1,13 @@
 """The commands that make a result: ``discover`` and ``apply``."""
 
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepff.cli.messages import check_output, summarize, warn
+from deepff.cli.messages import check_output, summarize
 from deepff.cli.parameters import (
     FACTORIZATION,
     IMAGES,
@@ -50,7 +47,6 @@ from deepff.options import (
 )
 
 if TYPE_CHECKING:
-    from deepff.images.image_set import SetImage
     from deepff.result import Result
 
 
@@ -196,11 +192,7 @@ def discover(
     named = sorted(images.images or [], key=lambda path: natural_key(path.as_posix()))
     files = sample_images() if images.sample else find_images(named)
     if distributed.rank() == 0:
-        read = [path for path in (network.weights, network.labels) if path is not None]
-        is_same = partial(_is_of_command, command=_command(ctx), read=read, out=out)
-        if kept := _kept(out, overwrite, files, is_same):
-            _save(kept, ctx, out, overlays)
-            return
+        check_output(out, overwrite)
     backbone = load_backbone(
         network.model,
         weights=network.weights,
@@ -244,43 +236,6 @@ def discover(
         _save(result, ctx, out, overlays, overwrite)
 
 
-def _kept(
-    out: Path, overwrite: bool, files: "Sequence[SetImage]", is_same: "Callable[[Result], bool]"
-) -> "Result | None":
-    """The result in a folder, if the command would make it again of these very images.
-
-    None where nothing was made of it, or it may go; InputError where something else is in the way.
-    """
-    from deepff.report.load import is_of, load
-    from deepff.report.save import earlier_outputs
-    from deepff.runtime.distributed import n_ranks
-
-    if not overwrite and n_ranks() == 1 and earlier_outputs(out):
-        with suppress(InputError):
-            result = load(out, files)
-            if is_of(result, files) and is_same(result):
-                warn(f"{out} holds this result already, which stays with what was made of it")
-                return result
-    check_output(out, overwrite)
-    return None
-
-
-def _is_of_command(result: "Result", command: str, read: Sequence[Path], out: Path) -> bool:
-    """Whether the command made a result, with these versions and with the files that it reads."""
-    from deepff.report.manifest import MANIFEST, complete_manifest, versions
-
-    made = (out / MANIFEST).stat().st_mtime
-    return (
-        result.command == command
-        and complete_manifest(out)["versions"] == versions()
-        and all(path.stat().st_mtime < made for path in read)
-    )
-
-
-def _command(ctx: typer.Context) -> str:
-    return shlex.join(argument for argument in ctx.obj if argument != "--overwrite")
-
-
 def _kinds(text: str | None) -> int | Literal["auto"]:
     if text is None or text == "auto":
         return "auto"
@@ -308,10 +263,8 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
         raise InputError(f"--solver is for the method nmf; leave it out for {method}")
 
 
-def _save(
-    result: "Result", ctx: typer.Context, out: Path, overlays: bool, overwrite: bool = False
-) -> None:
-    result.command = _command(ctx)
+def _save(result: "Result", ctx: typer.Context, out: Path, overlays: bool, overwrite: bool) -> None:
+    result.command = shlex.join(argument for argument in ctx.obj if argument != "--overwrite")
     result.save(out, progress=True, overlays=overlays, overwrite=overwrite)
     summarize(result, out)
 
@@ -350,12 +303,7 @@ def apply(
     from deepff.results.concept_bank import load_concepts
 
     concepts, files = load_concepts(bank), find_images(images)
-    # What a folder of images without the object holds now, a result does not know.
-    if kept := _kept(
-        out, overwrite, files, lambda before: not without and before.bank.marks_as(concepts)
-    ):
-        _save(kept, ctx, out, overlays)
-        return
+    check_output(out, overwrite)
     backbone = None
     if weights is not None or engine != Engine.AUTO:
         backbone = concepts.sources[0].backbone(

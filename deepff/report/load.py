@@ -1,7 +1,6 @@
 """A run read back from its folder."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from deepff.images.image_set import (
     SetImage,
     origin_digest,
     origin_size,
-    read_pixels,
     resolve_images,
 )
 from deepff.images.reading import SkippedFile
@@ -35,7 +33,6 @@ from deepff.results.concept_bank import FILE as BANK
 from deepff.results.concept_bank import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.run import Run
 
 
 def load(folder: str | Path, images: Images | None = None) -> Result:
@@ -198,26 +195,6 @@ def _with_origins(records: list[ImageRecord], images: list[SetImage]) -> list[Im
             f"{records[0].name}, {records[0].size[1]} × {records[0].size[0]} pixels"
         )
     return matched
-
-
-def is_of(run: Run, images: Sequence[SetImage]) -> bool:
-    """Whether a run would use these images as it did: by name and content, in this order."""
-    skipped = {file.name for file in run.skipped}
-    try:
-        digests = [(x.name, origin_digest(x.origin)) for x in images if x.name not in skipped]
-    except UnreadableImageError:
-        return False
-    if digests != [(image.name, image.digest) for image in run.images]:
-        return False
-    return not any(_is_readable(image) for image in images if image.name in skipped)
-
-
-def _is_readable(image: SetImage) -> bool:
-    try:
-        read_pixels(image.origin)
-    except UnreadableImageError:
-        return False
-    return True
 
 
 def _is_same(record: ImageRecord, image: SetImage) -> bool:
