@@ -79,7 +79,7 @@ _OVERLAYS = r"[^/]+/\d+\.jpg"
 
 
 @dataclass
-class RunPanel:
+class SetupPanel:
     """How networks are prepared, where they run, and how their activations are factorized."""
 
     size: Size = SIZE
@@ -89,12 +89,6 @@ class RunPanel:
     solver: Annotated[
         Solver, typer.Option(help="How NMF is solved; mu: the paper's multiplicative updates.")
     ] = Solver.HALS
-
-
-@dataclass
-class SetupPanel(RunPanel):
-    """The same for a single network."""
-
     weights: Weights = None
 
 
@@ -253,7 +247,7 @@ def figure3(
     setup: SetupPanel,
     out: Out = Path("benchmark/figure3"),
 ) -> None:
-    """Heat maps for each k over photos of iCoseg's groups, or of any folder: one picture."""
+    """Heat maps for each k over photos of iCoseg's groups: one picture."""
     counts = factor_counts(k)
     _check_files(out, "figure3" + _PUBLISHED)
     network = _network(model, layer, setup)
@@ -308,15 +302,11 @@ def figure4(
             "a single network, and the default layer of each of several."
         ),
     ] = None,
-    weights: Annotated[
-        list[Path] | None,
-        typer.Option(help="State dict for the network; of several, one per --model in order."),
-    ] = None,
     which: PartsPanel,
     k: Counts = "1-6",
     crf: Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")] = False,
     seeds: Seeds = 3,
-    run: RunPanel,
+    setup: SetupPanel,
     out: Out = Path("benchmark/figure4"),
 ) -> None:
     """Factor quality over k for layers of a network (a) or for networks (b): plot and table."""
@@ -332,11 +322,10 @@ def figure4(
     _check_files(out, name + _PUBLISHED)
     sets = which.sets(data)
     if not layer and len(models) == 1:
-        setup = SetupPanel(**vars(run), weights=weights[0] if weights else None)
         layer = _layer_names(_network(models[0], None, setup))
     table, curves = figure4(
         name,
-        _curve_networks(models, layer or [], weights or [], run),
+        _curve_networks(models, layer or [], setup),
         sets,
         counts,
         crf=crf,
@@ -351,20 +340,17 @@ def figure4(
 
 
 def _curve_networks(
-    models: Sequence[str], layers: Sequence[str], weights: Sequence[Path], run: RunPanel
+    models: Sequence[str], layers: Sequence[str], setup: SetupPanel
 ) -> "dict[str, Callable[[], Network]]":
     """What loads the network of each curve, by what tells the curves apart."""
-    n = max(len(models), len(layers), len(weights))
+    n = max(len(models), len(layers))
+    if setup.weights is not None and len(models) > 1:
+        raise InputError("--weights is the file of one network; draw one --model at a time with it")
     networks: dict[str, Callable[[], Network]] = {}
-    for model, layer, file in zip(
-        _per_curve("--model", models, n),
-        _per_curve("--layer", layers or [None], n),
-        _per_curve("--weights", weights or [None], n),
-        strict=True,
+    for model, layer in zip(
+        _per_curve("--model", models, n), _per_curve("--layer", layers or [None], n), strict=True
     ):
-        options = ((model, models), (layer, layers), (file, weights))
-        apart = [str(value) for value, values in options if len(values) > 1]
-        setup = SetupPanel(**vars(run), weights=file)
+        apart = [name for name, of in ((model, models), (layer, layers)) if name and len(of) > 1]
         networks[", ".join(apart) or str(layer)] = partial(_network, model, layer, setup)
     return networks
 

@@ -9,7 +9,7 @@ from PIL import Image
 from deepff.discovery.arguments import Estimators, RunSettings
 from deepff.discovery.paper import factorize
 from deepff.errors import InputError
-from deepff.evaluation.datasets.ground_truth import GroundTruthImage, GroundTruthSet
+from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.discovered_parts import label_factors, part_sets
 from deepff.evaluation.metrics import associated_iou, association
@@ -24,7 +24,6 @@ from deepff.evaluation.predictions import (
 )
 from deepff.evaluation.tables import Attempts, Row, Table
 from deepff.factorization.nmf import NMF
-from deepff.images.image_files import find_images
 from deepff.pictures.figures import captioned_row, compose, read_photo, spread, stacked
 from deepff.pictures.tree_drawing import colors_over_k
 from deepff.results.factorization import Factorization
@@ -45,16 +44,10 @@ def figure3(
 ) -> Image.Image:
     """For each group of iCoseg its photos, and a row of heat maps per k.
 
-    ``root``, ``groups`` and ``images`` are as for `load_icoseg`; a root without ground truth is
-    a folder of images.
+    ``root``, ``groups`` and ``images`` are as for `load_icoseg`.
     """
-    if (root / "ground_truth").is_dir():
-        sets = load_icoseg(root, groups, images)
-    else:
-        files = tuple(map(GroundTruthImage, find_images(root)))
-        sets = [GroundTruthSet(root.resolve().name, ("object",), files)]
     pictures = []
-    for truth in sets:
+    for truth in load_icoseg(root, groups, images):
         features = collect(truth, network)
         factorizations = {k: _factorization(features, k) for k in ks}
         shown = spread(len(features))

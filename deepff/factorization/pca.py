@@ -10,12 +10,6 @@ from deepff.factorization.blocks import RowBlocks, check_finite, check_range, su
 from deepff.factorization.estimator import Factorization
 from deepff.runtime.distributed import all_reduce_sum, from_first_rank, gather_rows, rows_before
 
-_LARGEST = 2048  # of rows or channels, for an exact solution: 2 s; the cube of it counts
-_COPIES = 4  # of the matrix that is solved, at the same time
-# Subspace iteration (Halko, Martinsson & Tropp 2011): vectors besides k, and when it ends: as the
-# squares of the singular values rise by no more than this share, or after so many reads.
-_OVERSAMPLING, _CONVERGED, _MOST_READS = 10, 1e-10, 50
-
 
 class PCA(Factorization):
     """Without centering A, A ≈ H W with V_k = top eigenvectors of AᵀA, H = A V_k, W = V_kᵀ.
@@ -38,9 +32,8 @@ class PCA(Factorization):
     reconstruction_err_, relative_err_ : float
         ‖A − HW‖ and ‖A − HW‖ / ‖A‖ (0 if A is zero).
     n_iter_, n_reads_ : int
-        1 and 1: one read gives AᵀA, or A where it has fewer rows than channels, in float64. With
-        more than 2048 of both, or where that does not fit in `memory`, the reads of a subspace
-        iteration, by blocks. `fit_transform` reads once more for H.
+        1 and 1: one read gives AᵀA, or A where it has fewer rows than channels, in float64, which
+        `memory` does not limit. `fit_transform` reads once more for H.
 
     Examples
     --------
@@ -65,14 +58,9 @@ class PCA(Factorization):
         self.memory = memory
 
     def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor | None]:
-        n_rows, c, k = rows_before(rows.n_rows)[1], rows.n_channels, self.n_components
-        smaller = min(n_rows, c)
-        fits = torch.tensor(8 * _COPIES * smaller * c <= rows.memory, device="cpu")
-        if smaller > _LARGEST or not from_first_rank(fits.int()):
-            solution = _by_iteration(rows, k)
-        else:
-            solution = _by_rows(rows, k) if n_rows < c else _by_gram(rows, k)
-        V, residual, total, self.n_iter_ = solution
+        solve = _by_rows if rows_before(rows.n_rows)[1] < rows.n_channels else _by_gram
+        V, residual, total = solve(rows, self.n_components)
+        self.n_iter_ = 1
         largest = V.gather(0, V.abs().argmax(0, keepdim=True))
         V = V * torch.where(largest < 0, -1.0, 1.0)
         W = V.T.contiguous().to(rows.device, torch.float32)
@@ -96,7 +84,6 @@ class _Solution(NamedTuple):
     V: Tensor  # (c, k), float64, on the CPU
     residual: float  # ‖A − AVVᵀ‖²
     total: float  # ‖A‖²
-    n_iter: int = 1
 
 
 def _by_gram(rows: RowBlocks, k: int) -> _Solution:
@@ -128,34 +115,6 @@ def _by_rows(rows: RowBlocks, k: int) -> _Solution:
     _, S, Vh = torch.linalg.svd(A.div_(scale), full_matrices=False)
     squares = (S * scale).square()
     return _Solution(Vh[:k].T, float(squares[k:].sum()), float(squares.sum()))
-
-
-def _by_iteration(rows: RowBlocks, k: int) -> _Solution:
-    """By V ← orthonormal basis of AᵀA V, (c, k + 10), from random numbers: nothing is larger."""
-    c = rows.n_channels
-    generator = torch.Generator("cpu").manual_seed(0)
-    start = torch.randn(
-        c, min(c, k + _OVERSAMPLING), generator=generator, dtype=torch.float64, device="cpu"
-    )
-    V, last = torch.linalg.qr(start)[0], 0.0
-    for n_iter in range(1, _MOST_READS + 1):
-        product, energy = sums(*V.shape, device=rows.device), sums(1, device=rows.device)
-        moved = V.to(product)
-        for _, block in rows:
-            block = block.to(product)
-            product += block.T @ (block @ moved)
-            energy += block.square().sum()
-        product, energy = all_reduce_sum(product).cpu(), all_reduce_sum(energy)
-        check_finite(float(energy))
-        # The best of this subspace (Rayleigh and Ritz).
-        values, turn = torch.linalg.eigh(V.T @ product)
-        held, V = float(from_first_rank(values[-k:].sum())), V @ turn.flip(1)
-        if held - last <= _CONVERGED * held:
-            break
-        if n_iter < _MOST_READS:
-            last, V = held, from_first_rank(torch.linalg.qr(product @ turn.flip(1))[0])
-    total = float(energy)
-    return _Solution(V[:, :k], max(total - held, 0.0), total, n_iter)
 
 
 ESTIMATOR = PCA

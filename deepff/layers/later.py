@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, is_dataclass, replace
-from functools import partial
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
@@ -14,8 +12,8 @@ from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import hooks, noise, reading
-from deepff.layers.layouts import output_of, tensor_of
+from deepff.layers.layer_map import noise, reading
+from deepff.layers.layouts import output_of
 from deepff.networks.backbone import Backbone, LayoutError, StopForwardError, run_network
 
 Edit = Callable[[Tensor], Tensor]
@@ -232,34 +230,6 @@ def _logits(backbone: Backbone, outputs: Any) -> Tensor:
 
 def _is_table(values: Any) -> bool:
     return isinstance(values, Tensor) and values.ndim == 2
-
-
-def where_made(opened: OpenLayer) -> OpenLayer:
-    """The same map at the innermost module that gives it.
-
-    A network may read from inside a module what the module returns next to it: transformers'
-    ResNet pools the encoder's map and returns both, and replacing the map alone would be too late.
-    """
-    layer, backbone = opened.layer, opened.backbone
-    outer = backbone.network.get_submodule(layer.module)
-    calls: Counter[str] = Counter()
-    given: list[tuple[str, int, Tensor | None, int]] = []
-
-    def note(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        calls[path] += 1
-        values = tensor_of(output)
-        given.append((path, calls[path], values, -1 if values is None else values._version))
-
-    names = [(".".join(filter(None, (layer.module, name))), m) for name, m in outer.named_modules()]
-    modules = ((module, partial(note, path)) for path, module in names)
-    with hooks(modules), torch.no_grad(), suppress(InputError):  # it may take no small images
-        run_network(backbone, small_noise(opened))
-    last = next((x for x in given if x[:2] == (layer.module, layer.calls)), None)
-    if last is None or last[2] is None or layer.layout.part is not None:
-        return opened
-    path, n_calls, *_ = next(x for x in given if x[2] is last[2] and x[3] == last[3])
-    path += layer.path.removeprefix(layer.module)  # :signs
-    return replace(opened, layer=replace(layer, path=path, calls=n_calls))
 
 
 _CELLS = 4

@@ -11,7 +11,7 @@ from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import read_origin, warn_unreadable
 from deepff.images.reading import resize, resized_shape
-from deepff.layers.later import OpenLayer, where_made
+from deepff.layers.later import OpenLayer
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone, normalized
 from deepff.results.run import Run
@@ -53,7 +53,7 @@ def opened_layer(run: Run) -> OpenLayer:
 
     At the module that makes its map, so that another map reaches all that follows.
     """
-    return where_made(max(opened_layers(run), key=lambda opened: opened.layer.stride))
+    return max(opened_layers(run), key=lambda opened: opened.layer.stride)
 
 
 def network_input(run: Run, opened: OpenLayer, index: int) -> Tensor:

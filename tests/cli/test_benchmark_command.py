@@ -12,7 +12,7 @@ from deepff.cli.benchmark import (
     EXAMPLE_CLASSES,
     PAPER_GROUPS,
     PART_CLASSES,
-    RunPanel,
+    SetupPanel,
     _curve_networks,
     app,
 )
@@ -116,25 +116,25 @@ def test_figures_ask_for_matplotlib_before_any_work(monkeypatch: pytest.MonkeyPa
 
 def test_figure_4_has_a_curve_per_layer_or_per_network() -> None:
     """Each option has a value per curve, in order, or one for all of them."""
-    by_layer = _curve_networks(["vgg19"], ["conv5_4", "conv4_4"], [Path("v.pth")], RunPanel())
-    assert [(label, *loads.args[:2]) for label, loads in by_layer.items()] == [
-        ("conv5_4", "vgg19", "conv5_4"),
-        ("conv4_4", "vgg19", "conv4_4"),
+    with_weights = SetupPanel(weights=Path("v.pth"))
+    by_layer = _curve_networks(["vgg19"], ["conv5_4", "conv4_4"], with_weights)
+    assert [(label, *loads.args) for label, loads in by_layer.items()] == [
+        ("conv5_4", "vgg19", "conv5_4", with_weights),
+        ("conv4_4", "vgg19", "conv4_4", with_weights),
     ]
-    assert {loads.args[2].weights for loads in by_layer.values()} == {Path("v.pth")}
-
-    files = [Path("16.pth"), Path("r.pth")]
-    by_network = _curve_networks(["vgg16", "resnet101"], [], files, RunPanel(size=224))
-    assert [(*loads.args[:2], loads.args[2].weights) for loads in by_network.values()] == [
-        ("vgg16", None, files[0]),
-        ("resnet101", None, files[1]),
+    by_network = _curve_networks(["vgg16", "resnet101"], [], SetupPanel(size=224))
+    assert [(label, *loads.args) for label, loads in by_network.items()] == [
+        ("vgg16", "vgg16", None, SetupPanel(size=224)),
+        ("resnet101", "resnet101", None, SetupPanel(size=224)),
     ]
-    assert list(by_network) == ["vgg16, 16.pth", "resnet101, r.pth"]
-    assert {loads.args[2].size for loads in by_network.values()} == {224}
-
-    assert list(_curve_networks(["vgg16"], [], files, RunPanel())) == ["16.pth", "r.pth"]
-    with pytest.raises(InputError, match="--weights is given 2 times for 3 curves"):
-        _curve_networks(["vgg16", "vgg19", "resnet101"], [], files, RunPanel())
+    assert list(_curve_networks(["vgg16", "vgg19"], ["conv5_3", "conv5_4"], SetupPanel())) == [
+        "vgg16, conv5_3",
+        "vgg19, conv5_4",
+    ]
+    with pytest.raises(InputError, match="--layer is given 2 times for 3 curves"):
+        _curve_networks(["vgg16", "vgg19", "resnet101"], ["a", "b"], SetupPanel())
+    with pytest.raises(InputError, match="--weights is the file of one network"):
+        _curve_networks(["vgg16", "vgg19"], [], with_weights)
 
 
 @pytest.mark.parametrize("name", ["figure5a", "figure5b"])

@@ -24,11 +24,17 @@ def middle(square: tuple[slice, slice]) -> tuple[int, int]:
     return y, x
 
 
-def test_figure_3_has_a_row_of_heat_maps_per_k(tmp_path: Path, colors: Network) -> None:
-    for name in ("1.jpg", "2.jpg", "3.jpg"):
-        write_photo(tmp_path / name)
+def write_group(root: Path, group: str, n_photos: int) -> None:
+    (root / "ground_truth" / group).mkdir(parents=True)
+    for number in range(1, n_photos + 1):
+        write_photo(root / f"images/{group}/{number}.jpg")
+        Image.fromarray(mask(RED)).save(root / f"ground_truth/{group}/{number}.png")
 
-    picture = np.asarray(figure3(colors, tmp_path, [1, 3], []))
+
+def test_figure_3_has_a_row_of_heat_maps_per_k(tmp_path: Path, colors: Network) -> None:
+    write_group(tmp_path, "021 Elephants", 3)
+
+    picture = np.asarray(figure3(colors, tmp_path, [1, 3], ["021"]))
 
     assert picture.shape[0] > 3 * (HEIGHT + GAP) and picture.shape[1] >= LEFT + 3 * (HEIGHT + GAP)
     red, green, blue = factor_colors(3).astype(int)
@@ -51,11 +57,8 @@ def test_figure_3_takes_groups_of_icoseg_and_the_images_of_a_list(
     tmp_path: Path, colors: Network
 ) -> None:
     for group in ("021 Elephants", "036 Gymnastics"):
-        for number in (1, 2):
-            write_photo(tmp_path / f"images/{group}/{number}.jpg")
-            (tmp_path / f"ground_truth/{group}").mkdir(parents=True, exist_ok=True)
-            Image.fromarray(mask(RED)).save(tmp_path / f"ground_truth/{group}/{number}.png")
-    (tmp_path / "list.txt").write_text("021 Elephants/1\n036 Gymnastics/2\n")
+        write_group(tmp_path, group, 2)
+    (tmp_path / "list.txt").write_text("021 Elephants/1.jpg\n036 Gymnastics/2.jpg\n")
 
     one = figure3(colors, tmp_path, [1], ["036"])
     both = figure3(colors, tmp_path, [1], ["036", "021"])

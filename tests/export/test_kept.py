@@ -287,38 +287,6 @@ def test_what_was_made_of_a_result_stays_with_the_same_and_with_more_images(
     assert page.count('src="regions/masks-k3/') == 3 and page.count('src="thumbnails/') == 4
 
 
-def test_the_same_command_again_keeps_all_and_other_images_are_other_results(
-    photos: Path, tmp_path: Path
-) -> None:
-    planted(photos)
-    for shade, path in enumerate(sorted(photos.rglob("*.png"))):
-        Image.linear_gradient("L").rotate(90 * shade).resize((96, 96)).save(path)
-    (photos / "notes.txt").write_text("no photograph")
-    out = tmp_path / "result"
-
-    def discover(*options: str) -> tuple[int, str]:
-        arguments = ["discover", str(photos), "--size", "64", "--out", str(out), *options]
-        outcome = CliRunner().invoke(app, arguments)
-        return outcome.exit_code, outcome.stderr
-
-    assert discover("-k", "2")[0] == 0
-    segment(load(out), out)
-    before = files(out)
-    status, said = discover("-k", "2")
-    assert status == 0 and "holds this result already" in said and "network" not in said
-    after = files(out)
-    for name in ("manifest.json", "concepts.safetensors"):  # the command's time, and any order
-        assert after.pop(name) and before.pop(name)
-    assert after == before
-    assert "masks/k2, made of a result" in discover("-k", "3")[1]
-    Image.new("RGB", (96, 96), "red").save(photos / "notes.txt", "PNG")
-    assert "masks/k2, made of a result" in discover("-k", "2")[1]
-    (photos / "notes.txt").unlink()
-    Image.new("RGB", (96, 96), "red").save(photos / "a.png")
-    assert "masks/k2, made of a result" in discover("-k", "2")[1]
-    assert files(out).keys() == {*before, "manifest.json", "concepts.safetensors"}
-
-
 def test_apply_keeps_what_was_decided_on_its_result(photos: Path, tmp_path: Path) -> None:
     planted(photos)
     for shade, path in enumerate(sorted(photos.rglob("*.png"))):
@@ -334,7 +302,7 @@ def test_apply_keeps_what_was_decided_on_its_result(photos: Path, tmp_path: Path
     assert load_labels(out, load(out)).parts[0] == "wheel"
     carry_over(replace(named, factors={(2, 0): Factor("door", True)}), out, load(out))
     again = runner.invoke(app, arguments)
-    assert again.exit_code == 0 and "holds this result already" in again.stderr
+    assert again.exit_code == 2 and "labels.json, made of a result" in again.stderr
     assert load_labels(out, load(out)).parts[0] == "door"
 
 

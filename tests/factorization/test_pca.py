@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from deepff.errors import InputError
-from deepff.factorization import PCA, pca
+from deepff.factorization import PCA
 
 
 def signed(V: np.ndarray) -> np.ndarray:
@@ -22,20 +22,9 @@ def signed(V: np.ndarray) -> np.ndarray:
     return V * np.sign(largest)[:, None]
 
 
-WAYS = {"exact": 2048, "by iteration": 0}
-
-
-@pytest.mark.parametrize("way", WAYS)
-@settings(
-    deadline=None,
-    max_examples=40,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(deadline=None, max_examples=40)
 @given(rows=st.integers(3, 60), channels=st.integers(3, 60), seed=st.integers(0, 99))
-def test_agrees_with_the_singular_value_decomposition(
-    monkeypatch: pytest.MonkeyPatch, way: str, rows: int, channels: int, seed: int
-) -> None:
-    monkeypatch.setattr(pca, "_LARGEST", WAYS[way])
+def test_agrees_with_the_singular_value_decomposition(rows: int, channels: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     k = min(rows, channels, 3)
     # Singular values a factor apart, so that the vectors are unique.
@@ -93,22 +82,6 @@ def test_of_fewer_rows_than_channels_nothing_is_as_large_as_channels_squared(
     assert model.n_reads_ == 1
 
 
-@pytest.mark.parametrize("shape", [(700, 600), (600, 700)])
-def test_what_is_computed_stays_within_the_memory(shape: tuple[int, int]) -> None:
-    """An exact solution would take 4 × 600² numbers or more in float64, 11 MB."""
-    rng = np.random.default_rng(0)
-    A = rng.normal(size=(shape[0], 5)) * [9, 7, 5, 3, 1] @ rng.normal(size=(5, shape[1]))
-    A = (A + 0.1 * rng.normal(size=shape)).astype(np.float32)
-    memory = 4 * 2**20
-    with Largest() as largest:
-        model = PCA(4, memory=memory).fit(A)
-    assert 8 * largest.n_entries <= memory / 4
-    exact = PCA(4).fit(A)
-    assert exact.n_reads_ == 1 < model.n_reads_ <= 50
-    np.testing.assert_allclose(model.components_, exact.components_, atol=1e-5)
-    assert model.relative_err_ == pytest.approx(exact.relative_err_, rel=1e-6)
-
-
 class Largest(TorchDispatchMode):
     """The entries of the largest tensor that is made, A itself and views of it aside."""
 
@@ -152,9 +125,7 @@ def test_result_does_not_depend_on_the_split_into_blocks(cuts: list[int]) -> Non
         torch.randn(4, 9) * 1e-30,
     ],
 )
-@pytest.mark.parametrize("way", WAYS)
-def test_degenerate_matrices(monkeypatch: pytest.MonkeyPatch, way: str, A: torch.Tensor) -> None:
-    monkeypatch.setattr(pca, "_LARGEST", WAYS[way])
+def test_degenerate_matrices(A: torch.Tensor) -> None:
     model = PCA(3)
     H = model.fit_transform(A)
     W = model.components_

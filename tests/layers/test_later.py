@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.layers.later import OpenLayer, later_outputs, outputs_of_edits, where_made
+from deepff.layers.later import OpenLayer, later_outputs, outputs_of_edits
 from deepff.layers.layer_map import map_layers, noise
 from deepff.networks.loading import load_backbone
 
@@ -126,41 +126,3 @@ def test_of_several_that_could_be_logits_none_is_guessed() -> None:
     later = OpenLayer(backbone, map_layers(backbone, 8).resolve("act"))
     with pytest.raises(InputError, match=r"returns several tensors that could be .*; wrap it in"):
         later_outputs(later, torch.ones(1, 3, 8, 8), lambda maps: maps)
-
-
-@pytest.mark.parametrize("layer", [None, "resnet", "resnet.encoder"])
-@torch.no_grad()
-def test_a_map_that_is_returned_next_to_what_is_read_is_replaced_where_it_is_made(
-    layer: str | None,
-) -> None:
-    """transformers' ResNet pools its encoder's map, and its head reads only what is pooled."""
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=3
-    )
-    network = transformers.ResNetForImageClassification(config)
-    backbone = load_backbone(network, device="cpu")
-    found = map_layers(backbone, 32).resolve(layer)
-    later = where_made(OpenLayer(backbone, found))
-    assert later.layer.path.startswith("resnet.encoder")
-    batch = torch.rand(2, 3, 32, 32)
-    maps = network.resnet(batch).last_hidden_state
-    expected = network.classifier((3 * maps).mean((2, 3), keepdim=True))
-    outputs = later_outputs(later, batch, lambda maps: 3 * maps)
-    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
-
-
-class ChangedInPlace(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Conv2d(3, 4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x).relu_()
-
-
-def test_a_map_that_is_changed_in_place_is_made_by_the_outer_module() -> None:
-    backbone = load_backbone(nn.Sequential(ChangedInPlace(), nn.Flatten()), device="cpu")
-    layer = map_layers(backbone, 8).resolve("0")
-    assert where_made(OpenLayer(backbone, layer)).layer == layer

@@ -493,7 +493,9 @@ def test_the_checkpoints_of_pytorchs_imagenet_example(tmp_path: Path) -> None:
     source = torchvision.models.alexnet()
     expected = weights_digest(source)
     source.features = nn.DataParallel(source.features)
-    torch.save({"arch": "alexnet", "state_dict": source.state_dict()}, tmp_path / "checkpoint.pth.tar")
+    torch.save(
+        {"arch": "alexnet", "state_dict": source.state_dict()}, tmp_path / "checkpoint.pth.tar"
+    )
     backbone = load_backbone("alexnet", weights=tmp_path / "checkpoint.pth.tar")
     assert backbone.network.state_dict().keys() != source.state_dict().keys()
     assert weights_digest(backbone.network) == expected

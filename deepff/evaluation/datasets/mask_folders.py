@@ -27,7 +27,7 @@ def load_icoseg(
     ``root`` holds `images/<group>/<image>` and `ground_truth/<group>/<image>.png`; a mask's pixels
     that are not 0 are the object. A group is named by its number (`"021"`) or by any piece of its
     name (`"Elephants"`, case ignored) that fits one group only. ``listed`` is a file that names the
-    images to take, one per line: `021 Elephants/1.jpg`, `1.jpg` or `1`.
+    images to take, one per line, as `021 Elephants/1.jpg`.
     """
     root = Path(root)
     for folder in (root / "images", root / "ground_truth"):
@@ -35,7 +35,7 @@ def load_icoseg(
             raise InputError(f"iCoseg is laid out as images/ and ground_truth/: no folder {folder}")
     names = icoseg_groups(root)
     selected = names if groups is None else [_find_group(query, names) for query in groups]
-    only = None if listed is None else _listed_names(listed, root, names)
+    only = None if listed is None else _listed_names(listed, root)
     sets = [_load_group(root, name, only) for name in dict.fromkeys(selected)]
     for truth in sets:
         if only is not None and not truth.images:
@@ -66,27 +66,20 @@ def _number(name: str) -> int | None:
     return int(match.group()) if match else None
 
 
-def _listed_names(path: Path, root: Path, groups: Sequence[str]) -> set[str]:
-    """The lines of a list of images, each of which must name one of some group."""
+def _listed_names(path: Path, root: Path) -> set[str]:
+    """The lines of a list of images, each of which must name one as `group/image`."""
     if not path.is_file():
         raise InputError(f"no list of images {path}, which names one image in each line")
     lines = {line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()} - {""}
-    images = [image for group in groups for image in (root / "images" / group).iterdir()]
-    if unknown := sorted(lines.difference(*(_names_of(image) for image in images))):
+    if unknown := sorted(line for line in lines if not (root / "images" / line).is_file()):
         raise InputError(f"{path} lists “{unknown[0]}”, which is no image in {root / 'images'}")
     return lines
-
-
-def _names_of(image: Path) -> set[str]:
-    """What a list may call an image: with and without its group and its suffix."""
-    names = {image.name, image.stem}
-    return names | {f"{image.parent.name}/{name}" for name in names}
 
 
 def _load_group(root: Path, name: str, only: set[str] | None) -> GroundTruthSet:
     images = []
     for image in find_images(root / "images" / name):
-        if only is not None and only.isdisjoint(_names_of(image.path)):
+        if only is not None and f"{name}/{image.name}" not in only:
             continue
         mask = (root / "ground_truth" / name / image.name).with_suffix(".png")
         if require_annotation(mask, image):
