@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from deepff.app import edits, page
-from deepff.app.kept_masks import keep
+from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Labels
 from deepff.app.mending import mended, without_class
@@ -16,7 +18,7 @@ STALE = (
     "The labels were changed in another tab or program. This page now shows them as they are; your "
     "last change was not made, so make it again if it is still wanted."
 )
-_STATUSES = {"accept": ACCEPTED, "skip": SKIPPED}
+_STATUSES = {"accept": ACCEPTED, "skip": SKIPPED, "nothing": ACCEPTED}
 _NUMBERS = ("at", "position", "image", "factor", "keep", "drop", "on")
 # These actions change what is shown, and not the labels.
 _LOOKS = (
@@ -181,15 +183,20 @@ def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str,
         region = labels.region(data["factor"])
         return edits.drop_factors(labels, name, region, bool(data["drop"]))
     if data.get("on", 1):
-        return _decided(workspace, view, labels, name, _STATUSES[kind])
+        return _decided(workspace, view, labels, name, kind)
     return edits.set_status(labels, name, "")
 
 
-def _decided(workspace: Workspace, view: View, labels: Labels, name: str, status: str) -> Labels:
-    """An image accepted or skipped, and the view at the next."""
-    if labels.image(name).status != status:  # else a key was pressed twice before the page answered
-        mask = None
-        if status == ACCEPTED and labels.image(name).mask is None:
+def _decided(workspace: Workspace, view: View, labels: Labels, name: str, kind: str) -> Labels:
+    """An image accepted, with nothing in it, or skipped, and the view at the next."""
+    label, status, mask = labels.image(name), _STATUSES[kind], None
+    if kind == "nothing":
+        if not label.shows_nothing:
+            size = workspace.result.images[workspace.result.names.index(name)].size
+            mask = keep(labels, name, NamedMask(np.zeros(size, np.uint8), ()), mended=True)
+            labels = edits.set_status(labels, name, status, mask)
+    elif label.status != status:  # else a key was pressed twice before the page answered
+        if status == ACCEPTED and label.mask is None:
             mask = keep(labels, name, workspace.masks.made(labels, name))
         labels = edits.set_status(labels, name, status, mask)
     if view.position < len(view.listing) - 1:

@@ -72,12 +72,14 @@ def set_status(labels: Labels, image: str, status: str, mask: KeptMask | None = 
     """Accept or skip an image, or neither ("").
 
     An accepted image keeps `mask`, which the settings make, unless it keeps a mended one. It loses
-    the mask when it is accepted no longer, but not a mended one.
+    the mask when it is accepted no longer, but not a mended one in which something is left.
     """
     label = labels.image(image)
     kept = label.mask
-    if kept is None or not kept.mended:
+    if mask is not None or kept is None or not kept.mended:
         kept = mask if status == ACCEPTED else None
+    elif label.shows_nothing and status != ACCEPTED:
+        kept = None
     return _edit(labels, {image: replace(label, status=status, mask=kept)})
 
 

@@ -220,7 +220,7 @@ def labelled_maps(
     """The label maps of the images to export; InputError where they have no class."""
     images = chosen_images(labels, run.names, which)
     image_names = [run.names[index] for index in images]
-    names = labels.class_names_in(image_names)
+    names = labels.class_names_in(image_names) or labels.class_names
     if not names:
         raise InputError("every factor is background, so nothing is left to export; keep one")
     masks = Masks(run)

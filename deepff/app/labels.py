@@ -119,6 +119,11 @@ class ImageLabel:
     level: Level | None = None
     mask: KeptMask | None = None
 
+    @property
+    def shows_nothing(self) -> bool:
+        """Whether it was accepted as an image without any class."""
+        return self.status == ACCEPTED and self.mask is not None and not self.mask.names
+
 
 # What an edit may replace, by None (the settings), (k, factor) or an image's name.
 Entry = Settings | Factor | ImageLabel

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from deepff.options import (
     Threshold,
 )
 from deepff.regions.components import named_pieces
-from deepff.regions.regions import region_finder
+from deepff.regions.regions import image_scores, least_score, region_finder
 from deepff.regions.thresholds import thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
@@ -32,6 +32,7 @@ from deepff.results.run import Run
 _DECIDED = 0.25
 
 Finder = Callable[[int], np.ndarray]
+AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 class Masks:
@@ -45,7 +46,8 @@ class Masks:
         self, run: Run, crf_size: int | None = None, n_finders: int = 1, n_images: int = 4
     ) -> None:
         # Thresholds over a set of thousands are read off the histograms that were saved with it.
-        self._run = run if run.applied is not None else replace(run, applied=run.bank)
+        whole = run.object and as_one(run.object)
+        self._run = replace(run, object=whole, histograms=run.bank.histograms)
         self._crf_size = crf_size
         self._index = {name: index for index, name in enumerate(run.names)}
         self._finder = lru_cache(n_finders)(self._finder_of)
@@ -104,6 +106,25 @@ class Masks:
         return pieces
 
 
+def as_one(whole: AnyRun) -> AnyRun:
+    """The objects of all kinds as one, which is what the app marks; classes tell kinds apart."""
+    factors = whole.factorization()
+    if len(whole.of_kinds) == 1:
+        return whole
+
+    def strongest(maps: HeatMaps) -> HeatMaps:
+        coefficients = (maps.coefficients / maps.scale).amax(1, keepdim=True)
+        return maps.factor(0).replace(coefficients=coefficients, scale=torch.ones(1))
+
+    one = replace(
+        factors.alone(0),
+        heatmaps=strongest(factors.heatmaps),
+        probabilities=factors.probabilities and strongest(factors.probabilities),
+        scores=factors.scores and strongest(factors.scores),
+    )
+    return replace(whole.of_kinds[0], factorizations={1: one}, histograms=None)
+
+
 def _at_cut(whole: Run, cut: float) -> Run:
     """The object with probabilities of 1/2 where they were `cut`."""
     maps = whole.factorization(1).probabilities
@@ -140,6 +161,27 @@ class Overview:
     # (n,) Of the cells that may be marked, the share that is undecided; 1 where none may be.
     doubt: np.ndarray
     present: np.ndarray  # (n, k) bool: whether some cell is the factor's
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How likely each image shows what is marked, in [0, 1]."""
+
+    best: np.ndarray  # (n,)
+    are_likely: np.ndarray  # (n, k) bool, or (n, 1) for the object: whether that is likely enough
+
+
+def set_scores(run: Run, masks: str) -> Scores | None:
+    """The scores of a set's images, by the object or the factors; None where these have none."""
+    whole = run.object if masks == OBJECT and run.object is not None else run
+    factorization = whole.factorization()
+    if factorization.scores is None:
+        return None
+    of_whole = dict(zip(whole.names, image_scores(whole).cpu().numpy(), strict=True))
+    nothing = np.zeros(factorization.scores.n_factors, np.float32)
+    scores = np.stack([of_whole.get(name, nothing) for name in run.names])
+    least = least_score(whole, factorization, RegionOptions())
+    return Scores(scores.max(1), (scores >= least) & (scores > 0))
 
 
 def overview(run: Run, settings: Settings, kept: Sequence[int]) -> Overview:

@@ -21,12 +21,13 @@ from deepff.options import Threshold
 
 LOOKS = ("masks", "heat maps", "photos")
 GRIDS = (5, 10, 20, 40)
-ALL, EMPTY, CHANGED = "all", "empty", "changed"
+ALL, NOTHING, CHANGED = "all", "nothing here", "changed"
 STATUS_FILTERS = {"to do": "", "accepted": ACCEPTED, "skipped": SKIPPED}
 # A filter that shows a class is this and the class's name.
 OF_CLASS = "class "
 COVERING, DOUBT, NAME = "varied first", "doubtful first", "as named"
-ORDERS = (COVERING, DOUBT, NAME)
+SCORE = "least sure score first"
+ORDERS = (COVERING, DOUBT, SCORE, NAME)
 # What a reload keeps.
 _KEPT = ("position", "look", "filter", "order", "search", "in_view")
 # IoU from which an image counts as unchanged by a lesson, and how many that change are shown.
@@ -50,7 +51,7 @@ class View:
     serial: int = 0  # grows with each answer
     look: str = LOOKS[0]
     tab: str = "images"  # or "factors", "export"
-    filter: str = ALL  # or one of STATUS_FILTERS, EMPTY, CHANGED, OF_CLASS and a name
+    filter: str = ALL  # or one of STATUS_FILTERS, NOTHING, CHANGED, OF_CLASS and a name
     order: str = COVERING
     search: str = ""  # part of the file's name
     in_view: int = GRIDS[0]  # images per page
@@ -93,7 +94,11 @@ class View:
 def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
     """The indices of the images that pass the view's filter and search, in its order."""
     names = pictures.names
-    if view.order == COVERING:
+    scores = pictures.scores(labels.settings)
+    if view.order == SCORE and scores is not None:
+        sureness = np.abs(scores.best - 0.5)
+        order = sorted(range(len(names)), key=lambda index: sureness[index])
+    elif view.order == COVERING:
         order = pictures.order(labels.settings.k)
     elif view.order == DOUBT:
         doubt = pictures.overview(labels).doubt
@@ -108,11 +113,11 @@ def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
         return [index for index in order if labels.image(names[index]).status == status]
     if view.filter == CHANGED:
         return [index for index in order if labels.differs(names[index])]
-    if view.filter != EMPTY and not view.filter.startswith(OF_CLASS):
+    if view.filter != NOTHING and not view.filter.startswith(OF_CLASS):
         return order
     present = pictures.overview(labels).present
     classes = {index: _likely_classes(labels, names[index], present[index]) for index in order}
-    if view.filter == EMPTY:
+    if view.filter == NOTHING:
         return [index for index in order if not classes[index]]
     return [index for index in order if view.filter.removeprefix(OF_CLASS) in classes[index]]
 
@@ -172,6 +177,7 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     }
     uris = data_uris(partial(draw[view.look], labels), indices)
     colors = _class_colors(pictures, labels)
+    has_scores = pictures.scores(labels.settings) is not None
     changed = sum(
         label.status == ACCEPTED and labels.differs(name) for name, label in labels.images.items()
     )
@@ -183,9 +189,9 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
         ],
         looks=LOOKS,
         grids=GRIDS,
-        orders=ORDERS,
+        orders=[order for order in ORDERS if order != SCORE or has_scores],
         filters=[
-            *(ALL, *STATUS_FILTERS, EMPTY, CHANGED),
+            *(ALL, *STATUS_FILTERS, NOTHING, CHANGED),
             *(OF_CLASS + name for name in labels.class_names_in(names)),
         ],
         view=view,
@@ -203,7 +209,7 @@ def _card(
     name = pictures.names[index]
     photo, unreadable = pictures.photo(index)
     label, settings = labels.image(name), labels.settings_of(name)
-    mask = label.mask
+    mask, scores = label.mask, pictures.scores(settings)
     in_hundredths = settings.level_kind == Threshold.PERCENTILE
     return {
         "index": index,
@@ -212,7 +218,9 @@ def _card(
         "unreadable": unreadable,
         "regions": _classes(pictures, labels, index, colors),
         "status": label.status,
-        "mended": mask is not None and mask.mended,
+        "score": None if scores is None else float(scores.best[index]),
+        "shows_nothing": label.shows_nothing,
+        "mended": mask is not None and mask.mended and not label.shows_nothing,
         "lost": mask is not None and not has_file(mask.file, labels.folder),
         "agreement": (
             round(100 * pictures.agreement(labels, index)) if labels.differs(name) else 100

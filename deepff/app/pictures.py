@@ -16,7 +16,7 @@ from PIL import Image
 from deepff.app.kept_masks import NamedMask, kept_mask, nearest
 from deepff.app.labels import Labels, Settings
 from deepff.app.lessons import taught
-from deepff.app.masks import Masks, Overview, overview, sum_per_image
+from deepff.app.masks import Masks, Overview, Scores, overview, set_scores, sum_per_image
 from deepff.errors import InputError
 from deepff.export.instances import Instance
 from deepff.images.decoding import UnreadableImageError
@@ -52,6 +52,7 @@ class Pictures:
         self._color_slots = color_slots(result.factorizations)
         self._strengths = lru_cache(self._strengths_of)
         self._overview = lru_cache(4)(self._overview_of)
+        self._scores = lru_cache(self._scores_of)
         self._masks = Masks(_reduced(result, self), _CRF_SIDE, n_finders=16, n_images=1024)
 
     def __getitem__(self, index: int) -> np.ndarray:
@@ -161,6 +162,10 @@ class Pictures:
         """What is likely in all images."""
         return self._overview(labels.settings, tuple(labels.parts), labels.folder)
 
+    def scores(self, settings: Settings) -> Scores | None:
+        """The scores of all images, where what is marked has some."""
+        return self._scores(settings.masks)
+
     def warm(self, labels: Labels, indices: Sequence[int]) -> None:
         """Make what pictures of these images, and filters, will need, before they are asked for."""
         for index in indices:
@@ -178,7 +183,13 @@ class Pictures:
         return (sums / areas[:, None]).astype(np.float32)
 
     def _overview_of(self, settings: Settings, kept: tuple[int, ...], folder: Path) -> Overview:
-        return overview(taught(self.result, settings, folder), settings, kept)
+        seen = overview(taught(self.result, settings, folder), settings, kept)
+        if (scores := self._scores(settings.masks)) is not None:
+            seen = replace(seen, present=seen.present & scores.are_likely)
+        return seen
+
+    def _scores_of(self, masks: str) -> Scores | None:
+        return set_scores(self.result, masks)
 
     def _photo(self, index: int, side: int = SIDE) -> tuple[np.ndarray, str | None]:
         """The photograph, gray where it cannot be read any more, and why."""
@@ -214,7 +225,7 @@ def _reduced(run: Run, pictures: Pictures, index: dict[str, int] | None = None) 
             for k, factorization in run.factorizations.items()
         },
         object=None if run.object is None else _reduced(run.object, pictures, index),
-        applied=run.bank,
+        histograms=run.bank.histograms,
     )
 
 

@@ -6,13 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-import torch
-
 from deepff.app.label_content import MAX_NAME_LENGTH
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Factor, Labels
 from deepff.app.lessons import Teaching, teacher_masks, write_lesson
-from deepff.app.masks import Masks
+from deepff.app.masks import Masks, as_one
 from deepff.app.pictures import IN_VIEW, Pictures
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile, find_images
@@ -25,7 +23,6 @@ from deepff.report.save import OBJECT, check_output_folder
 from deepff.result import Result
 from deepff.results.concept_bank import FILE as BANK
 from deepff.results.concept_bank import load_concepts
-from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.progress import listening
 
 
@@ -88,8 +85,14 @@ class Workspace:
 
         _in_thread(teach, teaching, "lesson")
 
-    def discover(self, images: Sequence[ImageFile], counts: Sequence[int], device: str) -> None:
-        """Factorize images into the folder in a thread, then open it."""
+    def discover(
+        self, images: Sequence[ImageFile], wanted: Sequence[int] | None, device: str
+    ) -> None:
+        """Factorize images into the folder in a thread, then open it.
+
+        Without a number of factors that is wanted, several kinds of things are the factors.
+        """
+        counts = range(1, 7) if wanted is None else wanted
         self.stage, self.total = "Loading the network", len(images)
 
         def tell(stage: str, done: int, total: int) -> None:
@@ -108,6 +111,8 @@ class Workspace:
                 result = discover(images, counts, model=backbone)
                 self.stage, self.done = "Looking for the object", 0
                 result.object = find_object(result, model=backbone)
+            if len(result.object.of_kinds) > 1 and wanted is None:
+                result = result.object
             self.stage, self.total = "Writing the result", 0
             result.save(self.folder)
             self.open()
@@ -142,26 +147,7 @@ def with_histograms(result: Result, folder: Path) -> Result:
         whole = as_one(with_histograms(whole, folder / OBJECT))
     if result.applied is not None or result.parts_of is not None:
         return replace(result, object=whole)
-    return replace(result, object=whole, applied=load_concepts(folder / BANK))
-
-
-def as_one(whole: Result) -> Result:
-    """The objects of all kinds as one, which is what the app marks; classes tell kinds apart."""
-    factors = whole.factorization()
-    if len(whole.of_kinds) == 1:
-        return whole
-
-    def strongest(maps: HeatMaps) -> HeatMaps:
-        coefficients = (maps.coefficients / maps.scale).amax(1, keepdim=True)
-        return maps.factor(0).replace(coefficients=coefficients, scale=torch.ones(1))
-
-    one = replace(
-        factors.alone(0),
-        heatmaps=strongest(factors.heatmaps),
-        probabilities=factors.probabilities and strongest(factors.probabilities),
-        scores=factors.scores and strongest(factors.scores),
-    )
-    return replace(whole.of_kinds[0], factorizations={1: one}, applied=None)
+    return replace(result, object=whole, histograms=load_concepts(folder / BANK).histograms)
 
 
 def suggestions(result: Result) -> dict[tuple[int, int], Factor]:
@@ -240,5 +226,5 @@ def open_workspace(
         return workspace
     check_readable(images)
     check_output_folder(workspace.folder)
-    workspace.discover(images, range(1, 7) if counts is None else counts, device)
+    workspace.discover(images, counts, device)
     return workspace

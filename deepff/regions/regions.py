@@ -360,8 +360,9 @@ def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Callable
         return lambda index: thresholds(heatmaps.alone(index), options.threshold)[0]
     over: HeatMaps | Histogram = heatmaps
     # A bank has no histograms of refined maps.
-    if result.applied is not None and options.refine != Refinement.DFF_CRF:
-        over = result.applied.histograms[heatmaps.n_factors]
+    histograms = result.histograms if result.applied is None else result.applied.histograms
+    if histograms is not None and options.refine != Refinement.DFF_CRF:
+        over = histograms[heatmaps.n_factors]
     row = thresholds(over, options.threshold, options.value)[0].to(heatmaps.scale)
     return lambda index: row
 

@@ -1,6 +1,7 @@
 """The data of a run, which every room to the right reads."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +50,8 @@ class Run:
     parts_of: str | None = None
     # The bank that was applied, where the components come from another set
     applied: ConceptBank | None = field(default=None, repr=False)
+    # As they were saved, for thresholds over the set as it was then, without another read of H
+    histograms: Mapping[int, Histogram] | None = field(default=None, repr=False)
     # A; None where layers were fused. A loaded result has it only if the cache still does.
     activations: Activations | None = field(default=None, repr=False)
     # The network with the layers of `sources`, where it is open; it is not saved
@@ -162,7 +165,9 @@ class Run:
             return self.applied
         return ConceptBank(
             components={k: each.components for k, each in self.factorizations.items()},
-            histograms={k: Histogram.sampled(f.heatmaps) for k, f in self.factorizations.items()},
+            histograms=dict(self.histograms)
+            if self.histograms is not None
+            else {k: Histogram.sampled(f.heatmaps) for k, f in self.factorizations.items()},
             method=self.method,
             sources=self.sources,
             channel_weights=self.channel_weights,

@@ -1,18 +1,24 @@
 """What clicks and keys do to the labels and to what is shown."""
 
+import json
 import re
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import torch
 from planted import NAMES, planted
-from workspaces import opened_workspace
+from workspaces import names_listed, opened_workspace
 
+from deepff.app import edits
 from deepff.app.actions import STALE, act, choose, opened, select
 from deepff.app.exports import Asked, measure, write
 from deepff.app.label_file import FILE, export_labelled
-from deepff.app.page import View
+from deepff.app.labels import ImageLabel
+from deepff.app.page import NOTHING, SCORE, View
 from deepff.app.workspace import Workspace, open_workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
@@ -193,3 +199,78 @@ def test_an_archive_has_copies_of_photographs_and_links_stay_in_the_folder(
     assert "shares such as 80/10/10" in write(
         workspace, Asked("yolo", "", "components", 1, "none", "most")
     )
+
+
+def test_an_image_that_shows_nothing_is_exported_empty_and_can_be_taken_back(
+    workspace: Workspace, view: View, tmp_path: Path
+) -> None:
+    order = workspace.pictures.order(3)
+    first, second = (NAMES[index] for index in order[:2])
+    data = {"act": "nothing", "image": str(order[0]), "at": "0", "on": "1"}
+    shown = act(workspace, view, data)
+    assert view.position == 1
+    assert "nothing is marked here" in shown["cards"].split("<article")[1]
+    act(workspace, view, {"act": "accept", "image": str(order[1]), "at": "1", "on": "1"})
+    labels = workspace.store.labels
+    assert labels.image(first).shows_nothing and not labels.image(second).shows_nothing
+    assert labels.count("accepted", NAMES) == 2
+    # No later setting marks anything in it.
+    choose(workspace, view, "threshold", "max-fraction")
+    act(workspace, view, {"act": "take-all"})
+    assert workspace.store.labels.image(first) == labels.image(first)
+    assert names_listed(workspace, view, filter=NOTHING) == [first]
+
+    summary = export_labelled(workspace.result, labels, ["coco", "yolo-seg"], tmp_path / "out")
+    assert summary.n_empty == 1
+    coco = json.loads((tmp_path / "out/coco/annotations/instances_default.json").read_text("utf-8"))
+    assert {image["file_name"] for image in coco["images"]} == {first, second}
+    of_second = next(image["id"] for image in coco["images"] if image["file_name"] == second)
+    assert {each["image_id"] for each in coco["annotations"]} == {of_second}
+    texts = list((tmp_path / "out/yolo-seg/labels").rglob("*.txt"))
+    assert sorted(path.stat().st_size > 0 for path in texts) == [False, True]
+    # Alone, such images are an export too.
+    alone = edits.set_status(labels, second, "")
+    assert export_labelled(workspace.result, alone, "coco", tmp_path / "alone").n_instances == 0
+
+    act(workspace, view, {**data, "on": "0"})
+    assert workspace.store.labels.image(first) == ImageLabel()
+
+
+def test_images_with_too_low_a_score_show_nothing_and_the_least_sure_come_first(
+    tmp_path: Path,
+) -> None:
+    result = planted(tmp_path, k=1)
+    maps = result.heatmaps
+    rows = torch.tensor([0.9, 0.2, 0.55]).repeat_interleave(6 * 8)[:, None]
+    scores = maps.replace(coefficients=rows * (maps.coefficients > 0), scale=torch.ones(1))
+    result.factorizations[1] = replace(result.factorizations[1], scores=scores)
+    result.recipe = "contrast"
+    applied = replace(result, applied=result.bank)
+    workspace, view = opened_workspace(applied, tmp_path / "applied"), View()
+    opened(workspace, view)
+    assert names_listed(workspace, view, order=SCORE) == [NAMES[2], NAMES[1], NAMES[0]]
+    cards = act(workspace, view, {"act": "look", "look": "photos"})["cards"]
+    assert re.findall(r">score (.*?)<", cards) == ["0.55", "0.20", "0.90"]
+    assert names_listed(workspace, view, filter=NOTHING) == [NAMES[1]]
+    # In the set itself, where three instances tell nothing of outliers, all of them stay.
+    workspace, view = opened_workspace(result, tmp_path / "itself"), View()
+    opened(workspace, view)
+    assert names_listed(workspace, view, filter=NOTHING) == []
+
+
+def test_photographs_of_several_kinds_are_labeled_by_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless numbers of factors were asked for."""
+    factors, kinds = planted(tmp_path), planted(tmp_path, k=2)
+    kinds = replace(kinds, recipe="contrast", channel_weights=torch.ones(2, 2))
+    monkeypatch.setattr("deepff.networks.loading.load_backbone", lambda **_: None)
+    monkeypatch.setattr("deepff.discovery.discover.discover", lambda *_, **__: factors)
+    monkeypatch.setattr("deepff.discovery.discover.find_object", lambda *_, **__: kinds)
+    for name, counts, k in (("kinds", None, 2), ("factors", [3], 3)):
+        workspace = open_workspace([tmp_path / NAMES[0]], tmp_path / name, counts)
+        while not workspace.ready:
+            assert workspace.error is None
+            time.sleep(0.05)
+        assert workspace.store.labels.settings.k == k
+        assert [*workspace.result.factorizations] == [k]

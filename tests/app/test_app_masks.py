@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from planted import NAMES, planted, result_of
-from workspaces import opened_workspace
+from workspaces import names_listed, opened_workspace
 
 from deepff.app.actions import act, choose, opened
 from deepff.app.edits import agree, name_factor, undo
@@ -19,7 +19,7 @@ from deepff.app.kept_masks import FOLDER, kept_mask
 from deepff.app.label_file import FILE, LabelStore, chosen_images, export_labelled, load_labels
 from deepff.app.labels import Factor
 from deepff.app.masks import refinements
-from deepff.app.page import CHANGED, DOUBT, EMPTY, NAME, View
+from deepff.app.page import CHANGED, DOUBT, NAME, NOTHING, View
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 
@@ -238,12 +238,6 @@ def test_a_file_of_the_first_format_is_read_as_before(tmp_path: Path) -> None:
     assert undo(undo(labels)).factor(1).name == ""
 
 
-def names_listed(workspace: Workspace, view: View, **wanted: str) -> list[str]:
-    for name, text in wanted.items():
-        act(workspace, view, {"act": name, "text": text})
-    return [workspace.result.names[index] for index in view.listing]
-
-
 def test_filters_orders_and_search(tmp_path: Path) -> None:
     """b is empty; of a half of the cells are clear, of c all hang in the balance."""
     maps = torch.zeros(3, 2, 4, 8)
@@ -260,7 +254,7 @@ def test_filters_orders_and_search(tmp_path: Path) -> None:
     choose(workspace, view, "threshold", "max-fraction")
     assert names_listed(workspace, view, order=NAME) == ["a.png", "b.png", "c.png"]
     assert names_listed(workspace, view, order=DOUBT) == ["b.png", "c.png", "a.png"]
-    assert names_listed(workspace, view, filter=EMPTY) == ["b.png"]
+    assert names_listed(workspace, view, filter=NOTHING) == ["b.png"]
     assert names_listed(workspace, view, filter="class factor 1") == ["c.png"]
     assert names_listed(workspace, view, filter="all", search="A.P") == ["a.png"]
     act(workspace, view, {"act": "accept", "image": "0"})

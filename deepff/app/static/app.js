@@ -76,6 +76,7 @@
       pagedown: () => click("#next-page"),
       pageup: () => click("#previous-page"),
       a: () => decide(here?.querySelector(".dff-accept")),
+      x: () => decide(here?.querySelector(".dff-nothing")),
       s: () => decide(here?.querySelector(".dff-skip")),
       m: () => here?.querySelector(".dff-mend").click(),
       l: () => click("#teach"),
