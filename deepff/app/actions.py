@@ -195,8 +195,10 @@ def _decided(workspace: Workspace, view: View, labels: Labels, name: str, kind: 
             size = workspace.result.images[workspace.result.names.index(name)].size
             mask = keep(labels, name, NamedMask(np.zeros(size, np.uint8), ()), mended=True)
             labels = edits.set_status(labels, name, status, mask)
-    elif label.status != status:  # else a key was pressed twice before the page answered
-        if status == ACCEPTED and label.mask is None:
+    elif (
+        label.status != status or label.shows_nothing
+    ):  # else a key was pressed twice before the page answered
+        if status == ACCEPTED and (label.mask is None or label.shows_nothing):
             mask = keep(labels, name, workspace.masks.made(labels, name))
         labels = edits.set_status(labels, name, status, mask)
     if view.position < len(view.listing) - 1:

@@ -232,6 +232,10 @@ def test_an_image_that_shows_nothing_is_exported_empty_and_can_be_taken_back(
     alone = edits.set_status(labels, second, "")
     assert export_labelled(workspace.result, alone, "coco", tmp_path / "alone").n_instances == 0
 
+    # Accepting it takes what the settings make.
+    act(workspace, view, {**data, "act": "accept"})
+    assert not workspace.store.labels.image(first).shows_nothing
+    act(workspace, view, {"act": "undo"})
     act(workspace, view, {**data, "on": "0"})
     assert workspace.store.labels.image(first) == ImageLabel()
 
