@@ -50,11 +50,8 @@ class _Entry:
 class ActivationCache:
     """Rows of one source in a memory-mapped file, indexed by the images' content.
 
-    Its folder holds ``activations.f32``, rows of c float32 values, ``index.sqlite`` with each
-    image's rows, whether they are written and their checksum, and ``source.json``. Rows are
-    reserved, on the disk too, before they are written, and marked only afterwards: a killed run
-    loses only the batches it was in, and a resumed run lays rows out like an uninterrupted one.
-    Rows that are gone or changed are run again. Nothing is written before `reserve`.
+    Rows are reserved on the disk before they are written and marked afterwards, with a checksum: a
+    killed run loses only its last batches, and rows that are gone or changed are run again.
     """
 
     def __init__(self, folder: str | Path, source: FeatureSource) -> None:

@@ -47,41 +47,12 @@ def extract_layers(
     memory: int | None = None,
     progress: bool = False,
 ) -> tuple[list[Activations], list[SkippedFile]]:
-    """Collect the activations of layers for every readable image, in one pass over the images.
+    """Collect the activations of layers for all images, in one pass, and the skipped files.
 
-    Images keep their aspect ratio and are batched by resized shape; they are decoded by threads
-    while the network runs, which stops right after the last layer. Each side of the resized images
-    is a multiple of the largest stride, so that the layers' grids cover the same pixels. An
-    `InputWarning` names images that are nearly black, unless they are stretched.
-
-    Parameters
-    ----------
-    images, backbone, layers, preparation
-        The set in order, from :func:`deepff.images.image_set.resolve_images`, and what it runs
-        through; each layer once.
-    batch_size : int
-        Images per forward pass.
-    cache : path, optional
-        A folder in which activations are kept, so that no image goes through the network twice
-        and an interrupted run resumes. Without it A is in the memory of the network's device, or
-        in a temporary file if it would take more than ``memory``.
-    memory : int, optional
-        Bytes that A may take in memory; by default half of what the device has free.
-    progress : bool
-        Show progress with images per second on standard error.
-
-    Returns
-    -------
-    activations : list of Activations
-        One per layer, all for the same images.
-    skipped : list of SkippedFile
-        The files that could not be decoded, in the set's order.
-
-    Raises
-    ------
-    InputError
-        No image can be read, activations are not finite or all zero, a layer is named twice, or the
-        cache cannot be written.
+    Images keep their aspect ratio and are batched by resized shape, with sides that are multiples
+    of the largest stride, so that the layers' grids cover the same pixels. What is in ``cache`` is
+    not run again; without it, what takes more than ``memory`` bytes is in a temporary file.
+    InputError where no image can be read, or activations are not finite or all zero.
     """
     _check(backbone, layers, preparation, batch_size)
     planned, reasons = plan(images, backbone, layers, preparation, once_each=cache is not None)

@@ -38,10 +38,8 @@ _HOOKS = (
 def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
     """A copy of the network for reading these layers, with batch normalization folded.
 
-    y = γ (w ∗ x + b − μ) / √(σ² + ε) + β is a convolution with weights w γ / √(σ² + ε). A pair is
-    folded if the convolution's output goes to one batch normalization and nowhere else, as one pass
-    over noise shows, and no layer is read between the two. The copy shares hooks and all other
-    parameters. The same backbone if nothing can be folded, or the copy would give other values.
+    y = γ (w ∗ x + b − μ) / √(σ² + ε) + β is a convolution with weights w γ / √(σ² + ε). The same
+    backbone if nothing can be folded, or the copy would give other values.
     """
     if backbone.dtype not in (torch.float32, torch.float64):
         return backbone  # rounding of the weights would be visible
@@ -226,9 +224,8 @@ def _are_close(values: Tensor, expected: Tensor) -> bool:
 class SamePaddedConv2d(nn.Conv2d):
     """A convolution whose output has ⌈n / stride⌉ cells on n pixels, whatever its kernel.
 
-    n lacks max(0, (⌈n / s⌉ − 1) s + (k − 1) d + 1 − n) pixels, which are added as zeros, the odd
-    one at the end. As a convolution pads both sides equally, both get what the end needs, rounded
-    up by whole strides; the additional cells before the first are cut off.
+    Both sides are padded by what the end lacks, max(0, (⌈n / s⌉ − 1) s + (k − 1) d + 1 − n) pixels
+    rounded up by whole strides; the additional cells before the first are cut off.
     """
 
     @classmethod

@@ -46,12 +46,9 @@ def select_k(
 ) -> Selection:
     """Choose k without labels: the largest up to ``k_max`` whose factors two halves agree on.
 
-    The images are split in two at random, k factors are fitted to each half, and both sets of
-    factors label all cells (:func:`cell_labels`). The agreement of k is the mean
-    :func:`matched_iou` of the labelings over three splits; it does not fall steadily with k. Of
-    more than 20,000 cells a sample is used. ``rows`` are A, or the rows (cells, c) of each image,
-    and ``cells`` which of them count; ``transform`` is applied to sampled rows before they are
-    factorized by ``estimator(k)``, by default NMF. InputError with fewer than two images with rows.
+    k factors are fitted to random halves of the images, and both label all cells; the agreement of
+    k is the mean :func:`matched_iou` over three splits. ``rows`` are A, or the rows (cells, c) of
+    each image, and ``cells`` which of them count; ``transform`` is applied to sampled rows before.
     """
     if k_max < 1:
         raise InputError(f"k_max is {k_max}; it must be at least 1")

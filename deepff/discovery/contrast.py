@@ -117,10 +117,8 @@ def object_findings(
 def contrast_layers(layer_map: LayerMap) -> list[Layer]:
     """The two layers, finer and coarser, whose weighted maps are worth fusing.
 
-    The coarser has the stride of the network's default layer, the finer the next smaller stride:
-    ``blocks.5.0.bn1`` and ``blocks.6.0.bn1`` of EfficientNet-Lite0 (the only ones measured),
-    ``conv4_4`` and ``conv5_4`` of VGG-19, ``layer3`` and ``layer4`` of ResNet-101. With a head as
-    the coarser layer, masks are worse. It is the default layer alone where all have one stride.
+    The coarser has the stride of the default layer, the finer the next smaller stride: ``conv4_4``
+    and ``conv5_4`` of VGG-19. It is the default layer alone where all have one stride.
     """
     return weighable(stride_layers(layer_map)[-2:])
 
@@ -222,10 +220,8 @@ def separation_warning(separation: float, by_sign: bool = False) -> str | None:
 def object_factor(activations: Activations, weights: Tensor) -> Factorization:
     """The best single factor of A·diag(weights), A nowhere negative, without a copy of A.
 
-    By Perron and Frobenius, the leading singular vectors of a matrix that is nowhere negative are
-    not negative either, so they are its non-negative factorization with k = 1. Power iteration
-    computes them, with one read of A each. W has length 1; all is zero if A·diag(weights) is. Over
-    several ranks A and the maps are those of all.
+    By Perron and Frobenius it is the pair of leading singular vectors, computed by power iteration
+    with one read of A each. W has length 1; over several ranks A and the maps are those of all.
     """
     rows = RowBlocks(activations.blocks)
     if weights.shape != (rows.n_channels,):
@@ -259,9 +255,7 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
 def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) -> Factorization:
     """The object from several layers: :func:`object_factor` of each, fused by :func:`fuse`.
 
-    Its maps are in [0, 1], on the finest grid. W has the layers' channels side by side, each
-    layer's scaled so that its map has maximum 1. The relative error is the root mean square of the
-    layers'.
+    Its maps are in [0, 1], on the finest grid. W has the layers' channels side by side.
     """
     factors = [object_factor(*pair) for pair in zip(activations, weights, strict=True)]
     components = torch.cat([f.components * f.heatmaps.scale for f in factors], dim=1)

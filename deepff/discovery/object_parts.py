@@ -70,8 +70,7 @@ def factorize_inside(
     """The parts of an object whose cells are known, and what finds them in other images.
 
     ``object_cells`` (rows,) is the share of each cell that is object, or bool. Cells that are at
-    least half object are fitted; all that hold any of it get parts. In B ≈ H W, B is A's rows as
-    :meth:`PartSpace.rows` has them and 0 off the object; H holds probabilities.
+    least half object are fitted; all that hold any of it get parts.
     """
     space, n_iter = _fit(activations, object_cells >= _OBJECT_SHARE, k, random_state)
     H = space.coefficients(activations, object_cells)

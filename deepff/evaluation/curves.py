@@ -48,10 +48,8 @@ def figure4(
 ) -> tuple[Table, dict[str, Curve]]:
     """Factor quality of DFF over k: a table with a row per curve and k, and the curves by label.
 
-    ``name`` is "figure4a" (layers) or "figure4b" (networks); ``networks`` has what loads each
-    curve's network, and ``sets`` what loads each set of images with parts, over which quality is
-    averaged: those of `icoseg_part_sets`, as in the paper, or `part_sets`. ``crf`` takes the masks
-    of DFF-CRF. ``seeds`` seeds, from 0, give the mean and the spread (standard deviation).
+    ``networks`` has what loads each curve's network, ``sets`` what loads each set of images with
+    parts. ``crf`` takes the masks of DFF-CRF; ``seeds`` seeds give the mean and its deviation.
     """
     attempts = Attempts()
 

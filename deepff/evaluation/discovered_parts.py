@@ -110,9 +110,8 @@ def part_sets(
 ) -> dict[str, Callable[[], GroundTruthSet]]:
     """What loads each set of images with part masks.
 
-    ``root`` is a COCO file whose categories are parts, or its data set's folder: one set, with Car
-    Parts' categories merged into eight parts. Otherwise it is PASCAL-Part over VOC 2010: one set
-    per class, where ``others`` is as for `load_pascal_part`.
+    ``root`` is a COCO file whose categories are parts, or its data set's folder; otherwise PASCAL-
+    Part over VOC 2010, with ``others`` as for `load_pascal_part`.
     """
     root = Path(root)
     if is_coco(root):
@@ -186,12 +185,10 @@ class LabeledFactor:
 def label_factors(
     overlaps: Overlaps, part_names: Sequence[str], others: Sequence[str] = ()
 ) -> list[LabeledFactor]:
-    """The labels of each factor: those that it covers more than half of.
+    """The labels of each factor: those that it covers more than half of, else the background.
 
     ``overlaps`` has the background, the parts, and annotated things that are no part, such as
-    "person" (``others``). A factor that nothing belongs to is called background. That is our
-    reading of the paper, where every factor has a label, and “background” never has another next to
-    it: a mask of a quarter of all pixels cannot cover half of a background of more than half.
+    "person" (``others``). That every factor has a label is our reading of the paper.
     """
     associated = association(overlaps)
     associated[:, 0] = False
@@ -287,9 +284,8 @@ def _counting(
 ) -> Work[dict[tuple[Variant, bool], Overlaps]]:
     """What counts the pixels of one image's masks, of the parts inside the object too.
 
-    The counts of (variant, True) are of masks, which may overlap, in the labels; those of (variant,
-    False) of one factor per pixel, or none (row 0), in the background, each part, and what is on
-    the object but on no named part.
+    The counts of (variant, True) are of masks, which may overlap; those of (variant, False) of one
+    factor per pixel, or none (row 0).
     """
     finders = [region_finder(of, k, RECIPE_OPTIONS[of.recipe]) for of in inside]
     n_parts = len(features.truth.part_names)

@@ -71,9 +71,7 @@ def count_overlaps(
 ) -> Overlaps:
     """Count the pixels that bool masks (k, H, W) and label maps (H, W) share, over a set of images.
 
-    One pair is in memory at a time. Pixels labeled 255 are left out; those labeled 254 count as
-    pixels of a mask but have no label. Raises InputError where there is no image, sizes or
-    numbers of masks differ, or a label is above ``n_parts``.
+    Pixels labeled 255 are left out; those labeled 254 count as a mask's but have no label.
     """
     total: Overlaps | None = None
     for masks, labels in pairs:
@@ -177,11 +175,10 @@ def best_iou(box: BoxCoordinates | None, truth: Sequence[BoxCoordinates]) -> flo
 def corloc(
     predicted: Sequence[BoxCoordinates | None], truth: Sequence[Sequence[BoxCoordinates]]
 ) -> float:
-    """Share of the images in which the object was localized.
+    """Share of the images whose box has an IoU above 0.5 with some true box; None is a miss.
 
-    An image counts if its box has an IoU above 0.5 with some true box of the class (Deselaers et
-    al., *Weakly Supervised Localization and Learning with Generic Knowledge*, IJCV 2012); None is
-    an image without a box, which is a miss.
+    Deselaers et al., *Weakly Supervised Localization and Learning with Generic Knowledge*, IJCV
+    2012.
     """
     if not predicted:
         raise InputError("there is no image to localize an object in")

@@ -49,10 +49,8 @@ def table3(
 ) -> Table:
     """IoU of head, neck + torso and legs on PASCAL-Part's cows and horses, k = 3.
 
-    A person looks at five images of a class (written to ``overlays``) and writes which factor is
-    which part, as `deepff.regions.part_names.read_parts` reads it: ``cow.yaml``, ``cow-pca.yaml``
-    and ``cow-kmeans.yaml``. Factors keep their numbers, since the seed is always 0. A part's mask
-    is that of all factors with its name; a part that no factor has scores 0.
+    A person looks at pictures (written to ``overlays``) and writes which factor is which part, in
+    ``cow.yaml``, ``cow-pca.yaml`` and so on. A part's mask is that of all factors with its name.
     """
     if not mappings and overlays is None:
         raise InputError(

@@ -84,10 +84,8 @@ def table1(
 ) -> dict[str, Table]:
     """Set-wide IoU on groups of iCoseg: the object with k = 1, and parts with k = 2, 3, 4.
 
-    ``groups`` are numbers or pieces of names, or ``["all"]``, and ``images`` is as for
-    `load_icoseg`. ``parts`` is a folder with a folder of label images per group, as
-    `load_label_folder` takes it; it adds "table1-bottom" with its "-factors" and "-quality" to
-    "table1-top". Values are means over ``seeds`` seeds from 0.
+    ``groups`` and ``images`` are as for `load_icoseg`, or ``["all"]``. ``parts``, a folder with a
+    folder of label images per group, adds "table1-bottom". Values are means over ``seeds`` seeds.
     """
     groups = _listed_groups(root, groups, parts)
     attempts, part_attempts = Attempts(), Attempts()

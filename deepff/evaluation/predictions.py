@@ -216,10 +216,9 @@ def mean_activation(activations: Activations) -> Tensor:
 def category_consistent(activations: Activations, n_clusters: int = 5, seed: int = 0) -> Tensor:
     """Sum of the channels that fire strongly in all images of the set: (rows, 1).
 
-    After the category-consistent features of Le, Yu, Zelinsky & Samaras (ICCV Workshops 2017): the
-    channels' maxima in each image are clustered with k-means, and the cluster that fires strongest
-    is kept. Only the abstract was available: the number of clusters, the choice by the mean maximum
-    and the unweighted sum are our reading, and the spreading over superpixels is left out.
+    After Le, Yu, Zelinsky & Samaras (ICCV Workshops 2017), of which only the abstract was
+    available: of the channels' maxima in each image, clustered by k-means, the strongest cluster is
+    kept.
     """
     from sklearn.cluster import KMeans
 

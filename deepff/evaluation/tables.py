@@ -269,9 +269,8 @@ NOT_IN_PAPER: tuple[list[Row], list[str]] = ([], ["The paper has no numbers for 
 def published_rows(table: str, columns: Sequence[str]) -> tuple[list[Row], list[str]]:
     """The paper's rows for a table of ours, as shares of 1, and notes on the paper's setting.
 
-    A value is looked up by the column's name without its bracket: "Taj Mahal (017)" is the paper's
-    "Taj Mahal". A published mean is shown only if ours is over the same columns. Where the paper
-    prints factors, there is a row per k: the means over the factors with parts.
+    A value is looked up by the column's name without its bracket; a published mean is shown only if
+    ours is over the same columns. Where the paper prints factors, there is a row of means per k.
     """
     entry = published()["tables"][table]
     methods = {row["method"]: row["values"] for row in entry["rows"]}

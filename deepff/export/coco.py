@@ -29,9 +29,8 @@ def write_coco(
 ) -> None:
     """Write ``annotations/instances_<subset>.json``, and the photographs into ``images/``.
 
-    The subsets are those of the split; without one, all images are in ``instances_default.json``,
-    as CVAT and Datumaro call it. With ``polygons``, masks are polygons instead of run lengths;
-    simplified ones have boxes and areas of their own.
+    Without a split the subset is "default", as CVAT and Datumaro call it. With ``polygons``, masks
+    are polygons instead of run lengths; simplified ones have boxes and areas of their own.
     """
     masks = partial(_polygons, settings.simplify) if polygons else _run_lengths
     files: dict[str, Callable[..., None]] = {}

@@ -260,9 +260,8 @@ def find_instances(
 ) -> list[Instance]:
     """The instances of a label map (H, W), sorted by region, then by size, the largest first.
 
-    "components" has one per 8-connected component of a region, "parts" one per region; those of
-    fewer pixels than `min_area` (by default `least_instance`) are left out. ``scores`` are the
-    regions' maps, (r, h, w).
+    "components" has one per 8-connected component of a region, "parts" one per region, of at least
+    `min_area` pixels. ``scores`` are the regions' maps, (r, h, w).
     """
     from scipy import ndimage
 
@@ -304,11 +303,10 @@ def run_lengths(mask: np.ndarray) -> list[int]:
 
 
 def subsets(contents: Mapping[str, str], split: Sequence[float], seed: int = 0) -> dict[str, str]:
-    """Draw each image's subset by name: "train", "val" or "test"; the order of names is irrelevant.
+    """Draw each image's subset by name: "train", "val" or "test", in whatever order they come.
 
-    The shares of the split may have any unit. Their counts are rounded so that they add up, but a
-    subset with a share has at least one image where there are enough. Images of equal ``contents``
-    (by name) are drawn as one.
+    A subset with a share has at least one image where there are enough. Images of equal
+    ``contents`` (by name) are drawn as one.
     """
     first_names: dict[str, str] = {}
     for name in sorted(contents):

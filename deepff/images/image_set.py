@@ -62,10 +62,8 @@ Images = str | Path | Iterable[Any]
 def resolve_images(images: Images) -> list[SetImage]:
     """The images that a caller means, in order, with their names.
 
-    Paths and globs, in any sequence, are for :func:`find_images`. Images are what
-    :func:`as_pixels` takes: in a list, or anything with ``__len__`` and ``__getitem__``, which is
-    asked for one item at a time. They are named by their index. Raises
-    InputError for no images, or files and images in one list.
+    Paths and globs are for :func:`find_images`. Images are what :func:`as_pixels` takes, in a list
+    or anything with ``__len__`` and ``__getitem__``, and are named by their index.
     """
     if isinstance(images, str | Path):
         return list(find_images(images))
@@ -238,9 +236,9 @@ def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
 def as_pixels(item: Any) -> np.ndarray:
     """An image in any of the forms that Python programs hold it in, as RGB: uint8 (H, W, 3).
 
-    ``item`` is a PIL image (turned as its EXIF data say), a path, an array (H, W, 3), (H, W, 4)
-    with transparency or gray (H, W), a tensor (3, H, W) or (1, H, W), or a tuple that begins with
-    one of these. Values are uint8, uint16, bool, or floating-point in [0, 1].
+    A PIL image (turned by its EXIF data), a path, an array (H, W, 3), (H, W, 4) or (H, W), a tensor
+    (3, H, W) or (1, H, W), or a tuple that begins with one; uint8, uint16, bool, or float in [0,
+    1].
     """
     if isinstance(item, tuple | list) and item:
         item = item[0]

@@ -23,9 +23,8 @@ def overlay(
 ) -> np.ndarray:
     """A photo, uint8 RGB (H, W, 3), with normalized heat maps (k, H, W) painted over it.
 
-    A pixel's color is the mean of the factors' colors (k, 3) weighted by their values there,
-    blended over the photo with alpha = ``opacity`` · the largest value. Negative values are painted
-    by their magnitude, on diagonal stripes only, so that nobody takes them for positive ones.
+    A pixel's color is the mean of the factors' colors (k, 3) weighted by their values, with alpha =
+    ``opacity`` · the largest. Negative values are painted on diagonal stripes only.
     """
     values = maps.detach().cpu().numpy() if isinstance(maps, Tensor) else np.asarray(maps)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:

@@ -149,10 +149,8 @@ def standing_out(
 ) -> list[str | None]:
     """For each row of logits (k, classes) the most probable label if one stands out, else None.
 
-    A class stands out if its probability is `SURE` or more and its score `STANDING_OUT` standard
-    deviations above the mean over the classes (with few classes, by its probability alone). The
-    name is the class of the largest p(class | factor) · share, by Bayes's rule; ``shares``
-    (classes,) says how much of the set each class is, by default equally much.
+    Its probability is `SURE` or more and its score `STANDING_OUT` deviations above the mean. The
+    name is the class of the largest p(class | factor) · share; ``shares`` (classes,) is of the set.
     """
     largest = scores.amax(1)
     probabilities = scores.softmax(1)

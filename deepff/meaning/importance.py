@@ -65,9 +65,8 @@ def importance(
 ) -> Importance:
     """Measure how much the factors of one factorization, by default the largest, matter.
 
-    For the ``classes``, by label or index; by default the three that are the network's first choice
-    on most of the images. At most ``n_images`` are run, spread evenly over the set. Raises
-    InputError where the factors cannot be named, there is no such class, or no image can be read.
+    For the ``classes``, by label or index; by default the three that are first on most images. At
+    most ``n_images`` are run, spread evenly over the set.
     """
     if n_images < 1:
         raise InputError(f"the number of images must be 1 or more, not {n_images}")

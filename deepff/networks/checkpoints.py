@@ -65,9 +65,8 @@ _TRAINING_PARAMETERS = ("mask_token",)
 def read_state_dicts(path: Path) -> StateDicts:
     """Every mapping of names to tensors in a file of safetensors or ``torch.save``.
 
-    Keyed by where in the file they are: "" at its top, "state_dict", "ema/model". Of an index of
-    shards, or a folder with one, those of all shards together. No code in the file runs: pickled
-    objects become stand-ins, from which the parameters are read.
+    Keyed by where it is: "" at the top, "state_dict", "ema/model". Of an index of shards, or a
+    folder with one, those of all together. No code runs: pickled objects become stand-ins.
     """
     if path.is_dir():
         path = _file_in(path)

@@ -18,10 +18,7 @@ _MOST_NODES = 2**23  # that are filtered at once
 class BilateralGrid:
     """Sums over pixels, weighted by exp(−|xᵢ − xⱼ|² / 2σₓ² − |cᵢ − cⱼ|² / 2σ_c²).
 
-    A bilateral grid (Chen, Paris & Durand, *Real-time edge-aware image processing with the
-    bilateral grid*, SIGGRAPH 2007) whose colors are a palette of the image. A pixel's value is
-    shared among the four nodes around it, of its color in the palette; nodes are blurred along
-    rows, columns and colors, each by a product of matrices; and sums are read from the same four.
+    A bilateral grid (Chen, Paris & Durand, SIGGRAPH 2007) whose colors are a palette of the image.
     ``position_sigma`` σₓ is in pixels, ``color_sigma`` σ_c in steps of 255.
     """
 

@@ -87,9 +87,8 @@ def scored_boxes(
 def named_pieces(mask: np.ndarray, maps: Tensor, factors: Collection[int]) -> np.ndarray:
     """Give each component of a mask (H, W) to one of the factors: uint8 (H, W), factor j is j + 1.
 
-    It is the factor with the largest mean over the component's pixels, each with the value of its
-    cell; of equal ones the first. Specks (:func:`least_area`) become background, 0. ``maps``
-    (k, h, w) cover the mask, each as a share of its maximum over the set.
+    The one with the largest mean over its pixels, of ``maps`` (k, h, w) as shares of their maximum;
+    specks (:func:`least_area`) become background, 0.
     """
     # In a set of bears and elephants (two groups of iCoseg, k = 6) the object's components fit both
     # far better than the factors' masks do: benchmarks/names.py --only pairs.

@@ -73,9 +73,8 @@ REFINER = Refiner(_SIZE, guided_crf, fills_holes=False)
 def mean_field(images: Tensor, unary: Tensor, numbers: Numbers) -> Tensor:
     """The formula of :func:`guided_crf` on images (B, 3, H, W) at their size.
 
-    Returns the logits, (B, 1 + k, H, W) with the background first, whose softmax is Q. ``unary``
-    (B, k, H, W) is positive and below 1 in sum. The filter's window is cut where the image is
-    smaller.
+    ``unary`` (B, k, H, W) is positive and below 1 in sum. Returns the logits of Q, (B, 1 + k, H,
+    W), the background first.
     """
     from kornia.filters import guided_blur
 

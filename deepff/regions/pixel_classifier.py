@@ -66,13 +66,11 @@ def fit_pixel_classifier(
     *,
     rounds: int,
 ) -> PixelClassifier | None:
-    """Fit a classifier to the set's labels, and again to what these become by it.
+    """Fit a classifier to the set's labels, and again to what these become by it; None without any.
 
-    Each round is a logistic regression on the sample's cells (:func:`sample_cells`). However many
-    ranks share the set, the result is the same but for rounding. ``labels(index, last)`` returns
-    how much of each pixel of an image is each class, (k, H, W) at any size, from the last round's
-    probabilities, (k, h, w), or None. ``doubts(index)`` is how unreliable the image's background
-    is, (h, w) in [0, 1]. Returns None where the first labels have no object or no background.
+    ``labels(index, last)`` returns how much of each pixel of an image is each class, (k, H, W) at
+    any size, from the last round's probabilities, (k, h, w), or None. ``doubts(index)`` is how
+    unreliable the image's background is, (h, w) in [0, 1].
     """
     cells = cell_layer(sample.sources)
     layers = [layer.image_rows for layer in activations]

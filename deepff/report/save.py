@@ -53,9 +53,8 @@ def save(
 ) -> None:
     """Write the run's files, its pictures and its report, in place of an earlier result.
 
-    What was made of the earlier result (`earlier_outputs`) stays if it is the same result, or had
-    only fewer images. Else InputError, or with `overwrite` it is removed; users' files stay always.
-    `overlays` take most of a result's space, and the report does not need them.
+    What was made of that (`earlier_outputs`) stays if it is the same result, or had only fewer
+    images. Else InputError, or with `overwrite` it is removed; users' files stay always.
     """
     folder = Path(folder)
     fits = not overwrite and _fits(run, folder)

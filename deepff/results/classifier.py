@@ -24,9 +24,8 @@ _SHORTEST = 1e-6
 class PixelClassifier:
     """A linear classifier of cells, as :mod:`deepff.regions.pixel_classifier` fits it.
 
-    A cell's logits are b + Σ W_l x_l over the layers l, with x_l the layer's rows, scaled to length
-    1 and interpolated bilinearly to the cell; the background's logit is 0. Cells are those of the
-    layer whose stride is nearest to 8 (:func:`deepff.layers.pixel_layers.cell_layer`).
+    Logits are b + Σ W_l x_l over the layers l, with x_l the layer's rows, scaled to length 1 and
+    interpolated to the cells of :func:`deepff.layers.pixel_layers.cell_layer`.
     """
 
     weights: Tensor  # W (k, c): the layers' channels side by side

@@ -184,23 +184,11 @@ class HeatMaps(Sequence[Tensor]):
         shape: tuple[int, int] | None = None,
         per: Literal["set", "image"] = "set",
     ) -> Tensor:
-        """The maps of image ``index`` scaled for display.
+        """The maps of image ``index``, (k, *shape), scaled to [0, 1], or [-1, 1] if signed.
 
-        Parameters
-        ----------
-        index : int
-            The image.
-        shape : (height, width), optional
-            Size in pixels; by default that of :meth:`covering`.
-        per : "set" or "image"
-            Divide each factor by its largest |value| over the set, which keeps images comparable,
-            or over this image alone, which shows weak responses.
-
-        Returns
-        -------
-        Tensor, shape (k, *shape)
-            In [0, 1], or in [-1, 1] where the factorization is signed. Values beyond a scale that
-            was given are cut off.
+        ``shape`` is by default that of :meth:`covering`. ``per``: divide each factor by its largest
+        |value| over the "set", which keeps images comparable, or over this "image", which shows
+        weak responses.
         """
         if per == "set":
             scale = self.scale

@@ -95,13 +95,7 @@ class Run:
         return max(self.factorizations)
 
     def factorization(self, k: int | None = None) -> Factorization:
-        """The factorization with ``k`` factors, or the largest.
-
-        Raises
-        ------
-        InputError
-            There is none with k factors.
-        """
+        """The factorization with ``k`` factors, or the largest; InputError where there is none."""
         if k is None:
             k = self.n_components
         if k not in self.factorizations:

@@ -37,9 +37,8 @@ def cell_labels(coefficients: Tensor) -> Tensor:
 def tree(factorizations: Mapping[int, Factorization]) -> list[Link]:
     """Link each factor to the factor of the next smaller k that holds most of its mass, Σ |H|.
 
-    A cell is the parent's where the parent is its label (:func:`cell_labels`). Nothing makes
-    factors nest: compare a share with its chance. Factors of the smallest k, and those that are
-    zero everywhere, are no children. In the order of k, then of the child.
+    Nothing makes factors nest: compare a share with its chance. Factors of the smallest k, and
+    those that are zero everywhere, are no children. In the order of k, then of the child.
     """
     links = []
     for (parent_k, coarse), (k, fine) in pairwise(sorted(factorizations.items())):

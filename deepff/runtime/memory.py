@@ -40,9 +40,8 @@ _n_inside = 0
 def freed_memory_kept() -> Iterator[None]:
     """Inside, freed memory stays with the process; at the end it goes back to the system.
 
-    A network on the CPU allocates and frees the map of each layer. glibc requests blocks of this
-    size from the system and returns them each time, and the system's filling them with zeros took a
-    third of EfficientNet-Lite0's forward pass. Without glibc nothing changes.
+    glibc returns a layer's map each time, and the system's filling new ones with zeros took a third
+    of EfficientNet-Lite0's forward pass. Without glibc nothing changes.
     """
     global _n_inside
     libc = _glibc()

@@ -48,10 +48,8 @@ def output_folder(
 ) -> Iterator[Path]:
     """Yield a temporary folder, whose files move to ``path`` if the block succeeds.
 
-    A new folder appears as a whole. An existing one keeps its files until the block ends, and after
-    that those of other names, except as `rules` say. ``seal`` is the file that says that the folder
-    is whole: the old one is removed first, and the new one is moved last. InputError: see
-    :func:`check_outputs`.
+    An existing folder keeps its files until then, and after that those of other names, except as
+    `rules` say. ``seal``, the file that says that the folder is whole, is moved last.
     """
     path = Path(path)
     _check_folder(path)

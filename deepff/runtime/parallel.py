@@ -41,8 +41,7 @@ def in_parallel(
     """The results of ``work`` for 0, 1, … in order, computed a few ahead by one thread per core.
 
     ``costs`` are the bytes that each item takes; together those in flight take at most ``memory``
-    (a single one may take more), by default half of what is free and at most 1.5 GiB. PyTorch uses
-    one thread in each of these threads, and elsewhere as many as before.
+    (a single one may take more), by default half of what is free and at most 1.5 GiB.
     """
     budget = min(available_memory() // 2, _MOST_MEMORY) if memory is None else memory
     n_threads = min(os.cpu_count() or 1, max(1, len(costs)))

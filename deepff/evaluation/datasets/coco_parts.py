@@ -33,11 +33,8 @@ def load_coco(
 ) -> GroundTruthSet:
     """Load a COCO file whose categories are parts of one kind of object; the object is all of them.
 
-    Where parts overlap, each has all its pixels. Regions marked `iscrowd` are not judged where
-    nothing else is. ``root`` is the JSON file, or the folder that holds it as one of `COCO_FILES`;
-    images are looked for next to it, or next to the `annotations/` that it is in, by `path`,
-    `file_name`, then in `images/`. ``merge`` renames categories to parts, such as
-    `CAR_PARTS`.
+    ``root`` is the JSON file, or the folder that holds it as one of `COCO_FILES`; images are next
+    to it, or to its `annotations/`. ``merge`` renames categories to parts, such as `CAR_PARTS`.
     """
     path = coco_file(root)
     if not path.is_file():

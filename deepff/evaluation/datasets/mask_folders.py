@@ -94,11 +94,8 @@ def _read_mask(path: Path) -> np.ndarray:
 def load_label_folder(folder: str | Path, images: Sequence[ImageFile]) -> GroundTruthSet:
     """Load a folder of label images as a set with the folder's name.
 
-    It holds `labels.txt` and a one-channel or palette PNG per image: `goose/1.png` for the image
-    `goose/1.jpg` (`goose/1.jpg.png` where there is also an image `goose/1.png`). Line 1 of
-    `labels.txt` names the pixel value 1 and so on; 0 is the background, which has no line unless
-    the first is `background` or `_background_`. 255 is not judged. A value without a name is an
-    InputError when it is read.
+    It holds `labels.txt` and a PNG per image, `goose/1.png` for the image `goose/1.jpg`. Line 1 of
+    `labels.txt` names the pixel value 1 and so on; 0 is the background, 255 is not judged.
     """
     folder = Path(folder)
     part_names = read_part_names(folder / "labels.txt")

@@ -41,14 +41,11 @@ def load_pascal_part(
     *,
     others: Sequence[str] = (),
 ) -> list[GroundTruthSet]:
-    """Load PASCAL-Part, one set of images per class.
+    """Load PASCAL-Part, a set of images per class, without those with a difficult or truncated one.
 
-    ``root`` is as for `load_voc`; the part masks, `Annotations_Part/<image>.mat`, are looked for in
-    `VOC2010` and in ``root``. ``parts`` has for each class the data set's names by part; `"wheel"`
-    stands for `wheel_1`, `wheel_2`, …, and other pieces belong to the object alone. Where parts
-    overlap, as an ear and its head do, each has all its pixels. Objects of the classes ``others``
-    have labels where no object of the set's class is. As in the paper, images with an object of the
-    class that VOC marks difficult or truncated are left out.
+    ``root`` is as for `load_voc`. ``parts`` has for each class the data set's names by part;
+    `"wheel"` stands for `wheel_1`, `wheel_2`, … Where parts overlap, each has all its pixels.
+    Objects of the classes ``others`` have labels where no object of the set's class is.
     """
     root = Path(root)
     check_classes(list(parts), list(TABLE4_PARTS))

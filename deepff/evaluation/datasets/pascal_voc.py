@@ -31,11 +31,9 @@ def load_voc(
 ) -> list[GroundTruthSet]:
     """Load the trainval images of Pascal VOC, one set per class, whose name is also its one part.
 
-    ``root`` is `VOCdevkit/VOC2007`, `VOCdevkit`, or the folder that holds `VOCdevkit`; ``year`` is
-    needed where it holds several. An image is kept if at least one instance of the class is neither
-    difficult nor truncated, or with the filter "difficult", not difficult. Images have labels where
-    `SegmentationClass` has them, and the boxes of all classes. VOC counts pixels from 1 and its
-    boxes include their last pixel, so the box (1, 1, 1, 1) in a file becomes (0, 0, 1, 1).
+    ``root`` is `VOCdevkit/VOC2007`, `VOCdevkit`, or the folder that holds it; ``year`` is needed
+    where it holds several. An image needs an instance that is neither difficult nor truncated, or
+    with the filter "difficult", not difficult. VOC's box (1, 1, 1, 1) is (0, 0, 1, 1) here.
     """
     chosen(VocFilter, filter, "filter")
     classes = check_classes(VOC_CLASSES if classes is None else classes, VOC_CLASSES)
