@@ -84,7 +84,7 @@ class Pictures:
         """The photograph with one annotation: its mask in the color of the region, and its box."""
         mask = instance.full_mask(self.result.image_sizes[index])
         values = (mask * (region + 1)).astype(np.int32)
-        return region_picture(self[index], values, [(region, instance.box)])
+        return region_picture(self[index], values, [(region, instance.box, instance.score)])
 
     def mask(self, labels: Labels, index: int) -> NamedMask:
         """What the image keeps, else what the settings make of it, at the picture's size.

@@ -131,7 +131,7 @@ MinArea = Annotated[
     option(
         OUTPUT,
         f"Leave out components of fewer pixels; by default of less than {LEAST_SHARE:.2%} of "
-        "the image.",
+        "the image, or of four cells of an object's map.",
         min=1,
     ),
 ]

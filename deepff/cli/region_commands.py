@@ -207,6 +207,7 @@ def export(
     ] = None,
 ) -> None:
     """Write masks and boxes for a labeling tool or a training program."""
+    has_scores = False
     if labels:
         write = _labels_writer(folder, regions, opening.photos, which)
     else:
@@ -218,6 +219,7 @@ def export(
 
         result, folder, k = _opened(folder, regions, opening)
         options = _region_options(result, k, regions)
+        has_scores = result.factorization(k).scores is not None
         write = partial(formats.export, result, k=k, options=options)
     settings = ExportOptions(
         instances,
@@ -233,7 +235,8 @@ def export(
     if out is None:
         out = folder / "export" / ("" if len(set(format)) > 1 else format[0])
     summary = write(formats=format, folder=out, settings=settings, progress=True)
-    least = f"{LEAST_SHARE:.2%} of their image" if min_area is None else f"{min_area} pixels"
+    by_default = "four cells of their map" if has_scores else f"{LEAST_SHARE:.2%} of their image"
+    least = by_default if min_area is None else f"{min_area} pixels"
     specks = f", {summary.n_specks} smaller than {least} left out"
     left_out = specks if summary.n_specks else ""
     typer.echo(f"{summary.n_instances} instances{left_out}{without_any(summary.n_empty)}")

@@ -127,7 +127,7 @@ def localize(
         def boxes_of(index: int, regions: Regions) -> list[RegionBox]:
             image = result.names[index]
             boxes = region_boxes(regions, image, names, largest, settings.min_area)
-            drawn = [(names.index(box.region), box.box) for box in boxes]
+            drawn = [(names.index(box.region), box.box, box.score) for box in boxes]
             draw(result, index, [regions.labels.cpu().numpy()], drawn)
             return boxes
 

@@ -275,18 +275,18 @@ def captions(factorization: Factorization) -> list[str]:
 def region_picture(
     photo: np.ndarray,
     labels: np.ndarray,
-    boxes: Sequence[tuple[int, Box]] = (),
+    boxes: Sequence[tuple[int, Box, float | None]] = (),
 ) -> np.ndarray:
     """A photo, uint8 (h, w, 3) of any size, with each region in its color, outlined, and boxes.
 
     ``labels`` (H, W) is the label map at the image's own size, 0 the background and region j
-    j + 1; ``boxes`` are (region, box in pixel edges of that size).
+    j + 1; ``boxes`` are (region, box in pixel edges of that size, score, which is written there).
     """
     height, width = photo.shape[:2]
     values = labels if labels.dtype == np.uint8 else labels.astype(np.int32)
     nearest = Image.Resampling.NEAREST
     small = np.asarray(Image.fromarray(values).resize((width, height), nearest))
-    n_regions = max([int(small.max()), *(region + 1 for region, _ in boxes)])
+    n_regions = max([int(small.max()), *(region + 1 for region, _, _ in boxes)])
     colors = factor_colors(n_regions)
     palette = np.vstack([np.zeros((1, 3), np.uint8), colors])
     painted = photo.copy()
@@ -297,14 +297,20 @@ def region_picture(
     picture = Image.fromarray(painted)
     draw = ImageDraw.Draw(picture)
     scale_y, scale_x = height / labels.shape[0], width / labels.shape[1]
-    for region, (x_min, y_min, x_max, y_max) in boxes:
+    font = ImageFont.load_default(size=_FONT_SIZE)
+    for region, (x_min, y_min, x_max, y_max), score in boxes:
         edges = (
             round(x_min * scale_x),
             round(y_min * scale_y),
             max(round(x_max * scale_x) - 1, round(x_min * scale_x)),
             max(round(y_max * scale_y) - 1, round(y_min * scale_y)),
         )
-        draw.rectangle(edges, outline=tuple(colors[region].tolist()), width=_LINE_WIDTH)
+        color = tuple(colors[region].tolist())
+        draw.rectangle(edges, outline=color, width=_LINE_WIDTH)
+        if score is not None:
+            place, text = (edges[0] + _LINE_WIDTH, edges[1] + _LINE_WIDTH), f"{score:.2f}"
+            draw.rectangle(draw.textbbox(place, text, font), fill=color)
+            draw.text(place, text, fill="white", font=font)
     return np.asarray(picture)
 
 

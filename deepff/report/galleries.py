@@ -53,14 +53,14 @@ def region_gallery(
             result: Result,
             index: int,
             panels: Sequence[np.ndarray],
-            boxes: Iterable[tuple[int, Box]] = (),
+            boxes: Iterable[tuple[int, Box, float | None]] = (),
         ) -> None:
-            """Draw one image's regions, a label map (H, W) per panel, and boxes of regions."""
+            """Draw an image's regions, a label map (H, W) per panel, and boxes with scores."""
             photo, reason = read_photo(result.images[index])
             if reason is not None:
                 unread[result.names[index]] = reason
             numbers = np.array([0, *(slot + 1 for slot in slots)], panels[0].dtype)
-            colored = [(slots[region], box) for region, box in boxes]
+            colored = [(slots[region], box, score) for region, box, score in boxes]
             pictures = [region_picture(photo, numbers[labels], colored) for labels in panels]
             picture = Image.fromarray(np.concatenate(pictures, axis=1))
             save_jpeg(picture, temporary / name / f"{index:05d}.jpg")

@@ -30,6 +30,7 @@ from deepff.pictures.crops import Crop, Crops, save_jpeg, strongest_crops, write
 from deepff.pictures.figures import captions, compose, photo_shape, read_photo, spread
 from deepff.pictures.tree_drawing import agreement_svg, colors_over_k, tree_svg
 from deepff.regions.part_names import factor_names
+from deepff.regions.regions import image_scores
 from deepff.report.galleries import galleries
 from deepff.result import Result
 from deepff.results.tree import tree
@@ -159,10 +160,16 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
     colors = {k: hex_colors(values) for k, values in rgb.items()}
     data = _embedded(result, colors, folder)
     ks = list(result.factorizations)
+    n_images = range(len(result.images))
+    is_scored = result.factorization().scores is not None
     return environment.get_template("report.html").render(
         result=result,
         region_colors=hex_colors(region_colors),
         images=data["images"],
+        is_scored=is_scored,
+        order=sorted(n_images, key=lambda i: -data["images"][i]["score"])
+        if is_scored
+        else n_images,
         unreadable=unreadable,
         sections=[_section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
         overlays=(folder / "overlays").is_dir(),
@@ -240,6 +247,8 @@ def _importance_of(importance: Importance, factor: int) -> list[dict[str, Any]]:
 def _embedded(result: Result, colors: Mapping[int, list[str]], folder: Path) -> dict[str, Any]:
     """The data that the page's script draws."""
     files = output_names(result.names)
+    is_scored = result.factorization().scores is not None
+    scores = image_scores(result).amax(1).tolist() if is_scored else [None] * len(files)
     shapes = [result.heatmaps.covering(i).shape[1:] for i in range(len(result.images))]
     n_cells = sum(height * width for height, width in shapes)
     scale = min(1.0, (MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
@@ -256,6 +265,7 @@ def _embedded(result: Result, colors: Mapping[int, list[str]], folder: Path) -> 
                 "size": result.image_sizes[i],
                 "shape": photo_shape(result.image_sizes[i]),
                 "grid": grid,
+                "score": scores[i],
             }
             for i, grid in enumerate(grids)
         ],

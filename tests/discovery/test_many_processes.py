@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ranks import run_ranks
 
 import deepff
+from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.runtime import distributed
 from deepff.runtime.parallel import owners
 
@@ -58,11 +59,21 @@ def same(shared: deepff.Result, alone: deepff.Result) -> None:
             assert other.probabilities.grids == found.probabilities.grids
             difference = other.probabilities.coefficients - found.probabilities.coefficients
             assert difference.abs().mean() < 5e-3
+        if found.scores is not None:
+            assert torch.equal(other.known.factors, found.known.factors)
+            torch.testing.assert_close(
+                other.known.features, found.known.features, atol=2e-3, rtol=0
+            )
+            assert (shared.scores() - alone.scores()).abs().max() < 0.02
 
 
 def test_two_processes_give_what_one_gives(data_root, tmp_path):
-    """By the command; an odd number of images, and one that is broken."""
-    folder = photos(data_root, tmp_path / "photos", 5)
+    """By the command; five kites and four cheetahs in turns, and an image that is broken."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number, group in enumerate(load_icoseg(data_root / "icoseg", ["033", "028"])):
+        for place, item in enumerate(group.images[: 5 - number]):
+            (folder / f"{place}{number}.jpg").symlink_to(item.image.path.resolve())
     (folder / "broken.jpg").write_bytes(b"")
     out, cache = tmp_path / "out", tmp_path / "cache"
     command = ["-m", "deepff", "discover", str(folder), "--size", "224", "--recipe", "contrast"]
@@ -75,7 +86,8 @@ def test_two_processes_give_what_one_gives(data_root, tmp_path):
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.count("report.html") == 1
     alone = deepff.discover(folder, size=224, recipe="contrast")
-    assert alone.factorizations[1].probabilities is not None
+    assert alone.factorization().probabilities is not None
+    assert (alone.scores() > 0).tolist() == [[True, False], [False, True]] * 4 + [[True, False]]
     same(deepff.load(out), alone)
     caches = sorted(path.name for path in cache.iterdir())
     assert caches == [f"rank-{rank}-of-2" for rank in range(2)]

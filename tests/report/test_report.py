@@ -14,11 +14,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from planted import result_of
 
 from deepff.activations.activations import ImageRecord
 from deepff.activations.feature_source import FeatureSource
+from deepff.export.folder import localize
 from deepff.images.painting import factor_colors
 from deepff.images.reading import SkippedFile
+from deepff.options import RegionOptions
+from deepff.pictures.figures import region_picture
 from deepff.report import report
 from deepff.report.report import STRIP_GAP, write_report
 from deepff.result import Result
@@ -342,3 +346,32 @@ def test_a_second_report_is_the_same_to_the_byte_and_leaves_no_other_files(tmp_p
     expected |= {f"thumbnails/{i:05d}.jpg" for i in range(12)}
     expected |= {f"crops/k{k}-{j}-{n}.jpg" for k in (1, 2, 3) for j in range(k) for n in range(6)}
     assert set(first) == expected
+
+
+def test_images_and_boxes_of_a_result_with_scores_are_in_their_order(tmp_path: Path) -> None:
+    """The left half of each image is one object."""
+    maps = torch.zeros(3, 1, 40, 80)
+    maps[..., :40] = 1
+    result = result_of(maps, ["a.png", "b.png", "c.png"], tmp_path)
+    for name in result.names:
+        Image.new("RGB", (80, 40), "gray").save(tmp_path / name)
+    values = torch.tensor([0.2, 0.9, 0.55]).repeat_interleave(40 * 80)[:, None]
+    scores = result.heatmaps.replace(coefficients=values, scale=torch.ones(1))
+    result.factorizations[1] = replace(result.factorizations[1], scores=scores)
+    result.save(tmp_path / "result")
+    localize(result, tmp_path / "result", options=RegionOptions("otsu-image"))
+    page = (tmp_path / "result/report.html").read_text("utf-8")
+    captions = re.findall(r"<figcaption.*?>(<b>.*?)</figcaption>", page)
+    in_order = ["<b>0.90</b> b.png", "<b>0.55</b> c.png", "<b>0.20</b> a.png"]
+    # The script arranges the first gallery, whose images have the numbers of the set.
+    assert captions == [in_order[2], in_order[0], in_order[1], *in_order]
+    assert '<option value="score" selected>' in page
+    # The score is written in the box, on its color, and nothing beside it.
+    photo, color = np.full((40, 80, 3), 128, np.uint8), factor_colors(1)[0]
+    labels = np.zeros((40, 80), np.uint8)
+    plain = region_picture(photo, labels, [(0, (0, 0, 60, 40), None)])
+    scored = region_picture(photo, labels, [(0, (0, 0, 60, 40), 0.9)])
+    rows, columns = np.nonzero((plain != scored).any(2))
+    assert rows.max() < 25 and columns.max() < 50
+    assert (scored[rows, columns] == color).all(1).mean() > 0.5
+    assert (scored[rows, columns] == 255).all(1).any()
