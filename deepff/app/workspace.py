@@ -151,12 +151,16 @@ def with_histograms(result: Result, folder: Path) -> Result:
 
 
 def suggestions(result: Result) -> dict[tuple[int, int], Factor]:
-    """What the network calls factors, by k and number; those without a name are background."""
+    """What the network calls factors, by k and number.
+
+    Those without a name are background; of kinds of objects, nothing is said of them.
+    """
     return {
         (k, number): Factor(name, name != "", suggested=True)
         for k, factorization in result.factorizations.items()
         if factorization.classes is not None and any(factorization.classes.names)
         for number, name in enumerate(map(_suggested_name, factorization.classes.names))
+        if name or not result.is_object
     }
 
 

@@ -47,6 +47,7 @@ from deepff.options import (
 )
 
 if TYPE_CHECKING:
+    from deepff.images.image_set import SetImage
     from deepff.result import Result
 
 
@@ -295,7 +296,11 @@ def apply(
     device: DeviceChoice = Device.AUTO,
     engine: EngineChoice = Engine.AUTO,
 ) -> None:
-    """Find a result's factors in new images, for segment, localize and export."""
+    """Find a result's factors in new images, for segment, localize and export.
+
+    Names that were given in `deepff label` go along, and images in which it was decided that
+    nothing is here count as --without.
+    """
     from deepff.app.label_file import FILE, carry_over, load_labels
     from deepff.discovery.apply import apply
     from deepff.images.image_files import find_images
@@ -303,7 +308,15 @@ def apply(
     from deepff.results.concept_bank import load_concepts
 
     concepts, files = load_concepts(bank), find_images(images)
+    empty: list[SetImage] = [*find_images(without)] if without else []
     check_output(out, overwrite)
+    labels = None
+    if (bank.parent / FILE).is_file():
+        before = load(bank.parent)
+        labels = load_labels(bank.parent, before)
+        if concepts.known is not None:
+            is_empty = {name: labels.image(name).shows_nothing for name in before.names}
+            empty += [image.item for image in before.images if is_empty[image.name]]
     backbone = None
     if weights is not None or engine != Engine.AUTO:
         backbone = concepts.sources[0].backbone(
@@ -312,7 +325,7 @@ def apply(
     result = apply(
         concepts,
         files,
-        without=find_images(without) if without else None,
+        without=empty or None,
         model=backbone,
         batch_size=batch_size,
         cache=cache,
@@ -320,5 +333,5 @@ def apply(
         progress=True,
     )
     _save(result, ctx, out, overlays, overwrite)
-    if (bank.parent / FILE).is_file() and not (out / FILE).exists():
-        carry_over(load_labels(bank.parent, load(bank.parent)), out, result)
+    if labels is not None and not (out / FILE).exists():
+        carry_over(labels, out, result)

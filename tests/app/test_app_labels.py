@@ -321,3 +321,6 @@ def test_names_that_a_network_suggests_may_be_given(tmp_path: Path) -> None:
     store = LabelStore(tmp_path, result, suggested)
     labels = store.edit(0, lambda labels: agree(labels, suggested))
     assert labels.parts == {1: "great white, shark", 2: "x" * 80}
+    # A kind of object is no background because the network has no name for it.
+    result.recipe = "contrast"
+    assert [*suggestions(result)] == [(k, 1), (k, 2)]

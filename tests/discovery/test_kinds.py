@@ -9,9 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import deepff
 from deepff.activations.feature_source import FeatureSource
+from deepff.app.edits import set_status
+from deepff.app.kept_masks import NamedMask, keep
+from deepff.app.label_file import LabelStore
+from deepff.cli.main import app
 from deepff.discovery.kinds import clusters
 from deepff.errors import InputError
 from deepff.evaluation.datasets.mask_folders import load_icoseg
@@ -222,3 +227,23 @@ def test_a_bank_without_scores_is_told_nothing_by_images_without_the_object(file
     factors = deepff.discover(files[0][:2], 1, size=SIZE)
     with pytest.raises(InputError, match="has no scores"):
         deepff.apply(factors.bank, files[1][:1], without=files[1][1:2])
+
+
+def test_where_it_was_decided_that_nothing_is_here_counts_for_a_bank(mixed, files, tmp_path):
+    mixed.save(tmp_path / "mixed")
+    store = LabelStore(tmp_path / "mixed", mixed)
+    empty = NamedMask(np.zeros(mixed.image_sizes[3], np.uint8), ())
+    store.edit(
+        0,
+        lambda labels: set_status(
+            labels, mixed.names[3], "accepted", keep(labels, mixed.names[3], empty, mended=True)
+        ),
+    )
+    bank, out = tmp_path / "mixed/concepts.safetensors", tmp_path / "new"
+    without = ["--without", files[0][1], "--without", files[0][2]]
+    for names, n_images in (([], 1), (without, 3)):
+        command = ["apply", str(bank), files[0][0], "--out", str(out), "--overwrite", *names]
+        ran = CliRunner().invoke(app, command)
+        assert ran.exit_code == 0, ran.output
+        negatives = load_concepts(out / "concepts.safetensors").known.negatives
+        assert len(negatives.images.unique()) == n_images
