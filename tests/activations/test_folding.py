@@ -58,8 +58,6 @@ def largest_difference(backbone: Backbone, *paths: str | None) -> tuple[Backbone
     ("model", "remaining"),
     [
         ("resnet18", 0),
-        ("vgg11_bn", 0),
-        ("mobilenet_v2", 0),
         ("regnet_y_400mf", 0),
         # Of each dense layer the first comes after a concatenation, of each transition before.
         ("densenet121", 62),

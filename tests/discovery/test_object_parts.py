@@ -1,6 +1,5 @@
-"""Parts inside the object: planted parts, values worked out by hand, and real cars."""
+"""Parts inside the object: planted parts, and values worked out by hand."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ from paper_networks import random_network
 from torch import Tensor
 
 from deepff.activations.activations import Activations, ImageRecord
-from deepff.activations.extraction import extract_layers
-from deepff.discovery.contrast import border_contrast, contrast_layers, fused_object
 from deepff.discovery.object_parts import (
     factorize_filled,
     factorize_inside,
@@ -18,18 +15,10 @@ from deepff.discovery.object_parts import (
     part_layer,
 )
 from deepff.errors import InputError
-from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
-from deepff.evaluation.datasets.ground_truth import GroundTruthImage, GroundTruthSet
-from deepff.evaluation.metrics import count_overlaps, factor_quality
-from deepff.factorization import NMF
-from deepff.images.image_set import read_pixels
 from deepff.layers.layer_map import map_layers
 from deepff.networks.loading import load_backbone
-from deepff.regions.dense_crf import REFINER, crf_kernels, refined_parts
-from deepff.regions.probabilities import part_probabilities, refined_masks, without_holes
-from deepff.regions.thresholds import masks, thresholds
-from deepff.results.heatmaps import HeatMaps
-from deepff.results.sampling import cell_means
+from deepff.regions.dense_crf import crf_kernels, refined_parts
+from deepff.regions.probabilities import part_probabilities, refined_masks
 
 
 def as_activations(*images: Tensor) -> Activations:
@@ -252,53 +241,3 @@ def test_layers_of_parts(model, name, channels):
 def test_sets_without_separation_fill_the_frame():
     assert fills_frame(0.08) and not fills_frame(0.12)
     assert fills_frame(0.15, by_sign=True) and not fills_frame(0.16, by_sign=True)
-
-
-def test_parts_inside_the_object_beat_the_papers_recipe_on_real_cars(data_root):
-    pytest.importorskip("pycocotools")
-    cars = load_coco(data_root / "car_parts", merge=CAR_PARTS)
-    truth = cars.images[::8]
-    files = [item.image for item in truth]
-    backbone = load_backbone()
-    layers = [
-        map_layers(backbone).resolve(),
-        part_layer(map_layers(backbone)),
-        *contrast_layers(map_layers(backbone)),
-    ]
-    (head, features, *of_object), _ = extract_layers(files, backbone, layers)
-    contrasts = [border_contrast(activations) for activations in of_object]
-    assert not fills_frame(contrasts[-1].separation)
-    whole = fused_object(of_object, [contrast.weights for contrast in contrasts]).heatmaps
-    photos = [read_pixels(file.path) for file in files]
-    limits = thresholds(whole, "otsu-image") / whole.scale
-    objects = [
-        without_holes(REFINER.probabilities(photo, whole.normalized(i), limits[i], REFINER.size))
-        for i, photo in enumerate(photos)
-    ]
-    kernels = [crf_kernels(torch.tensor(p).permute(2, 0, 1)[None] / 255) for p in photos]
-    cells = torch.cat(
-        [
-            cell_means(refined_masks(p).float(), image.grid).flatten()
-            for p, image in zip(objects, features.images, strict=True)
-        ]
-    )
-    ours, papers = [], []
-    for k in (3, 5):
-        parts, _ = factorize_inside(features, cells, k)
-        found = [
-            refined_parts(own, p, parts.heatmaps.grid(i))
-            for i, (own, p) in enumerate(zip(kernels, objects, strict=True))
-        ]
-        ours.append(quality([refined_masks(p) for p in found], cars, truth))
-        H = NMF(k, random_state=0).fit_transform(head.blocks)
-        maps = HeatMaps(H, [i.grid for i in head.images], [i.size for i in head.images])
-        papers.append(
-            quality([masks(m, t) for m, t in zip(maps, thresholds(maps), strict=True)], cars, truth)
-        )
-    # 0.38 and 0.25 when measured.
-    assert sum(ours) / 2 > sum(papers) / 2 + 0.08
-
-
-def quality(found: list[Tensor], cars: GroundTruthSet, truth: Sequence[GroundTruthImage]) -> float:
-    pairs = zip(found, (item.labels() for item in truth), strict=True)
-    return factor_quality(count_overlaps(pairs, len(cars.part_names)))

@@ -25,7 +25,6 @@ from deepff.factorization.blocks import RowBlocks
 ESTIMATORS = [
     NMF(2, random_state=0),
     NMF(2, solver="mu", random_state=0),
-    NMF(2, init="nndsvda"),
     SemiNMF(2, random_state=0),
     PCA(2),
     KMeans(2, random_state=0),
