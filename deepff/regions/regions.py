@@ -158,7 +158,7 @@ def region_finder(
     scored = factorization.scores is not None
     scores_of = region_scores(factorization, parts, names) if scored else None
     if len(of_kinds := result.of_kinds) > 1:
-        regions_of = _kind_regions(of_kinds, factorization, options, crf_size)
+        regions_of = _kind_regions(of_kinds, factorization, options, crf_size, least)
     elif result.parts_of is None:
         regions_of = _factor_regions(result, factorization, options, crf_size)
     else:
@@ -282,24 +282,32 @@ def _factor_regions(
 
 
 def _kind_regions(
-    of_kinds: Sequence[Run], factors: Factorization, options: RegionOptions, crf_size: int | None
+    of_kinds: Sequence[Run],
+    factors: Factorization,
+    options: RegionOptions,
+    crf_size: int | None,
+    least: float,
 ) -> Callable[[int], Regions]:
-    """Each kind's regions as if the set had no other; where they meet, of the stronger kind."""
+    """Each kind's regions as if the set had no other; where they meet, of the higher score."""
     finders = [_factor_regions(run, run.factorization(), options, crf_size) for run in of_kinds]
     heatmaps = factors.heatmaps
+    scores_of = region_scores(factors, None, ())
 
     def regions(index: int) -> Regions:
-        size = heatmaps.image_sizes[index]
-        whole = _no_regions(len(finders), size, heatmaps.coefficients.device)
-        whole.masks.zero_()
-        present = heatmaps.grid(index).flatten(1).any(1).nonzero()[:, 0].tolist()
+        scores, size = scores_of(index), heatmaps.image_sizes[index]
+        highest = scores.amax((1, 2))
+        present = ((highest >= least) & (highest > 0)).nonzero()[:, 0].tolist()
+        labels, best = np.zeros(size, np.int64), np.full(size, -1.0)
         for kind in present:
-            whole.masks[kind] = finders[kind](index).masks[0]
-        for rows, maps in heatmaps.bands(index):
-            whole.labels[rows] = label_map(maps, whole.masks[:, rows], heatmaps.scale)
-        if len(present) > 1:
-            for kind in present:
-                whole.masks[kind] = whole.labels == kind + 1
+            mask = finders[kind](index).masks[0].cpu().numpy()
+            components, n = connected_components(mask)
+            of_pixels = component_scores(components, n, scores[kind])[components]
+            claimed = mask & (of_pixels > best)
+            labels[claimed], best[claimed] = kind + 1, of_pixels[claimed]
+        whole = _no_regions(len(finders), size, heatmaps.coefficients.device)
+        whole.labels.copy_(torch.from_numpy(labels))
+        for kind, mask in enumerate(whole.masks):
+            torch.eq(whole.labels, kind + 1, out=mask)
         return whole
 
     return regions

@@ -21,6 +21,7 @@ _DOUBTFUL, _MEDIAN = 0.2, 0.5
 _DOUBTFUL_SHARE = 0.8
 _LEAST_SPREAD = 0.1
 _FEWEST, _USUAL = 3, (0.35, 0.08)
+_ANY = -1  # stands for all factors
 # The share of images without the thing that may have a score of 0.5, all factors together; and how
 # far 0.5 is at least from the mean of these images to the median of the known instances.
 _MISTAKEN, _LEAST_WAY = 0.05, 1 / 3
@@ -79,24 +80,36 @@ class KnownInstances:
     def scores(self, features: Tensor, factor: int, left_out: Tensor | None = None) -> Tensor:
         """How likely instances with these features (m, c) show a factor: (m,), in [0, 1].
 
-        ``left_out`` (n,) bool says which of all known ones they are not to be compared with.
+        They are to be like the factor's instances on its scale, and like those of all factors on
+        theirs, because the scale of a factor that is known by few is loose. ``left_out`` (n,) bool
+        says which of all known ones they are not to be compared with.
         """
-        own = self._of_factors.get(factor)
-        if own is None:
-            return features.new_zeros(len(features))
-        others = None if left_out is None else ~left_out[self.factors == factor]
-        low, spread = self._scales[factor]
-        return torch.sigmoid((own._likeness(features, others) - low) / spread)
+        score = torch.ones_like(features[:, 0])
+        own = self.factors == factor
+        for among, which in ((own, factor), (torch.ones_like(own), _ANY)):
+            known = self._of_factors.get(which)
+            if known is None:
+                return torch.zeros_like(score)
+            others = None if left_out is None else ~left_out[among]
+            low, spread = self._scales[which]
+            likeness = known._likeness(features, others)
+            score = torch.minimum(score, torch.sigmoid((likeness - low) / spread))
+            if own.all():
+                break
+        return score
 
     @cached_property
     def _of_factors(self) -> dict[int, KnownInstances]:
-        return {factor: self.alone(factor) for factor in self.factors.unique().tolist()}
+        return {_ANY: self, **{of: self.alone(of) for of in self.factors.unique().tolist()}}
 
     @cached_property
     def _scales(self) -> dict[int, tuple[float, float]]:
-        """:meth:`_scale` of each factor."""
-        mistaken = _MISTAKEN / max(1, len(self._of_factors))
-        return {factor: own._scale(mistaken) for factor, own in self._of_factors.items()}
+        """:meth:`_scale` of each factor, and of all of them as one."""
+        mistaken = _MISTAKEN / max(1, len(self._of_factors) - 1)
+        return {
+            of: known._scale(_MISTAKEN if of == _ANY else mistaken)
+            for of, known in self._of_factors.items()
+        }
 
     def _scale(self, mistaken: float) -> tuple[float, float]:
         """The likeness with a score of 0.5, and the difference that makes the odds e times as high.
