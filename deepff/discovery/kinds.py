@@ -25,7 +25,7 @@ from deepff.runtime.distributed import gather_rows, rows_before
 # The cosine distance beyond which clusters are different kinds. With 0.6 to 0.65 sets of one kind
 # stay whole and pairs of kinds come apart; 0.5 splits sets of one kind.
 _DISTANCE = 0.65
-_FEWEST = 3  # images of a kind; fewer join the kind that is most like them
+_FEWEST = 5  # images of a kind; fewer join the kind that is most like them
 _MAX_IMAGES = 2000  # that are clustered; others join the nearest kind
 
 

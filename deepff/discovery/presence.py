@@ -1,6 +1,7 @@
 """Is it there? Scores of the pieces of objects' maps, by the instances that each kind is known by.
 
-A piece is connected in the object's map, thresholded by Otsu in its image. Its feature is the mean
+A piece is connected in the object's map, thresholded by Otsu in its image, and parted where it has
+a narrow neck (:mod:`deepff.regions.things`). Its feature is the mean
 of the head layer's activations over it, weighted by the map.
 """
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from deepff.activations.activations import Activations
 from deepff.discovery.kinds import cells_of, weighted_mean
 from deepff.options import Threshold
-from deepff.regions.components import connected_components
+from deepff.regions.things import things
 from deepff.regions.thresholds import thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
@@ -106,8 +107,8 @@ def _pieces(maps: HeatMaps, index: int, head: Activations, image: int) -> list[_
     limits = thresholds(maps.alone(index), Threshold.OTSU_IMAGE)[0]
     pieces = []
     for kind, (values, limit) in enumerate(zip(maps.grid(index), limits, strict=True)):
-        numbers, n = connected_components((values >= limit).cpu().numpy())
-        for number in range(1, n + 1):
+        numbers = things(values.cpu().numpy(), float(limit))
+        for number in range(1, numbers.max() + 1):
             mask = torch.from_numpy(numbers == number).to(values.device)
             weights = cells_of(covering((values * mask)[None], extent), record)[0]
             pieces.append(_Piece(kind, mask, weighted_mean(rows, weights)))

@@ -33,6 +33,7 @@ from deepff.regions.probabilities import (
     photo_of,
     unary_probabilities,
 )
+from deepff.regions.things import parted, things
 from deepff.regions.thresholds import label_map, largest_factor, masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
@@ -157,6 +158,7 @@ def region_finder(
     least = least_score(result, factorization, options)
     scored = factorization.scores is not None
     scores_of = region_scores(factorization, parts, names) if scored else None
+    heatmaps = factorization.heatmaps
     if len(of_kinds := result.of_kinds) > 1:
         regions_of = _kind_regions(of_kinds, factorization, options, crf_size, least)
     elif result.parts_of is None:
@@ -166,6 +168,8 @@ def region_finder(
 
     def named_regions(index: int) -> Regions:
         regions = regions_of(index)
+        if scores_of is not None:
+            regions = _parted(regions, heatmaps, index)
         masks, labels = regions.masks, regions.labels
         if parts is not None:
             masks, labels = part_masks(masks, parts, names), part_map(labels, parts, names)
@@ -174,6 +178,18 @@ def region_finder(
         return named if scores is None or least == 0 else likely(named, scores, least)
 
     return named_regions
+
+
+def _parted(regions: Regions, heatmaps: HeatMaps, index: int) -> Regions:
+    """The regions with lines between the things that touch in an object's map."""
+    maps, limits = heatmaps.covering(index), thresholds(heatmaps.alone(index), Threshold.OTSU_IMAGE)
+    labels = regions.labels.clone()
+    masks = []
+    for mask, values, limit in zip(regions.masks, maps, limits[0], strict=True):
+        numbers = things(values.cpu().numpy(), float(limit))
+        masks.append(torch.from_numpy(parted(mask.cpu().numpy(), numbers)).to(mask.device))
+        labels[mask & ~masks[-1]] = 0
+    return replace(regions, masks=torch.stack(masks), labels=labels)
 
 
 def region_scores(
