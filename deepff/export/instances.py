@@ -114,10 +114,9 @@ class AnnotatedImage:
     ) -> str:
         """Write a copy of the photograph, or a link to it, and return its POSIX path in `below`.
 
-        It has the image's `file` as its name, so that no two differ by their suffix alone, and the
-        suffix of what it holds. A photograph in none of the formats of `suffixes`, one that is
-        stored turned, and an image that is no file are written again. With "none" nothing is
-        written, and the path is that of the user's own file in the set.
+        It has the image's `file` as its name, and the suffix of what it holds. What is in none of
+        the formats of `suffixes`, stored turned, or no file is written again. With "none" the path
+        is that of the user's own file.
         """
         if images == Photographs.NONE:
             return f"{self.file}.png" if isinstance(self.origin, ImageItem) else self.name

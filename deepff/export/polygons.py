@@ -25,9 +25,8 @@ _STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (y, x) to the right, down, left, 
 def instance_polygons(instance: Instance, simplify: float = 0.0) -> list[np.ndarray]:
     """The polygons of an instance in its image, one (m, 2) per 8-connected component.
 
-    Corners (x, y) go clockwise, and a slit of no width joins a hole to its outline. Filled at the
-    pixels' centers, by the even-odd or the non-zero rule, they are the mask to the pixel, but for
-    corners that are less than `simplify` pixels off (Douglas & Peucker 1973).
+    Corners (x, y) go clockwise, and a slit of no width joins a hole to its outline. Filled, they
+    are the mask to the pixel, but for corners less than `simplify` off (Douglas & Peucker 1973).
     """
     from scipy import ndimage
 

@@ -25,11 +25,10 @@ def write_voc(
     folder: Path,
     settings: ExportOptions,
 ) -> None:
-    """Write VOC's ``Annotations/``, ``SegmentationClass/`` and ``SegmentationObject/``.
+    """Write VOC's annotations, class and object images, and photographs, in its folders.
 
     A class's value is its line in ``labels.txt``, from 0, an object's its number in the XML, from
-    1. ``labelmap.txt`` has the classes and their colors, as CVAT and Datumaro read them. The
-    photographs are in ``JPEGImages/``.
+    1. ``labelmap.txt`` is for CVAT and Datumaro.
     """
     names = _label_names(names)
     if len(names) > LARGEST_VALUE:

@@ -46,9 +46,8 @@ class RowBlocks:
     """One tall matrix (rows, c) of any real dtype, whole or as a sequence of blocks of rows.
 
     It is read in blocks of one size in float32 on `device`, however the rows were split, so that
-    results do not depend on it. `transform` is applied to rows whenever they are read. Reading and
-    computing may take `memory` bytes besides A; None is what is free. Where A is memory-mapped,
-    larger than this or on another device, the next block is fetched while one is used.
+    results do not depend on it. `transform` is applied to rows as they are read; reading and
+    computing may take `memory` bytes besides A (None: what is free).
     """
 
     def __init__(

@@ -49,9 +49,8 @@ def hals(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> Tensor:
 def solve(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
     """The minimizer (k, m), exact but for rounding, from the start X (k, m); Q may be float64.
 
-    Sweeps find which entries are zero; the others follow from a k × k system in float64.
-    Columns whose solution is not yet optimal (Karush-Kuhn-Tucker) are swept again; the few
-    that many sweeps do not settle, where factors are nearly dependent, go to scipy.
+    Sweeps find which entries are zero; the others follow from a k × k system in float64. The few
+    columns that sweeps do not settle go to scipy.
     """
     X, optimal = _swept_and_solved(X.clone(), G, Q, 4)
     open_columns = (~optimal).nonzero()[:, 0]

@@ -32,9 +32,8 @@ def refine_best(
 def refine(A: Tensor, W: Tensor, max_iter: int, tol: float) -> tuple[Tensor, list[float], bool]:
     """Extrapolated HALS (Ang & Gillis 2019): components (k, c) from W, all of A (m, c) in memory.
 
-    Each update starts ahead of the last result, the way it went, by a step that grows while the
-    loss falls; where it rises, the step is undone. Also ‖A − HW‖ / ‖A‖ after each iteration, which
-    never rises, and whether ten iterations would now lower it by no more than the share `tol`.
+    Each update starts ahead of the last result, by a step that grows while the loss falls. Also the
+    relative error after each iteration, and whether ten more would lower it by no more than `tol`.
     """
     total = float(torch.linalg.vector_norm(A, dim=1).cpu().double().square().sum())
     # Exact, for a start that is: of k rows and channels, sweeps would lose what it has.

@@ -108,10 +108,9 @@ def race(
 ) -> Tensor:
     """The best of `n_init` HALS runs on a sample (m, c); components (at least n_kept, k, c).
 
-    The first run starts from NNDSVDa, the others (with `signed` components all) from rows far
-    apart. All run at once on a part of the sample; the best go on with more of it. Rows are nearly
-    of low rank, so products are taken in the subspace of the leading right singular vectors (Halko,
-    Martinsson & Tropp 2011; for NMF: Erichson et al. 2018); non-negativity is kept in full space.
+    The first starts from NNDSVDa, the others (with `signed` all) from rows far apart; the best go
+    on with more of the sample. Products are in the subspace of the leading singular vectors (Halko,
+    Martinsson & Tropp 2011; Erichson et al. 2018); non-negativity is kept in full space.
     """
     basis = leading_subspace(sample.rows, k, generator)
     B = projected(sample.rows, basis)
@@ -337,9 +336,8 @@ def _draws(
     """Which rows of this rank are drawn, how often, and their probabilities.
 
     Row i, of probability p, is drawn ⌊p `n_draws` + u⌋ times, u being the fraction of i times the
-    golden ratio from `start` on: spread so evenly, many rows or a strong one have the share of the
-    sample that they have of the measure. No row's draws depend on another's probability, so that
-    rounding in A, which another engine or thread count changes, seldom changes the sample.
+    golden ratio from `start` on. No row's draws depend on another's probability, so that rounding
+    in A seldom changes the sample.
     """
     drawn = []
     # Written over for each part: what is allocated for each stays with the process.

@@ -51,11 +51,9 @@ class ImageFile:
 def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     """List the files that folders, files and globs stand for, without opening them.
 
-    A folder is searched with its subfolders; a path that exists is not read as a glob. Hidden
-    files, results of deepff, and files that it wrote are skipped unless they are named; what cannot
-    be listed is returned, so that its reader reports it. A file counts once, if possible by a path
-    without links. Each path's files are in natural order. Names are relative to the folder, or to
-    the paths' common parent. Raises InputError if there is nothing.
+    Hidden files, results of deepff, and files that it wrote are skipped unless they are named. A
+    file counts once, if possible by a path without links; each path's files are in natural order.
+    Names are relative to the folder, or to the paths' common parent.
     """
     roots: list[str] = []
     files_of_each: list[list[_Match]] = []
@@ -204,9 +202,8 @@ def _holds_result(folder: str) -> bool:
 def output_names(names: Sequence[str]) -> list[str]:
     """Names for the output files of images: relative paths to which a suffix can be added.
 
-    The image's suffix is dropped unless that makes two names equal. The names are unique even on a
-    file system that ignores case or the composition of accents, inside their folder, short, and
-    without what programs stumble over: line breaks, backslashes, spaces at their ends.
+    The image's suffix is dropped unless that makes two names equal. They are unique even where case
+    and the composition of accents are ignored, inside their folder, and short.
     """
     full = [_inner_path(name) for name in names]
     stems = [_UNFIT_END.sub("", os.path.splitext(name)[0]) for name in full]

@@ -236,9 +236,8 @@ def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
 def as_pixels(item: Any) -> np.ndarray:
     """An image in any of the forms that Python programs hold it in, as RGB: uint8 (H, W, 3).
 
-    A PIL image (turned by its EXIF data), a path, an array (H, W, 3), (H, W, 4) or (H, W), a tensor
-    (3, H, W) or (1, H, W), or a tuple that begins with one; uint8, uint16, bool, or float in [0,
-    1].
+    A PIL image, a path, an array (H, W, 3), (H, W, 4) or (H, W), a tensor (3, H, W) or (1, H, W),
+    or a tuple that begins with one; uint8, uint16, bool, or floating-point in [0, 1].
     """
     if isinstance(item, tuple | list) and item:
         item = item[0]

@@ -76,12 +76,11 @@ def _upright_size(image: Image.Image) -> tuple[int, int]:
 def read_picture(
     path: str | Path, min_longest_side: int | None = None, stretch: bool = False
 ) -> Picture:
-    """Read an image file as a viewer shows it, and its range of values.
+    """Read an image file as a viewer shows it, and its range of values, in any thread.
 
-    Upright (EXIF), transparency on white, 16 bits scaled to 8, the first frame or page, CMYK
-    without a color profile. Threads may call it at once. If only ``min_longest_side`` pixels of the
-    longer side will be used, a JPEG may be decoded at :func:`reading_size`. With ``stretch``, the
-    largest value of a file with more than 8 bits per channel becomes 255: for 12 bits in 16.
+    Upright, transparency on white, the first frame or page. If only ``min_longest_side`` pixels
+    will be used, a JPEG may be decoded at :func:`reading_size`. With ``stretch``, the largest value
+    of a file with more than 8 bits per channel becomes 255.
     """
 
     def decode(image: Image.Image) -> Picture:

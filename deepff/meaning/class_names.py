@@ -42,10 +42,10 @@ from deepff.meaning.open_network import (
     check_directions,
     network_inputs,
     opened_layer,
-    spread_indices,
 )
 from deepff.networks.class_labels import check_labels, class_labels
 from deepff.options import RECIPE_OPTIONS
+from deepff.pictures.figures import spread
 from deepff.regions.regions import region_finder
 from deepff.results.factorization import FactorClasses, Factorization
 from deepff.results.run import Run
@@ -157,8 +157,8 @@ def standing_out(
     sure = probabilities.amax(1) >= SURE
     index = (probabilities if shares is None else probabilities * shares).argmax(1)
     if scores.shape[1] >= FEW_CLASSES:
-        spread = scores.std(1).clamp_min(torch.finfo(scores.dtype).tiny)
-        sure &= (largest - scores.mean(1)) / spread >= STANDING_OUT
+        deviation = scores.std(1).clamp_min(torch.finfo(scores.dtype).tiny)
+        sure &= (largest - scores.mean(1)) / deviation >= STANDING_OUT
     return [
         labels[i] if is_sure else None
         for i, is_sure in zip(index.tolist(), sure.tolist(), strict=True)
@@ -281,7 +281,7 @@ def scores_of_regions(
     empties: list[Tensor] = []
     gains: list[Tensor] = []
     sizes: list[Tensor] = []
-    indices = _images_of_kinds(run) if len(run.of_kinds) > 1 else spread_indices(run, N_IMAGES)
+    indices = _images_of_kinds(run) if len(run.of_kinds) > 1 else spread(len(run.images), N_IMAGES)
     for i, image in network_inputs(run, opened, indices, "names", progress):
         masks = torch.cat([find(i).masks for find in finders]).float()
         edits = [torch.zeros_like, *(_inside(mask, opened.layer, image) for mask in masks)]

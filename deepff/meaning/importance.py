@@ -41,8 +41,8 @@ from deepff.meaning.open_network import (
     check_directions,
     network_inputs,
     opened_layer,
-    spread_indices,
 )
+from deepff.pictures.figures import spread
 from deepff.results.factorization import Factorization
 from deepff.results.run import Run
 from deepff.results.tree import color_slots
@@ -116,7 +116,7 @@ def _run_images(
     masks = sobol_masks(n_factors)
     indices, inputs, outputs = [], [], []
     with torch.no_grad():
-        chosen = spread_indices(run, n_images)
+        chosen = spread(len(run.images), n_images)
         for i, image in network_inputs(run, opened, chosen, "importance", progress):
             edits = [as_is, *(without(factorization, j, i) for j in range(n_factors))]
             edits += [_scaled(factorization, i, mask) for mask in masks]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor
 
 from deepff.errors import InputError
@@ -67,12 +66,6 @@ def network_input(run: Run, opened: OpenLayer, index: int) -> Tensor:
     picture = read_origin(image.unchanged_origin(), max(shape), image.stretch)
     pixels = resize(picture.pixels, shape, opened.backbone.interpolation)
     return normalized(opened.backbone, pixels[None])
-
-
-def spread_indices(run: Run, n_images: int) -> list[int]:
-    """The indices of at most so many images, spread evenly over the run."""
-    n_all = len(run.images)
-    return torch.linspace(0, n_all - 1, min(n_images, n_all)).round().int().tolist()
 
 
 def network_inputs(
