@@ -220,8 +220,7 @@ def _with_new_masks(workspace: Workspace, labels: Labels) -> Labels:
     masks = {}
     for name in workspace.result.names:
         label = labels.image(name)
-        is_made = label.mask is not None and (label.mask.mended or not labels.differs(name))
-        if label.status == ACCEPTED and not is_made:
+        if label.status == ACCEPTED and (label.mask is None or labels.differs(name)):
             masks[name] = keep(labels, name, workspace.masks.made(labels, name))
     return edits.set_masks(labels, masks)
 

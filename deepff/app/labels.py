@@ -181,9 +181,9 @@ class Labels:
         return _recipe(self.settings_of(image), tuple(sorted(self.parts)), self.dropped(image))
 
     def differs(self, image: str) -> bool:
-        """Whether the image keeps a mask that was made with other settings."""
+        """Whether the image keeps a mask, not mended, that was made with other settings."""
         mask = self.image(image).mask
-        return mask is not None and mask.recipe != self.recipe(image)
+        return mask is not None and not mask.mended and mask.recipe != self.recipe(image)
 
     @property
     def class_names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Mends of one mask: pieces taken away, holes filled, pixels painted, strokes that spread."""
+"""Mends of one mask: what a click takes, pieces, holes, pixels painted, strokes that spread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from deepff.app.kept_masks import MAX_CLASSES, NamedMask, keep, nearest
 from deepff.app.labels import Labels
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
+from deepff.regions.clicks import ClickScene, boxed, clicked
 from deepff.regions.components import EIGHT_CONNECTED, connected_components
 from deepff.regions.dense_crf import CrfKernels, crf_kernels, refined_by_kernels
 from deepff.regions.probabilities import as_image_batch
@@ -55,6 +56,33 @@ class Stroke:
         for x, y in points:
             pixels[round(y), round(x)] = True
         return pixels
+
+
+def taken(
+    mask: NamedMask, scene: ClickScene, points: Sequence[Point], name: str, earlier: Sequence[Point]
+) -> NamedMask:
+    """With what a click takes of a class, or gives back where it has that class already.
+
+    Two points are the corners of a box: what stands out in it takes the class. Points that were
+    clicked earlier keep what they have.
+    """
+    mask, value = _valued(mask, name)
+    small = nearest(mask.values, scene.shape).copy()
+    pixel, *others = (_pixel(scene.shape, point) for point in points)
+    if others:
+        sides = [sorted(side) for side in zip(pixel, others[-1], strict=True)]
+        (top, bottom), (left, right) = sides
+        part, label, target = boxed(scene, small, ((top, left), (bottom, right))), 0, value
+    else:
+        at = _pixel(mask.values.shape, points[0])
+        small[pixel] = label = int(mask.values[at])
+        target = 0 if label == value else value
+        sure = [_pixel(scene.shape, point) for point in earlier]
+        part = clicked(scene, small, pixel, target, sure)
+    changed = _upsampled(part, mask.values.shape) & (mask.values == label)
+    if not others:
+        changed[at] = True
+    return _with(mask, changed, target)
 
 
 def without_piece(mask: NamedMask, point: Point) -> NamedMask:
@@ -196,14 +224,20 @@ _AT_POINT = {"delete": without_piece, "alone": piece_alone, "fill": without_hole
 def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, Any]) -> Labels:
     """The labels with the mask of one image changed by a tool.
 
-    `data` has the ``tool``, its ``points`` as "x,y x,y" (shares of the image's sides), the brush's
-    ``size`` (a share of the image's width) and the ``class`` to paint.
+    `data` has the ``tool``, its ``points`` as "x,y x,y" (shares of the image's sides), those that
+    were clicked ``earlier``, the brush's ``size`` (a share of the image's width) and the ``class``
+    to paint.
     """
     if not image:
         raise InputError("no image is open for mending")
     points = _points(data["points"])
     before = workspace.masks.current(labels, image)
-    after = _changed(workspace, image, before, points, data)
+    if data["tool"] == "take":
+        index = workspace.result.names.index(image)
+        scene = workspace.pictures.scene(labels, index)
+        after = taken(before, scene, points, _class(data), _parsed(data.get("earlier", "")))
+    else:
+        after = _changed(workspace, image, before, points, data)
     return set_masks(labels, {image: keep(labels, image, after, mended=True)})
 
 
@@ -216,8 +250,8 @@ def _changed(
     stroke = Stroke(points, min(max(float(data["size"]), 0.0), 1.0))
     if tool == "cut":
         return cut(mask, stroke)
-    if tool in ("paint", "more") and name is None:
-        raise InputError("choose what is painted first: name a factor")
+    if tool in ("paint", "more"):
+        name = _class(data)
     if tool in ("paint", "erase"):
         return painted(mask, stroke, name if tool == "paint" else None)
     photo, reason = workspace.pictures.photo(workspace.result.names.index(image))
@@ -226,9 +260,19 @@ def _changed(
     return spread(mask, photo, stroke, name if tool == "more" else None)
 
 
+def _class(data: Mapping[str, Any]) -> str:
+    if not data.get("class"):
+        raise InputError("choose what is painted first: name a factor")
+    return str(data["class"])
+
+
 def _points(text: str) -> list[Point]:
-    pairs = [tuple(map(float, pair.split(","))) for pair in text.split()[:_MAX_POINTS]]
-    points = [(min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0)) for x, y in pairs]
+    points = _parsed(text)
     if not points:
         raise InputError("nothing was drawn")
     return points
+
+
+def _parsed(text: str) -> list[Point]:
+    pairs = [tuple(map(float, pair.split(","))) for pair in text.split()[:_MAX_POINTS]]
+    return [(min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0)) for x, y in pairs]

@@ -23,6 +23,7 @@ from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import ImageItem
 from deepff.images.painting import factor_colors, overlay
 from deepff.pictures.figures import photo_shape, region_picture
+from deepff.regions.clicks import CLICK_SIDE, ClickScene, click_scene
 from deepff.result import Result
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
@@ -53,6 +54,7 @@ class Pictures:
         self._strengths = lru_cache(self._strengths_of)
         self._overview = lru_cache(4)(self._overview_of)
         self._scores = lru_cache(self._scores_of)
+        self._scene = lru_cache(4)(self._scene_of)
         self._masks = Masks(_reduced(result, self), _CRF_SIDE, n_finders=16, n_images=1024)
 
     def __getitem__(self, index: int) -> np.ndarray:
@@ -166,6 +168,10 @@ class Pictures:
         """The scores of all images, where what is marked has some."""
         return self._scores(settings.masks)
 
+    def scene(self, labels: Labels, index: int) -> ClickScene:
+        """What clicks on a photograph go by; InputError where it cannot be read."""
+        return self._scene(index, labels.settings, labels.folder)
+
     def warm(self, labels: Labels, indices: Sequence[int]) -> None:
         """Make what pictures of these images, and filters, will need, before they are asked for."""
         for index in indices:
@@ -187,6 +193,22 @@ class Pictures:
         if (scores := self._scores(settings.masks)) is not None:
             seen = replace(seen, present=seen.present & scores.are_likely)
         return seen
+
+    def _scene_of(self, index: int, settings: Settings, folder: Path) -> ClickScene:
+        photo, unreadable = self.photo(index)
+        if unreadable is not None:
+            raise InputError(f"a click needs the photograph, which cannot be read: {unreadable}")
+        shape = photo_shape(self.result.image_sizes[index], CLICK_SIDE)
+        small = Image.fromarray(photo).resize(shape[::-1], Image.Resampling.BILINEAR)
+        maps = self._heatmaps(max(self.result.factorizations)).normalized(index, shape)
+        run = taught(self.result, settings, folder)
+        whole, name = run.object or run, self.names[index]
+        probabilities = whole.factorization().probabilities
+        likely = np.full(shape, 0.5)
+        if probabilities is not None and name in whole.names:
+            of_image = probabilities.normalized(whole.names.index(name), shape)
+            likely = of_image.amax(0).cpu().numpy()
+        return click_scene(np.array(small), maps.cpu().numpy(), likely)
 
     def _scores_of(self, masks: str) -> Scores | None:
         return set_scores(self.result, masks)

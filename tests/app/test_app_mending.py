@@ -11,11 +11,13 @@ from deepff.app.mending import (
     painted,
     piece_alone,
     spread,
+    taken,
     without_class,
     without_hole,
     without_piece,
 )
 from deepff.errors import InputError
+from deepff.regions.clicks import ClickScene, click_scene
 
 
 def drawn(*rows: str) -> NamedMask:
@@ -123,3 +125,51 @@ def test_less_like_this_takes_away_what_was_too_much() -> None:
     mask = NamedMask(too_much.astype(np.uint8), ("bear",))
     mended = spread(mask, photo, Stroke([(0.1, 0.2), (0.1, 0.8)], 0.1), None)
     assert iou(mask, disc) < 0.55 and iou(mended, disc) > 0.95
+
+
+def plane_scene(scale: int = 1) -> tuple[np.ndarray, ClickScene]:
+    """Where a red plane on a fading sky is, enlarged, and its scene."""
+    y, x = np.mgrid[:160, :240]
+    body = ((y - 80) / 9) ** 2 + ((x - 120) / 70) ** 2 < 1
+    wings = (abs(x - 120) < 12) & (abs(y - 80) < 50)
+    sky = np.stack([90 + y / 4, 140 + y / 4, 215 + y / 8], 2)
+    noise = np.random.default_rng(0).normal(0, 4, sky.shape)
+    photo = np.where((body | wings)[..., None], (190, 40, 40), sky) + noise
+    scene = click_scene(
+        photo.clip(0, 255).astype(np.uint8), np.zeros((1, 160, 240)), np.full(y.shape, 0.5)
+    )
+    return (body | wings).repeat(scale, 0).repeat(scale, 1), scene
+
+
+def test_one_click_takes_a_plane_on_the_sky_and_another_gives_it_back() -> None:
+    plane, scene = plane_scene(4)
+    blank = NamedMask(np.zeros(plane.shape, np.uint8), ("bird",))
+    mended = taken(blank, scene, [(0.3, 0.5)], "plane", [])
+    assert mended.names == ("bird", "plane") and set(np.unique(mended.values)) == {0, 2}
+    assert iou(mended, plane) > 0.93
+    assert taken(mended, scene, [(0.5, 0.3)], "plane", []).values.sum() == 0
+    # A class is exchanged by a click while another is chosen.
+    assert iou(taken(mended, scene, [(0.5, 0.3)], "bird", []), plane) > 0.93
+    assert (taken(mended, scene, [(0.5, 0.3)], "bird", []).values != 2).all()
+
+
+def test_a_click_takes_a_halo_away_and_keeps_what_was_clicked_earlier() -> None:
+    plane, scene = plane_scene()
+    halo = ndimage.binary_dilation(plane, iterations=6)
+    mask = NamedMask(halo.astype(np.uint8), ("plane",))
+    on_halo = at(mask, 27, 120)
+    assert halo[27, 120] and not plane[27, 120]
+    mended = taken(mask, scene, [on_halo], "plane", [])
+    assert iou(mask, plane) < 0.7 and iou(mended, plane) > 0.9
+    kept = taken(mask, scene, [on_halo], "plane", [at(mask, 133, 120)])
+    assert kept.values[133, 120] and not kept.values[27, 120]
+
+
+def test_a_box_takes_what_stands_out_in_it_and_nothing_beyond() -> None:
+    plane, scene = plane_scene()
+    blank = NamedMask(np.zeros(plane.shape, np.uint8), ())
+    mended = taken(blank, scene, [at(blank, 22, 45), at(blank, 138, 195)], "plane", [])
+    assert iou(mended, plane) > 0.9
+    # Corners in any order; what is outside of the box is not touched.
+    half = taken(blank, scene, [at(blank, 138, 195), at(blank, 22, 120)], "plane", [])
+    assert not half.values[:, :119].any() and half.values[:, 121:].any()
