@@ -1,6 +1,6 @@
 """What a page does when something is clicked, typed or chosen on it; without Gradio."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from deepff.app import edits, page
 from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_file import StaleLabelsError
-from deepff.app.labels import ACCEPTED, SKIPPED, Labels
+from deepff.app.labels import ACCEPTED, SKIPPED, Entries, Labels
 from deepff.app.mending import mended, without_class
 from deepff.app.page import GRIDS, View, listed
 from deepff.app.workspace import Workspace
@@ -59,7 +59,12 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
     pictures = workspace.pictures
     parts: Shown = {
         "head": page.render(
-            "header.html", labels=labels, names=pictures.names, view=view, notice=notice
+            "header.html",
+            labels=labels,
+            names=pictures.names,
+            view=view,
+            notice=notice,
+            steps=edits.steps(labels),
         ),
         "factors": page.factor_rows(pictures, labels, workspace.store.suggestions),
         "settings": labels.settings,
@@ -154,9 +159,10 @@ def _changed(workspace: Workspace, view: View, edit: Callable[[Labels], Labels])
 
 def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, Any]) -> Labels:
     kind = data["act"]
-    if kind == "undo":
-        _turn_to_last(workspace, view, labels)
-        return edits.undo(labels)
+    if kind in ("undo", "redo"):
+        steps = labels.history if kind == "undo" else labels.future
+        _turn_to_last(workspace, view, steps)
+        return edits.undo(labels) if kind == "undo" else edits.redo(labels)
     if kind == "name":
         return edits.name_factor(labels, data["factor"], data["text"])
     if kind == "keep":
@@ -225,11 +231,9 @@ def _with_new_masks(workspace: Workspace, labels: Labels) -> Labels:
     return edits.set_masks(labels, masks)
 
 
-def _turn_to_last(workspace: Workspace, view: View, labels: Labels) -> None:
-    """Show the image that the last edit changed, if it changed one."""
-    if not labels.history:
-        return
-    images = [key for key in labels.history[-1] if isinstance(key, str)]
+def _turn_to_last(workspace: Workspace, view: View, steps: Sequence[Entries]) -> None:
+    """Show the image that the last of the edits changed, if it changed one."""
+    images = [key for step in steps[-1:] for key in step if isinstance(key, str)]
     if len(images) == 1:
         index = workspace.result.names.index(images[0])
         if index in view.listing:

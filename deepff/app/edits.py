@@ -4,7 +4,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from deepff.app.labels import ACCEPTED, Entries, Entry, Factor, KeptMask, Labels, Level, Settings
+from deepff.app.labels import (
+    ACCEPTED,
+    Entries,
+    Entry,
+    Factor,
+    ImageLabel,
+    KeptMask,
+    Labels,
+    Level,
+    Settings,
+)
 from deepff.regions.part_names import check_name
 
 HISTORY_LENGTH = 200
@@ -109,8 +119,57 @@ def undo(labels: Labels) -> Labels:
     """Take the last edit back; nothing changes where there is none."""
     if not labels.history:
         return labels
-    put = _put(labels, labels.history[-1])
-    return replace(put, history=labels.history[:-1], revision=labels.revision + 1)
+    *history, step = labels.history
+    future = (*labels.future, _now(labels, step))
+    return replace(
+        _put(labels, step), history=tuple(history), future=future, revision=labels.revision + 1
+    )
+
+
+def redo(labels: Labels) -> Labels:
+    """Make the edit again that was last taken back; nothing changes where there is none."""
+    if not labels.future:
+        return labels
+    *future, step = labels.future
+    return replace(_edit(labels, step), future=tuple(future))
+
+
+def steps(labels: Labels) -> dict[str, str]:
+    """What `undo` and `redo` do, for people; "" where that is nothing."""
+    last, following = (step[-1] if step else {} for step in (labels.history, labels.future))
+    return {
+        "undo": _told(last, _now(labels, last)),
+        "redo": _told(_now(labels, following), following),
+    }
+
+
+def _now(labels: Labels, step: Entries) -> Entries:
+    return {key: _entry(labels, key) for key in step}
+
+
+def _told(before: Entries, after: Entries) -> str:
+    """An edit, such as "mask: bear.jpg"."""
+    if not after:
+        return ""
+    images = [key for key in after if isinstance(key, str)]
+    factors = [key for key in after if isinstance(key, tuple)]
+    if None in after:
+        return "settings"
+    if factors:
+        number = f"factor {factors[0][1]}" if len(factors) == 1 else f"{len(factors)} factors"
+        is_name = any(before[key].name != after[key].name for key in factors)
+        return f"{'name' if is_name else 'use'} of {number}"
+    old, new = before[images[0]], after[images[0]]
+    assert isinstance(old, ImageLabel) and isinstance(new, ImageLabel)
+    what = next(
+        name
+        for name in ("status", "level", "dropped", "mask")
+        if getattr(old, name) != getattr(new, name)
+    )
+    what = {"status": new.status or "undecided", "level": "threshold", "dropped": "classes"}.get(
+        what, what
+    )
+    return f"{what}: {images[0] if len(images) == 1 else f'{len(images)} images'}"
 
 
 def _renamed(labels: Labels, factors: Mapping[int, Factor]) -> dict[Any, Entry]:
@@ -132,13 +191,13 @@ def _renamed(labels: Labels, factors: Mapping[int, Factor]) -> dict[Any, Entry]:
 
 
 def _edit(labels: Labels, entries: Entries) -> Labels:
-    before = {key: _entry(labels, key) for key in entries}
+    before = _now(labels, entries)
     changed = {key: entry for key, entry in before.items() if entry != entries[key]}
     if not changed:
         return labels
     history = _bounded((*labels.history, changed))
     put = _put(labels, entries)
-    return replace(put, history=history, revision=labels.revision + 1)
+    return replace(put, history=history, future=(), revision=labels.revision + 1)
 
 
 def _bounded(history: tuple[Entries, ...]) -> tuple[Entries, ...]:

@@ -4,7 +4,7 @@ Pydantic would check types and ranges in fewer lines, but it comes with the extr
 ``deepff export --labels`` and ``deepff apply`` read labels without that.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from deepff.app.labels import (
     FACTORS,
     OBJECT,
     STATUSES,
+    Entries,
     Entry,
     Factor,
     ImageLabel,
@@ -49,9 +50,8 @@ def content_of(labels: Labels) -> dict[str, Any]:
             for (k, number), factor in sorted(labels.factors.items())
         ],
         "images": {name: _image_content(label) for name, label in labels.images.items()},
-        "history": [
-            [_entry_content(key, entry) for key, entry in step.items()] for step in labels.history
-        ],
+        "history": _steps_content(labels.history),
+        "future": _steps_content(labels.future),
     }
 
 
@@ -62,6 +62,10 @@ def _image_content(label: ImageLabel) -> dict[str, Any]:
     if label.mask is not None:
         content["mask"] = vars(label.mask)
     return content
+
+
+def _steps_content(steps: Sequence[Entries]) -> list[list[dict[str, Any]]]:
+    return [[_entry_content(key, entry) for key, entry in step.items()] for step in steps]
 
 
 def _entry_content(key: Any, before: Entry) -> dict[str, Any]:
@@ -87,6 +91,7 @@ def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
             dict(map(_parsed_entry, [entries] if is_first else entries))
             for entries in content["history"]
         ),
+        future=tuple(dict(map(_parsed_entry, step)) for step in content.get("future", [])),
         revision=content["revision"],
         folder=folder,
     )

@@ -141,7 +141,8 @@ class Labels:
     factors: Mapping[tuple[int, int], Factor] = field(default_factory=dict)
     images: Mapping[str, ImageLabel] = field(default_factory=dict)
     history: tuple[Entries, ...] = ()  # what each edit replaced, the latest last, for `undo`
-    revision: int = 0  # one more with each edit and each undo
+    future: tuple[Entries, ...] = ()  # what each `undo` took back, the latest last, for `redo`
+    revision: int = 0  # one more with each edit, undo and redo
 
     def factor(self, number: int) -> Factor:
         """What is said of a factor of the chosen k."""
@@ -208,9 +209,11 @@ class Labels:
 
     @property
     def entries(self) -> list[tuple[Any, Entry]]:
-        """All that is said, by what it is said of, and all that `undo` would bring back."""
+        """All that is said, by what it is said of, and all that `undo` and `redo` bring back."""
         now: list[Entries] = [{None: self.settings}, self.factors, self.images]
-        return [entry for entries in [*now, *self.history] for entry in entries.items()]
+        return [
+            entry for entries in [*now, *self.history, *self.future] for entry in entries.items()
+        ]
 
     def count(self, status: str, names: Sequence[str]) -> int:
         """How many of the images have a status."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from deepff.app.edits import open_suggestions
+from deepff.app.edits import open_suggestions, steps
 from deepff.app.kept_masks import has_file
 from deepff.app.labels import ACCEPTED, SKIPPED, Factor, Labels
 from deepff.app.lessons import Teaching, agreements, can_be_taught, pupils, teachers
@@ -321,6 +321,7 @@ def mend(pictures: Pictures, labels: Labels, view: View) -> str:
             for name, color in _class_colors(pictures, labels).items()
         ],
         accepted=labels.image(view.mending).status == ACCEPTED,
+        steps=steps(labels),
     )
 
 

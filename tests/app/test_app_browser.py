@@ -78,7 +78,7 @@ def revision(page: playwright.Page, number: int) -> None:
 
 
 def mend_one(page: playwright.Page, before: int) -> None:
-    """Delete a piece, take it back, paint a line, take it back; the mask on the screen follows."""
+    """Click, take it back, paint a line, take it back; the mask on the screen follows."""
     page.get_by_role("button", name="Mend").first.click()
     mask = page.locator("#mend-mask")
     expect(mask).to_have_attribute("src", re.compile("^data:image/png"))
@@ -101,7 +101,14 @@ def mend_one(page: playwright.Page, before: int) -> None:
           ];
         }"""
     )
-    page.keyboard.press("d")
+    # The page below is out of reach.
+    expect(page.locator("[inert] #cards, #cards[inert]")).to_have_count(1)
+    expect(page.locator("#mend-stage")).to_be_focused()
+    page.keyboard.press("h")
+    expect(mask).to_have_css("opacity", "0")
+    page.keyboard.press("h")
+    expect(mask).to_have_css("opacity", "1")
+    page.keyboard.press("t")
     page.mouse.click(x, y)
     revision(page, before + 1)
     expect(mask).not_to_have_attribute("src", shown[0])
@@ -120,6 +127,7 @@ def mend_one(page: playwright.Page, before: int) -> None:
     expect(mask).to_have_attribute("src", shown[0])
     page.keyboard.press("Escape")
     expect(page.locator("#mend-view")).to_have_count(0)
+    expect(page.locator("[inert]")).to_have_count(0)
 
 
 def without_suggestions(page: playwright.Page, k: int) -> int:

@@ -20,13 +20,16 @@ from deepff.app.edits import (
     drop_factors,
     keep_factor,
     name_factor,
+    redo,
     set_settings,
     set_status,
+    steps,
     undo,
 )
+from deepff.app.label_content import content_of, parsed
 from deepff.app.label_file import FILE, LabelStore, StaleLabelsError, export_labelled
 from deepff.app.labels import Labels, Settings
-from deepff.app.workspace import suggestions
+from deepff.app.workspace import Workspace, suggestions
 from deepff.cli.main import app
 from deepff.errors import InputError
 from deepff.results.factorization import FactorClasses, Factorization
@@ -63,12 +66,14 @@ edits = st.one_of(
 
 def said(labels: Labels) -> Labels:
     """The labels without how they came about."""
-    return replace(labels, history=(), revision=0)
+    return replace(labels, history=(), future=(), revision=0)
 
 
 @settings(deadline=None)
 @given(st.lists(edits, max_size=12))
-def test_undo_takes_back_one_edit_after_the_other(steps: list[Edit]) -> None:
+def test_undo_takes_back_one_edit_after_the_other_and_redo_makes_them_again(
+    steps: list[Edit],
+) -> None:
     labels, before = EMPTY, []
     for step in steps:
         changed = step(labels)
@@ -76,13 +81,17 @@ def test_undo_takes_back_one_edit_after_the_other(steps: list[Edit]) -> None:
         if changed is not labels:
             before.append(labels)
         labels = changed
-    revision = labels.revision
+    last, revision = labels, labels.revision
     assert revision == len(before) == len(labels.history)
     for earlier in reversed(before):
         labels = undo(labels)
         assert said(labels) == said(earlier)
     assert labels.revision == revision + len(before)
     assert undo(labels) is labels
+    for later in [*before, last][1:]:
+        labels = redo(labels)
+        assert said(labels) == said(later)
+    assert redo(labels) is labels and len(labels.history) == len(before)
 
 
 def test_moves_of_the_value_are_taken_back_together() -> None:
@@ -324,3 +333,23 @@ def test_names_that_a_network_suggests_may_be_given(tmp_path: Path) -> None:
     # A kind of object is no background because the network has no name for it.
     result.recipe = "contrast"
     assert [*suggestions(result)] == [(k, 1), (k, 2)]
+
+
+def test_what_was_undone_is_done_again_and_both_are_named(workspace: Workspace) -> None:
+    first = workspace.store.labels
+    named = name_factor(first, 0, "bear")
+    accepted = set_status(named, NAMES[1], "accepted")
+    assert steps(accepted) == {"undo": f"accepted: {NAMES[1]}", "redo": ""}
+    back = undo(undo(accepted))
+    assert steps(back) == {"undo": "", "redo": "name of factor 0"}
+    assert back.image(NAMES[1]).status == "" and back.factor(0).name == ""
+    again = redo(redo(back))
+    assert (again.factors, again.images, again.history) == (
+        *(accepted.factors, accepted.images),
+        accepted.history,
+    )
+    # They stay over a restart, and an edit ends them.
+    once = undo(accepted)
+    kept = parsed(json.loads(json.dumps(content_of(once))), once.folder)
+    assert kept.future == once.future and redo(kept).image(NAMES[1]).status == "accepted"
+    assert redo(keep_factor(once, 0, False)).image(NAMES[1]).status == ""

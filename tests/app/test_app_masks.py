@@ -76,6 +76,18 @@ def test_no_setting_touches_what_was_accepted(
     assert "head" not in areas(workspace, "a.png")
 
 
+def test_a_mended_mask_is_never_said_to_differ(workspace: Workspace, view: View) -> None:
+    choose(workspace, view, "threshold", "max-fraction")
+    act(workspace, view, {"act": "mend", "image": index_of("a.png")})
+    act(workspace, view, {"act": "change", "tool": "delete", "points": "0.1,0.5"})
+    act(workspace, view, {"act": "leave"})
+    act(workspace, view, {"act": "accept", "image": index_of("a.png")})
+    act(workspace, view, {"act": "accept", "image": index_of("c.png")})
+    choose(workspace, view, "value", 0.9)
+    assert names_listed(workspace, view, filter="changed") == ["c.png"]
+    assert "differs from" not in act(workspace, view, {"act": "search", "text": "a.png"})["cards"]
+
+
 def test_names_that_are_given_later_reach_accepted_masks(workspace: Workspace, view: View) -> None:
     choose(workspace, view, "threshold", "max-fraction")
     act(workspace, view, {"act": "accept", "image": "0"})

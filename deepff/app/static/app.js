@@ -68,6 +68,7 @@
     const here = card(current);
     const keys = {
       u: () => click("#undo"),
+      r: () => click("#redo"),
       y: () => click("#agree"),
       n: () => move(1),
       p: () => move(-1),
