@@ -174,8 +174,6 @@ def export(person: Person, folder: Path, n_images: int) -> str:
     person.click(page.get_by_role("tab", name="Export"))
     person.click(page.locator("#format input"))
     person.click(page.get_by_role("option", name="yolo-seg"))
-    person.click(page.locator("#photographs input"))
-    person.click(page.get_by_role("option", name="links"))
     expect(page.locator("#count")).to_contain_text(f"in {n_images} images", timeout=PATIENCE)
     page.screenshot(path=folder / "export.png")
     person.click(page.get_by_role("button", name="Export"))

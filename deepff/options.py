@@ -354,10 +354,14 @@ class ExportSettings(RegionSettings, total=False):
 
 
 def parsed_split(text: str) -> tuple[float, float, float]:
-    """The shares of training, validation and test from text such as "80/10/10" or "80/20"."""
+    """The percentages of training, validation and test from text such as "80/10/10" or "80/20"."""
     if not re.fullmatch(r"\d+(\.\d+)?(/\d+(\.\d+)?){1,2}", text):
-        raise InputError(f"a split is shares such as 80/10/10 or 80/20, not {text!r}")
+        raise InputError(f"a split is percentages such as 80/10/10 or 80/20, not {text!r}")
     shares = [*map(float, text.split("/")), 0.0]
+    if abs(sum(shares) - 100) > 1e-6:
+        raise InputError(
+            f"the percentages of a split sum to 100, as in 80/10/10; {text} sums to {sum(shares):g}"
+        )
     return shares[0], shares[1], shares[2]
 
 

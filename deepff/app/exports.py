@@ -1,6 +1,7 @@
 """Exports from the app: how many annotations there will be, one of them, and all of them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +16,7 @@ from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, Instance, annotated_images
-from deepff.options import (
-    ExportFormat,
-    ExportOptions,
-    Photographs,
-    Which,
-    chosen,
-    parsed_split,
-)
+from deepff.options import SUBSETS, ExportFormat, ExportOptions, Which, chosen, parsed_split
 from deepff.runtime.outputs import output_folder, own_files
 
 _LONGEST_LINE = 480
@@ -37,29 +31,37 @@ class Asked:
     which: str  # "" for the default
     instances: str
     min_area: int | None  # 0 or None for the default
-    images: str = Photographs.NONE
+    images: str = ""  # "" for what the format wants
     split: str = ""  # "" for the default
 
     @property
     def options(self) -> ExportOptions:
         """What an export takes of it; InputError where the split is not one."""
         split = parsed_split(self.split.strip()) if self.split.strip() else None
-        return ExportOptions(self.instances, self.min_area or None, images=self.images, split=split)
+        min_area, images = self.min_area or None, self.images or None
+        return ExportOptions(self.instances, min_area, images=images, split=split)
 
 
 def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | None]]:
     """Count annotations image by image: yields the count, and a preview of one where it is new."""
     labels, result = workspace.store.labels, workspace.result
-    n_images = n_instances = 0
+    n_specks = 0
     preview = None
     total = 0
+    classes: list[str] = []
+    images: Counter[str] = Counter()  # by subset
+    counts: Counter[tuple[str, str]] = Counter()  # instances, by class and subset
 
     def count(error: str | None = None) -> str:
         return page.render(
             "count.html",
             contents=chosen(ExportFormat, asked.format, "format").contents,
-            instances=n_instances,
-            images=n_images,
+            instances=counts.total(),
+            counts=counts,
+            classes=classes,
+            specks=n_specks,
+            subsets={subset: images[subset] for subset in (*SUBSETS, "all") if images[subset]},
+            images=images.total(),
             total=total,
             labels=labels,
             names=result.names,
@@ -67,18 +69,23 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
         )
 
     try:
-        which = asked.which or None
+        which, file = asked.which or None, ExportFormat(asked.format).file
+        is_split = file in ("yolo", "voc") or (file == "coco" and asked.options.split is not None)
         total = len(chosen_images(labels, result.names, which))
         yield count(), None
         maps = labelled_maps(result, labels, which)
+        classes = maps.names
         for image in annotated_images(result, maps, asked.options):
-            n_images += 1
-            n_instances += len(image.instances)
+            subset = image.subset if is_split else "all"
+            images[subset] += 1
+            n_specks += image.n_specks
+            counts.update((classes[each.region], subset) for each in image.instances)
             if image.instances and preview is None:
                 preview = _preview(workspace, maps.names, image, asked.format)
             yield count(), preview
     except InputError as error:
-        yield count(page.sentence(error)), preview
+        yield count(page.sentence(error)), page.render("preview.html", name=None)
+        return
     if preview is None:
         yield count(), page.render("preview.html", name=None)
 
@@ -97,7 +104,10 @@ def write(workspace: Workspace, asked: Asked) -> str:
 
 
 def _write_archive(workspace: Workspace, asked: Asked, archive: Path) -> int:
-    """Replace ``export/FORMAT`` and the ZIP file of it, without links; the number of instances."""
+    """Replace ``export/FORMAT`` and the ZIP file of it; the number of instances.
+
+    The ZIP file has photographs where the folder has links to them.
+    """
     out = archive.with_suffix("")
     summary = export_labelled(
         workspace.result,
@@ -109,8 +119,7 @@ def _write_archive(workspace: Workspace, asked: Asked, archive: Path) -> int:
     )
     with output_folder(archive.parent) as temporary, ZipFile(temporary / archive.name, "w") as file:
         for name in own_files(out):
-            if not (out / name).is_symlink():
-                file.write(out / name, name, ZIP_DEFLATED)
+            file.write(out / name, name, ZIP_DEFLATED)
     return summary.n_instances
 
 

@@ -116,10 +116,11 @@ class _Interface:
             edits.append(tab.select(partial(self._select, name), view, outputs, **_ONE_BY_ONE))
         export = self._export
         counted = [export.count, export.preview, export.written]
-        for event in [edit.then for edit in edits] + [field.input for field in export.counted]:
+        # Gradio's text fields tell of no input.
+        for event in [edit.then for edit in edits] + [field.change for field in export.fields]:
             event(
                 self._measure,
-                [view, *export.counted],
+                [view, *export.fields],
                 counted,
                 trigger_mode="multiple",
                 **_IN_PARALLEL,
@@ -285,21 +286,21 @@ class _ExportTab:
         with gr.Row():
             images = gr.Dropdown(
                 [
+                    ("where the format wants them", ""),
                     ("left where they are", Photographs.NONE),
-                    ("links, where the format wants them", Photographs.LINK),
-                    ("copies, where the format wants them", Photographs.COPY),
+                    ("links (copies in the ZIP file)", Photographs.LINK),
+                    ("copies", Photographs.COPY),
                 ],
+                value="",
                 label="Photographs",
                 elem_id="photographs",
             )
             split = gr.Textbox(
-                label="Training, validation, test (COCO: one file unless given)",
-                placeholder="/".join(f"{share:g}" for share in SPLIT if share),
+                "/".join(f"{share:g}" for share in SPLIT if share),
+                label="Training, validation, test in percent (COCO: one file if empty)",
                 elem_id="split",
             )
-        # What is counted depends on the first four fields.
-        self.counted: list[Any] = [format, self.which, instances, min_area]
-        self.fields = [*self.counted, images, split]
+        self.fields: list[Any] = [format, self.which, instances, min_area, images, split]
         self.count = _html("count-room")
         with gr.Row(elem_id="writing"):
             self.button = gr.Button("Export", variant="primary", elem_id="write")

@@ -184,8 +184,8 @@ def export(
         str | None,
         option(
             OUTPUT,
-            "Shares of training, validation and test, such as 80/10/10; by default 80/20 for YOLO "
-            "and VOC, and one file for COCO.",
+            "Percentages of training, validation and test, such as 80/10/10; by default 80/20 for "
+            "YOLO and VOC, and one file for COCO.",
         ),
     ] = None,
     seed: Annotated[int, option(OUTPUT, "By which images are drawn for --split.")] = 0,

@@ -119,10 +119,8 @@ def test_one_image_and_one_factor(tmp_path: Path) -> None:
     shown = act(alone, view, {"act": "keep", "factor": "0", "keep": "0"})
     assert "nothing is marked here" in shown["cards"]
     counts = [text for text, _ in measure(alone, Asked("coco", "all", "components", 1))]
-    assert "0</strong> masks" in counts[-1]
-    assert (
-        "every factor is background" in write(alone, Asked("coco", "all", "components", 1)).lower()
-    )
+    for said in (counts[-1], write(alone, Asked("coco", "all", "components", 1))):
+        assert "Every factor is background" in said
 
 
 def test_nothing_that_has_a_name_becomes_html(workspace: Workspace, view: View) -> None:
@@ -181,24 +179,55 @@ def test_what_is_painted_first_is_the_class_that_an_image_has_most_of(
     assert re.findall("selected>([^<]*)<", html) == ["factor 1"]
 
 
-def test_an_archive_has_copies_of_photographs_and_links_stay_in_the_folder(
+def test_an_archive_has_photographs_where_the_folder_has_copies_or_links(
     workspace: Workspace,
     view: View,
 ) -> None:
     choose(workspace, view, "threshold", "max-fraction")
     out = workspace.folder / "export"
     held = {}
-    for images in ("none", "link", "copy"):
-        write(workspace, Asked("yolo", "", "components", 1, images, "2/1"))
+    for images in ("none", "link", "copy", ""):
+        write(workspace, Asked("yolo", "", "components", 1, images, "67/33"))
         with ZipFile(out / "yolo.zip") as archive:
             held[images] = [name for name in archive.namelist() if name.endswith(".png")]
         lie = [path for path in (out / "yolo").rglob("*.png") if path.is_symlink()]
-        assert len(lie) == (3 if images == "link" else 0)
-    assert held["none"] == held["link"] == []
-    assert Counter(name.split("/")[1] for name in held["copy"]) == {"train": 2, "val": 1}
-    assert "shares such as 80/10/10" in write(
-        workspace, Asked("yolo", "", "components", 1, "none", "most")
-    )
+        assert len(lie) == (3 if images in ("link", "") else 0)
+        if images != "none":
+            assert Counter(name.split("/")[1] for name in held[images]) == {"train": 2, "val": 1}
+    assert held["none"] == []
+    with ZipFile(out / "yolo.zip") as archive:
+        for name in NAMES:
+            photo = next(each for each in held[""] if each.endswith(name))
+            assert archive.read(photo) == workspace.result.paths[NAMES.index(name)].read_bytes()
+    for split, wrong in (("most", "such as 80/10/10"), ("80/20/20", "80/20/20 sums to 120")):
+        asked = Asked("yolo", "", "components", 1, "none", split)
+        *_, (count, _) = measure(workspace, asked)
+        assert wrong in count and wrong in write(workspace, asked)
+
+
+def test_classes_and_subsets_are_counted_before_anything_is_written(
+    workspace: Workspace, view: View
+) -> None:
+    """Factor 0 has 18 pixels in each of three images, the other two 9."""
+    choose(workspace, view, "threshold", "max-fraction")
+
+    def counted(asked: Asked) -> tuple[list[str], list[list[str]], list[str]]:
+        *_, (count, _) = measure(workspace, asked)
+        head, *rows = re.findall("<tr>(.*?)</tr>", count)
+        cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+        columns = re.findall(r"col\">(\w+)(?: <span[^>]*>(\d+))?", head)
+        return [*map(" ".join, columns[1:])], cells, re.findall('warning">(.*?)</div>', count)
+
+    columns, rows, warned = counted(Asked("yolo-seg", "", "components", 10, split="67/33"))
+    assert columns == ["train 2", "val 1"]
+    assert rows == [["factor 0", "2", "1"], ["factor 1", "0", "0"], ["factor 2", "0", "0"]]
+    assert [text.split(":")[0] for text in warned] == [
+        "factor 1 has no annotation",
+        "factor 2 has no annotation",
+        "6 specks of fewer pixels than the least are left out",
+    ]
+    columns, rows, warned = counted(Asked("coco", "", "components", 1))
+    assert (columns, rows[1], warned) == (["all 3"], ["factor 1", "3"], [])
 
 
 def test_an_image_that_shows_nothing_is_exported_empty_and_can_be_taken_back(

@@ -242,6 +242,11 @@ def export_all_but_skipped(page: playwright.Page, folder: Path) -> "pycocotools.
     page.locator("#which input").click()
     page.get_by_role("option", name="all but skipped (11)").click()
     expect(count).to_contain_text("in 11 images")
+    split = page.locator("#split").get_by_role("textbox")
+    assert split.input_value() == "80/20"
+    expect(count.locator("th").nth(1)).to_contain_text("train 9 images")
+    split.fill("")  # one file
+    expect(count.locator("th").nth(1)).to_contain_text("all 11 images")
     counted = re.findall(r"(\d+) (masks|boxes)", count.inner_text())
     expect(page.locator("#preview pre")).to_contain_text('"iscrowd": 0')
     page.get_by_role("button", name="Export").click()
@@ -250,6 +255,7 @@ def export_all_but_skipped(page: playwright.Page, folder: Path) -> "pycocotools.
     downloading.value.save_as(folder / "coco.zip")
     with ZipFile(folder / "coco.zip") as archive:
         archive.extractall(folder / "coco")
+    assert len([*(folder / "coco/images").iterdir()]) == 11
     annotations = pycocotools.COCO(folder / "coco" / "annotations/instances_default.json")
     assert counted == [(str(len(annotations.anns)), what) for what in ("masks", "boxes")]
     return annotations

@@ -200,7 +200,7 @@ def test_cvat_has_its_photographs_on_request(tmp_path: Path) -> None:
     assert set(files(tmp_path / "out")) == {"annotations.xml", "labels.json", "images/a/b.jpg"}
 
 
-SPLITS = ["80/10/10", "1/1/1", "80/20", "1/0"]
+SPLITS = ["80/10/10", "33.3/33.3/33.4", "80/20", "100/0"]
 
 
 @given(st.integers(1, 60), st.integers(0, 5), st.sampled_from(SPLITS))
@@ -264,7 +264,9 @@ def test_images_that_are_no_files_become_pngs_where_formats_want_them(tmp_path: 
     export(result, list(ExportFormat), tmp_path / "default", options=HALF)
 
 
-@pytest.mark.parametrize("text", ["", "80", "80/10/5/5", "a/b", "-80/20", "80/", "0/100", "nan/1"])
+@pytest.mark.parametrize(
+    "text", ["", "80", "80/10/5/5", "a/b", "-80/20", "80/", "0/100", "nan/1", "80/20/20", "2/1"]
+)
 def test_a_split_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="split"):
         ExportOptions(split=parsed_split(text))
