@@ -157,7 +157,7 @@ def _told(before: Entries, after: Entries) -> str:
         return "settings"
     if factors:
         number = f"factor {factors[0][1]}" if len(factors) == 1 else f"{len(factors)} factors"
-        is_name = any(before[key].name != after[key].name for key in factors)
+        is_name = any(vars(before[key])["name"] != vars(after[key])["name"] for key in factors)
         return f"{'name' if is_name else 'use'} of {number}"
     old, new = before[images[0]], after[images[0]]
     assert isinstance(old, ImageLabel) and isinstance(new, ImageLabel)
