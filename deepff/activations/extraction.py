@@ -190,10 +190,7 @@ def _free_memory(device: torch.device) -> int:
 
 
 def _fill(
-    stores: Sequence[Store],
-    running: RunBatches,
-    n_images: int,
-    progress: bool,
+    stores: Sequence[Store], running: RunBatches, n_images: int, progress: bool
 ) -> tuple[list[str], dict[str, str]]:
     """Store the missing rows; return which images are nearly black, and why others have no rows."""
     dark: list[str] = []

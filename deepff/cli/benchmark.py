@@ -69,8 +69,7 @@ PartMasks = Annotated[
     typer.Option(help="iCoseg's part masks: a folder with one folder of label PNGs per group."),
 ]
 ImageList = Annotated[
-    Path | None,
-    typer.Option(help="Only the images of iCoseg that this file names, one per line."),
+    Path | None, typer.Option(help="Only the images of iCoseg that this file names, one per line.")
 ]
 # The files that are written into the folders of --out, after the command's name, and into those of
 # --write-overlays.

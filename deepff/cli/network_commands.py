@@ -36,9 +36,7 @@ def layers(
     model: Annotated[str, typer.Argument(help="Network, as `deepff models` lists it.")],
     layer: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Only this layer, and where its cells look with the network's weights.",
-        ),
+        typer.Option(help="Only this layer, and where its cells look with the network's weights."),
     ] = None,
     size: Size = SIZE,
     weights: Weights = None,

@@ -11,12 +11,7 @@ from torch import Tensor
 
 from deepff.discovery.discover_parts import discover_parts
 from deepff.errors import InputError
-from deepff.evaluation.datasets.coco_parts import (
-    CAR_PARTS,
-    coco_file,
-    coco_folder,
-    load_coco,
-)
+from deepff.evaluation.datasets.coco_parts import CAR_PARTS, coco_file, coco_folder, load_coco
 from deepff.evaluation.datasets.ground_truth import BACKGROUND, UNNAMED, GroundTruthSet
 from deepff.evaluation.datasets.pascal_part import TABLE4_PARTS, load_pascal_part
 from deepff.evaluation.datasets.pascal_voc import check_classes
@@ -319,11 +314,7 @@ def _counting(
 
 
 def _evaluate(
-    load: Callable[[], GroundTruthSet],
-    network: Network,
-    ks: Sequence[int],
-    crf: bool,
-    seeds: int,
+    load: Callable[[], GroundTruthSet], network: Network, ks: Sequence[int], crf: bool, seeds: int
 ) -> Scores:
     truth = load()
     scores = part_scores(collect(truth, network), ks, crf, seeds, network)

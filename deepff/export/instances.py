@@ -30,12 +30,7 @@ from deepff.options import (
     RegionOptions,
     chosen,
 )
-from deepff.regions.components import (
-    Box,
-    component_scores,
-    connected_components,
-    least_instance,
-)
+from deepff.regions.components import Box, component_scores, connected_components, least_instance
 from deepff.regions.regions import Regions, find_regions, region_names, region_scores
 from deepff.results.run import Run
 from deepff.runtime.progress import track

@@ -20,10 +20,7 @@ _JPEG = {"JPEG": ".jpg", "MPO": ".jpg"}  # the only photographs that VOC has, by
 
 
 def write_voc(
-    images: Iterable[AnnotatedImage],
-    names: Sequence[str],
-    folder: Path,
-    settings: ExportOptions,
+    images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path, settings: ExportOptions
 ) -> None:
     """Write VOC's annotations, class and object images, and photographs, in its folders.
 

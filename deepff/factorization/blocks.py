@@ -222,9 +222,7 @@ def _n_bytes(part: Part) -> int:
 
 
 def as_row_blocks(
-    A: Matrix | RowBlocks,
-    device: str | torch.device | None = None,
-    memory: int | None = None,
+    A: Matrix | RowBlocks, device: str | torch.device | None = None, memory: int | None = None
 ) -> RowBlocks:
     """`A` as blocks of rows on `device`, not read yet; it may be `RowBlocks` already."""
     if isinstance(A, RowBlocks):

@@ -120,12 +120,7 @@ def measure(backbone: Backbone, layer: Layer) -> Centers | None:
 
 
 def _measured_at(
-    backbone: Backbone,
-    layer: Layer,
-    spacing: int,
-    centered: float,
-    side: int,
-    least_slope: float,
+    backbone: Backbone, layer: Layer, spacing: int, centered: float, side: int, least_slope: float
 ) -> Centers | None:
     """The centers on images of one size; None where these are too small, or have one cell."""
     # The image's border cuts off the tails of the gradient, which pulls its center to the image's.

@@ -29,13 +29,7 @@ from deepff.layers.layouts import (
     tensor_of,
     with_tensor,
 )
-from deepff.networks.backbone import (
-    Backbone,
-    LayoutError,
-    input_size,
-    paper_names,
-    run_network,
-)
+from deepff.networks.backbone import Backbone, LayoutError, input_size, paper_names, run_network
 from deepff.options import SIZE
 
 # Of timm's and DINO's attention, of transformers', and of others'. Keys of the last block are the

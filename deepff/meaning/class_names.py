@@ -38,11 +38,7 @@ from deepff.layers.later import (
     small_noise,
 )
 from deepff.layers.layer import Layer
-from deepff.meaning.open_network import (
-    check_directions,
-    network_inputs,
-    opened_layer,
-)
+from deepff.meaning.open_network import check_directions, network_inputs, opened_layer
 from deepff.networks.class_labels import check_labels, class_labels
 from deepff.options import RECIPE_OPTIONS
 from deepff.pictures.figures import spread

@@ -29,19 +29,9 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.images.painting import factor_colors, hex_colors
-from deepff.layers.later import (
-    Edit,
-    OpenLayer,
-    gradients,
-    outputs_for_noise,
-    outputs_of_edits,
-)
+from deepff.layers.later import Edit, OpenLayer, gradients, outputs_for_noise, outputs_of_edits
 from deepff.meaning.class_names import as_is, factor_classes, without
-from deepff.meaning.open_network import (
-    check_directions,
-    network_inputs,
-    opened_layer,
-)
+from deepff.meaning.open_network import check_directions, network_inputs, opened_layer
 from deepff.pictures.figures import spread
 from deepff.results.factorization import Factorization
 from deepff.results.run import Run

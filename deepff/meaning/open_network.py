@@ -69,12 +69,7 @@ def network_input(run: Run, opened: OpenLayer, index: int) -> Tensor:
 
 
 def network_inputs(
-    run: Run,
-    opened: OpenLayer,
-    indices: Sequence[int],
-    stage: str,
-    progress: bool,
-    why: str = "",
+    run: Run, opened: OpenLayer, indices: Sequence[int], stage: str, progress: bool, why: str = ""
 ) -> Iterator[tuple[int, Tensor]]:
     """The index and the :func:`network_input` of each image that can still be read.
 

@@ -273,9 +273,7 @@ def captions(factorization: Factorization) -> list[str]:
 
 
 def region_picture(
-    photo: np.ndarray,
-    labels: np.ndarray,
-    boxes: Sequence[tuple[int, Box, float | None]] = (),
+    photo: np.ndarray, labels: np.ndarray, boxes: Sequence[tuple[int, Box, float | None]] = ()
 ) -> np.ndarray:
     """A photo, uint8 (h, w, 3) of any size, with each region in its color, outlined, and boxes.
 

@@ -15,13 +15,7 @@ from deepff.activations.cache import ActivationCache
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError, first_line
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.image_set import (
-    Images,
-    SetImage,
-    origin_digest,
-    origin_size,
-    resolve_images,
-)
+from deepff.images.image_set import Images, SetImage, origin_digest, origin_size, resolve_images
 from deepff.images.reading import SkippedFile
 from deepff.images.samples import sample_image
 from deepff.layers.layer import extent_from

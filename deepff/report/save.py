@@ -17,14 +17,7 @@ from deepff.result import Result
 from deepff.results.concept_bank import FILE as BANK
 from deepff.results.concept_bank import load_concepts
 from deepff.runtime.files import check_writable, save_tensors
-from deepff.runtime.outputs import (
-    OBJECT,
-    RECORD,
-    Rules,
-    changed_files,
-    output_folder,
-    own_files,
-)
+from deepff.runtime.outputs import OBJECT, RECORD, Rules, changed_files, output_folder, own_files
 
 SHARD_BYTES = 64 * 2**20
 LABELS = "labels.json"

@@ -179,10 +179,7 @@ class HeatMaps(Sequence[Tensor]):
         return bands(self.grid(index), self.image_sizes[index], self.extents[index])
 
     def normalized(
-        self,
-        index: int,
-        shape: tuple[int, int] | None = None,
-        per: Literal["set", "image"] = "set",
+        self, index: int, shape: tuple[int, int] | None = None, per: Literal["set", "image"] = "set"
     ) -> Tensor:
         """The maps of image ``index``, (k, *shape), scaled to [0, 1], or [-1, 1] if signed.
 

@@ -103,9 +103,7 @@ def _load_image(
         boxes.append(AnnotatedBox(part_names[label - 1], (x, y, x + width, y + height)))
     shape = (entry["height"], entry["width"])
     return GroundTruthImage(
-        image=file,
-        boxes=tuple(boxes),
-        read_labels=partial(_rasterise, instances, shape),
+        image=file, boxes=tuple(boxes), read_labels=partial(_rasterise, instances, shape)
     )
 
 

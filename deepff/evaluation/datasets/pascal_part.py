@@ -36,10 +36,7 @@ TABLE4_PARTS: dict[str, PartNames] = table_of_names("table4")
 
 
 def load_pascal_part(
-    root: str | Path,
-    parts: Mapping[str, PartNames] = TABLE4_PARTS,
-    *,
-    others: Sequence[str] = (),
+    root: str | Path, parts: Mapping[str, PartNames] = TABLE4_PARTS, *, others: Sequence[str] = ()
 ) -> list[GroundTruthSet]:
     """Load PASCAL-Part, a set of images per class, without those with a difficult or truncated one.
 
@@ -69,11 +66,7 @@ def load_pascal_part(
 
 
 def _load_class(
-    folder: Path,
-    annotations: Path,
-    class_name: str,
-    parts: PartNames,
-    others: tuple[str, ...],
+    folder: Path, annotations: Path, class_name: str, parts: PartNames, others: tuple[str, ...]
 ) -> GroundTruthSet:
     label_of = {
         name: label for label, names in enumerate(parts.values(), start=1) for name in names

@@ -134,9 +134,7 @@ def _load_class(folder: Path, class_name: str, filter: str) -> GroundTruthSet:
         read_labels = partial(_read_class, segmentation, VOC_CLASSES.index(class_name) + 1)
         images.append(
             GroundTruthImage(
-                image_file(folder, image_id),
-                boxes,
-                read_labels if segmentation.is_file() else None,
+                image_file(folder, image_id), boxes, read_labels if segmentation.is_file() else None
             )
         )
     return GroundTruthSet(name=class_name, part_names=(class_name,), images=tuple(images))
