@@ -67,9 +67,7 @@ class ActivationCache:
 
     def reserve(self, images: Sequence[ImageRecord]) -> None:
         """Reserve rows for each image that has none, in order, and check those written before.
-
-        Raises InputError if the cache cannot be written, or the disk has no room for the rows.
-        """
+        Raises InputError if the cache cannot be written, or the disk has no room for the rows."""
         with self._disk_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "source.json").write_text(self._description)
@@ -103,10 +101,8 @@ class ActivationCache:
             )
 
     def find(self, images: Sequence[ImageRecord]) -> list[Tensor] | None:
-        """The `blocks` of a cache that is only read; None if it does not hold all of them.
-
-        It checks lengths, and the checksums of about 256 MiB of the rows, spread over the set.
-        """
+        """The `blocks` of a cache that is only read; None if it does not hold all of them. It
+        checks lengths, and the checksums of about 256 MiB of the rows, spread over the set."""
         index = self.folder / "index.sqlite"
         try:
             address = f"{index.resolve().as_uri()}?mode=ro"

@@ -178,10 +178,8 @@ def _key(backbone: Backbone, layers: Sequence[Layer]) -> str:
 
 
 class _Reading(nn.Module):
-    """A network that returns the outputs of layers, and ends after the last of them.
-
-    It takes decoded pixels, uint8 with the channels last: so each thread normalizes its image.
-    """
+    """A network that returns the outputs of layers, and ends after the last of them. It takes
+    decoded pixels, uint8 with the channels last: so each thread normalizes its image."""
 
     def __init__(self, backbone: Backbone, layers: Sequence[Layer]) -> None:
         super().__init__()

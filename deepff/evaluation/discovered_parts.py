@@ -130,10 +130,8 @@ def is_coco(root: str | Path) -> bool:
 def part_scores(
     features: Features, ks: Sequence[int], crf: bool, seeds: int, network: Network
 ) -> Scores:
-    """Label the factors of every method and k by coverage, and measure them.
-
-    With ``crf`` also the parts that `discover_parts` finds inside the object.
-    """
+    """Label the factors of every method and k by coverage, and measure them. With ``crf`` also the
+    parts that `discover_parts` finds inside the object."""
     truth = features.truth
     inside, remarks = _inside(features, network, ks, seeds) if crf else ([], [])
     values: dict[str, dict[str, list[float | None]]] = {}

@@ -42,10 +42,8 @@ def figure3(
     groups: Sequence[str],
     images: Path | None = None,
 ) -> Image.Image:
-    """For each group of iCoseg its photos, and a row of heat maps per k.
-
-    ``root``, ``groups`` and ``images`` are as for `load_icoseg`.
-    """
+    """For each group of iCoseg its photos, and a row of heat maps per k. ``root``, ``groups`` and
+    ``images`` are as for `load_icoseg`."""
     pictures = []
     for truth in load_icoseg(root, groups, images):
         features = collect(truth, network)

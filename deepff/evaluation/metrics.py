@@ -70,9 +70,7 @@ def count_overlaps(
     pairs: Iterable[tuple[torch.Tensor | np.ndarray, np.ndarray]], n_parts: int
 ) -> Overlaps:
     """Count the pixels that bool masks (k, H, W) and label maps (H, W) share, over a set of images.
-
-    Pixels labeled 255 are left out; those labeled 254 count as a mask's but have no label.
-    """
+    Pixels labeled 255 are left out; those labeled 254 count as a mask's but have no label."""
     total: Overlaps | None = None
     for masks, labels in pairs:
         counts = _count_image(masks, labels, n_parts)
@@ -162,9 +160,7 @@ def normalized_mutual_information(counts: np.ndarray) -> float:
 
 def best_iou(box: BoxCoordinates | None, truth: Sequence[BoxCoordinates]) -> float:
     """IoU of a box (x_min, y_min, x_max, y_max) with the nearest of the true ones; 0 without any.
-
-    Everingham et al., *The Pascal Visual Object Classes (VOC) Challenge*, IJCV 2010, Eq. 3.
-    """
+    Everingham et al., *The Pascal Visual Object Classes (VOC) Challenge*, IJCV 2010, Eq. 3."""
     from torchvision.ops import box_iou
 
     if box is None or not truth:

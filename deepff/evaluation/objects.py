@@ -170,9 +170,7 @@ def table2(
     seeds: int = 1,
 ) -> Table:
     """CorLoc on Pascal VOC 2007, class by class: a box around the largest component, k = 1.
-
-    ``root`` and ``filter`` are as for `load_voc`, ``crf`` and ``seeds`` as for `table1`.
-    """
+    ``root`` and ``filter`` are as for `load_voc`, ``crf`` and ``seeds`` as for `table1`."""
     check_classes(classes, VOC_CLASSES)
     find_voc(root, year=2007)
 

@@ -28,10 +28,8 @@ Origin = Literal["this run", "paper"]
 
 @dataclass(frozen=True)
 class Scores:
-    """What one set of images gives: a class, or a group.
-
-    ``values[row][metric]`` has one value per seed. None stands for a missing value.
-    """
+    """What one set of images gives: a class, or a group. ``values[row][metric]`` has one value per
+    seed. None stands for a missing value."""
 
     n_images: int
     values: Mapping[str, Mapping[str, Sequence[float | None]]]
@@ -50,8 +48,7 @@ class Scores:
 
 class Attempts:
     """Evaluates sets one after another. One that fails, for any reason, is noted, and the rest go
-    on: hours of other sets should not be lost to it.
-    """
+    on: hours of other sets should not be lost to it."""
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
@@ -95,10 +92,8 @@ def to_stderr(message: str) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """A method's line of a table, with one value per column.
-
-    None is a value that was not computed in this run, or that the paper does not print.
-    """
+    """A method's line of a table, with one value per column. None is a value that was not computed
+    in this run, or that the paper does not print."""
 
     label: str
     values: Sequence[Value]
@@ -128,10 +123,8 @@ class Table:
                 )
 
     def markdown(self) -> str:
-        """A heading, the table, and the source and notes as a list.
-
-        Where there are many columns, each becomes a line. Pictures are left to `write_tables`.
-        """
+        """A heading, the table, and the source and notes as a list. Where there are many columns,
+        each becomes a line. Pictures are left to `write_tables`."""
         cells = [[_cell(value) for value in row.values] for row in self.rows]
         if len(self.columns) <= MAX_COLUMNS:
             columns = zip(*(row.values for row in self.rows), strict=True)
@@ -170,10 +163,8 @@ class Table:
 
 
 def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
-    """Write each table as ``<name>.md``, ``<name>.csv`` and ``<name>.json``; returns the paths.
-
-    Its pictures are ``<name>-01.jpg`` and so on, which the Markdown shows.
-    """
+    """Write each table as ``<name>.md``, ``<name>.csv`` and ``<name>.json``; returns the paths. Its
+    pictures are ``<name>-01.jpg`` and so on, which the Markdown shows."""
     paths = []
     for name, table in tables.items():
         links = []

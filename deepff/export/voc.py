@@ -108,11 +108,8 @@ def xml_string(element: ET.Element) -> str:
 
 
 def _voc_palette() -> bytes:
-    """VOC's colors, RGB, as its development kit makes them.
-
-    Bits 0, 1 and 2 of a value are the highest bits of red, green and blue, bits 3, 4 and 5 the
-    next ones, and so on.
-    """
+    """VOC's colors, RGB, as its development kit makes them. Bits 0, 1 and 2 of a value are the
+    highest bits of red, green and blue, bits 3, 4 and 5 the next ones, and so on."""
     values = np.arange(256)
     colors = np.zeros((256, 3), int)
     for triple in range(3):

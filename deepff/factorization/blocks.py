@@ -314,10 +314,8 @@ def are_tensors(A: Matrix) -> bool:
 
 
 def dense_rows(part: Part, rows: slice | Tensor) -> Tensor:
-    """Rows (b, c) of a part, in its dtype or one that holds it; a view if possible.
-
-    `rows` is a slice, or ascending numbers on the CPU.
-    """
+    """Rows (b, c) of a part, in its dtype or one that holds it; a view if possible. `rows` is a
+    slice, or ascending numbers on the CPU."""
     if isinstance(part, Tensor):
         if isinstance(rows, slice):
             return part[rows]

@@ -136,10 +136,8 @@ def _in_memory(rows: RowBlocks) -> tuple[np.ndarray, int]:
 
 
 def _start(matrix: np.ndarray, k: int, seed: int | None) -> np.ndarray:
-    """The centers (k, c) of the best of several runs in the leading subspace of the rows.
-
-    Centers of clusters lie near it (Ding & He 2004), and runs in it cost next to nothing.
-    """
+    """The centers (k, c) of the best of several runs in the leading subspace of the rows. Centers
+    of clusters lie near it (Ding & He 2004), and runs in it cost next to nothing."""
     from sklearn.cluster import KMeans as SklearnKMeans
     from sklearn.utils.extmath import randomized_svd
 

@@ -99,9 +99,7 @@ def alternate(
 
 def read_and_update(fit: "Fit", update_H: UpdateH) -> tuple[Tensor, Tensor, float]:
     """One read of A: updates H; P = HᵀA (k, c) and Q = HᵀH (k, k) in float64, and ‖A − HW‖².
-
-    Nothing here waits for an accelerator before all blocks are read.
-    """
+    Nothing here waits for an accelerator before all blocks are read."""
     W, gram = fit.W, fit.W @ fit.W.T
     P, Q, loss = (sums(*shape, device=W.device) for shape in (W.shape, gram.shape, (1,)))
     for index, block in fit.rows:

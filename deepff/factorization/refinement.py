@@ -80,10 +80,8 @@ def refine(A: Tensor, W: Tensor, max_iter: int, tol: float) -> tuple[Tensor, lis
 
 
 def revive(A: Tensor, W: Tensor, dead: Tensor) -> Tensor:
-    """W (k, c) with rows of A (m, c) that it fits worst in place of its `dead` rows (k,).
-
-    A dead row that A does not need becomes zero.
-    """
+    """W (k, c) with rows of A (m, c) that it fits worst in place of its `dead` rows (k,). A dead
+    row that A does not need becomes zero."""
     W = W * ~dead[:, None]
     G = W @ A.T
     missed = A - solve(torch.zeros_like(G), G, W @ W.T).T @ W

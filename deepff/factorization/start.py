@@ -48,10 +48,8 @@ class Sample:
 def start_sample(
     rows: RowBlocks, lengths: Tensor, k: int, generator: torch.Generator, n_rows: int = SAMPLE_ROWS
 ) -> Sample | None:
-    """About `n_rows` rows for a fit of k factors to start on, fewer where the memory is short.
-
-    Few rows are taken as a whole; None if all are zero.
-    """
+    """About `n_rows` rows for a fit of k factors to start on, fewer where the memory is short. Few
+    rows are taken as a whole; None if all are zero."""
     bound = rows.memory // (_SAMPLE_SHARE * 4 * rows.n_channels)
     # Some rows more or less than this are drawn.
     n_allowed = min(SAMPLE_ROWS, max(bound * 49 // 50, _ROWS_PER_FACTOR * k))
@@ -89,11 +87,8 @@ def starts_in_memory(
 
 
 def nndsvda_start(sample: Sample, k: int, generator: torch.Generator) -> Tensor:
-    """NNDSVDa (Boutsidis & Gallopoulos 2008) of a sample (m, c); components (k, c).
-
-    Each singular triplet gives the larger of its positive and negative parts; zeros are
-    filled with the mean.
-    """
+    """NNDSVDa (Boutsidis & Gallopoulos 2008) of a sample (m, c); components (k, c). Each singular
+    triplet gives the larger of its positive and negative parts; zeros are filled with the mean."""
     basis = leading_subspace(sample.rows, k, generator)
     return _nndsvda(sample.rows, projected(sample.rows, basis), basis, k)
 
@@ -141,10 +136,8 @@ def stable_order(losses: Tensor, energy: Tensor) -> Tensor:
 
 
 def hals_runs(B: Tensor, basis: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """HALS on B basisᵀ from each W (n, k, c): components (n, k, c) and ‖B − HW‖² − ‖B‖² (n,).
-
-    Each iteration starts ahead of the last W, the way it went (Ang & Gillis 2019).
-    """
+    """HALS on B basisᵀ from each W (n, k, c): components (n, k, c) and ‖B − HW‖² − ‖B‖² (n,). Each
+    iteration starts ahead of the last W, the way it went (Ang & Gillis 2019)."""
     n, k, _ = W.shape
     m, transposed = len(B), B.T.contiguous()
     H = torch.zeros(n, k, m, dtype=torch.float32, device=B.device)
@@ -317,10 +310,8 @@ def _draw(
 
 @dataclass(frozen=True)
 class _Measure:
-    """A row is drawn with probability ½ / n + ½ ‖a‖² / ‖A‖², where n rows are not zero.
-
-    So a few rows that carry much of A are not missed, and the others keep half of the sample.
-    """
+    """A row is drawn with probability ½ / n + ½ ‖a‖² / ‖A‖², where n rows are not zero. So a few
+    rows that carry much of A are not missed, and the others keep half of the sample."""
 
     n_filled: int
     energy: float  # ‖A‖²

@@ -68,11 +68,8 @@ class UnreadableImageError(Exception):
 
 
 def with_image(path: str | Path, use: Callable[[Image.Image], T]) -> T:
-    """What `use` returns for an image that is open but not decoded.
-
-    If it fails, it is called again with repaired bytes where that may help. Every failure becomes
-    an UnreadableImageError.
-    """
+    """What `use` returns for an image that is open but not decoded. If it fails, it is called again
+    with repaired bytes where that may help. Every failure becomes an UnreadableImageError."""
     _silence_pillow()
     try:
         mode = os.stat(path).st_mode
@@ -157,10 +154,8 @@ def _has_larger_image(image: Image.Image) -> bool:
 
 
 def _tiff_colors(stream: Any) -> Image.Image:
-    """The first page of a TIFF of floating-point colors, none of which Pillow reads.
-
-    Their range tells whether white is 1 or 255.
-    """
+    """The first page of a TIFF of floating-point colors, none of which Pillow reads. Their range
+    tells whether white is 1 or 255."""
     import tifffile
 
     logging.getLogger("tifffile").addHandler(NULL_HANDLER)
@@ -200,11 +195,8 @@ def _is_smaller_copy(image: Image.Image) -> bool:
 
 
 def checked_bytes(image: Image.Image) -> bytes:
-    """The file of an open JPEG, and nothing for other formats.
-
-    Raises UnreadableImageError where every 0A comes after a 0D, as text mode leaves it, or where
-    decoding would take too long.
-    """
+    """The file of an open JPEG, and nothing for other formats. Raises UnreadableImageError where
+    every 0A comes after a 0D, as text mode leaves it, or where decoding would take too long."""
     stream = getattr(image, "fp", None)
     if image.format not in UNCHECKED or stream is None:
         return b""
@@ -222,10 +214,8 @@ def checked_bytes(image: Image.Image) -> bytes:
 
 
 def _silence_pillow() -> None:
-    """Keep Pillow's warnings about odd files off the screen.
-
-    warnings.catch_warnings would also undo what other threads set in the meantime.
-    """
+    """Keep Pillow's warnings about odd files off the screen. warnings.catch_warnings would also
+    undo what other threads set in the meantime."""
     logging.getLogger("PIL").addHandler(NULL_HANDLER)
     if not any(f[:2] == ("ignore", None) and f[3] == PILLOW for f in warnings.filters[:1]):
         warnings.filterwarnings("ignore", module=PILLOW.pattern)
@@ -250,10 +240,8 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def _repaired(data: bytes) -> bytes | None:
-    """The bytes of an image without what makes Pillow refuse it; None if that is not known.
-
-    A PNG loses its text and color profile. A JPEG that lacks only its end marker gets it.
-    """
+    """The bytes of an image without what makes Pillow refuse it; None if that is not known. A PNG
+    loses its text and color profile. A JPEG that lacks only its end marker gets it."""
     if data.startswith(_PNG_SIGNATURE):
         return _without_text(data)
     return with_end(data) if data.startswith(b"\xff\xd8") else None

@@ -138,10 +138,8 @@ def check_readable(images: Sequence[SetImage]) -> None:
 def read_pixels(
     origin: Origin, min_longest_side: int | None = None, stretch: bool = False
 ) -> np.ndarray:
-    """The pixels of an image, upright RGB: uint8 (height, width, 3).
-
-    For the options, which apply to files, see :func:`deepff.images.reading.read_picture`.
-    """
+    """The pixels of an image, upright RGB: uint8 (height, width, 3). For the options, which apply
+    to files, see :func:`deepff.images.reading.read_picture`."""
     return read_origin(origin, min_longest_side, stretch).pixels
 
 
@@ -184,10 +182,8 @@ def _file_digest(path: Path, *state: int) -> str:
 
 
 def as_it_was(origin: Origin, digest: str | None) -> Origin:
-    """The origin of an image that had this digest when a result was made of it.
-
-    Whatever reads a photograph again calls it. UnreadableImageError if it is another file by now.
-    """
+    """The origin of an image that had this digest when a result was made of it. Whatever reads a
+    photograph again calls it. UnreadableImageError if it is another file by now."""
     if isinstance(origin, Path) and digest not in (None, origin_digest(origin)):
         raise UnreadableImageError(REPLACED)
     return origin
@@ -214,10 +210,8 @@ def _pixels_digest(pixels: np.ndarray) -> str:
 
 
 def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
-    """This rank's consecutive images, with about as many rows of A as any other rank's.
-
-    ``size`` is the longer side of the resized images. The headers of all images are read.
-    """
+    """This rank's consecutive images, with about as many rows of A as any other rank's. ``size`` is
+    the longer side of the resized images. The headers of all images are read."""
     if not is_distributed():
         return list(images)
 

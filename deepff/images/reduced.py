@@ -41,10 +41,8 @@ def reduced_shape(size: Sequence[int], side: int) -> tuple[int, int]:
 
 
 def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedImage:
-    """An image whose longer side is at most ``side`` pixels.
-
-    Those of recent files are kept as long as the file does not change.
-    """
+    """An image whose longer side is at most ``side`` pixels. Those of recent files are kept as long
+    as the file does not change."""
 
     def read() -> ReducedImage:
         pixels = read_pixels(origin, side, stretch)

@@ -209,10 +209,8 @@ def _batches(backbone: Backbone, side: int) -> Iterator[Tensor]:
 def _gradient_centers(
     backbone: Backbone, layer: Layer, batch: Tensor, pair: tuple[int, int], seed: int
 ) -> np.ndarray:
-    """The centers of energy of the gradients of two blocks of cells: (2 blocks, down and across).
-
-    A block is about half as wide as the map, around one of the pair of cells in both directions.
-    """
+    """The centers of energy of the gradients of two blocks of cells: (2 blocks, down and across). A
+    block is about half as wide as the map, around one of the pair of cells in both directions."""
     pixels = batch.detach().requires_grad_()
     # A copy, as a network may change its input in place.
     (values,) = forward_to_layers(backbone, [layer], pixels.clone())
@@ -242,10 +240,8 @@ def _gradient_centers(
 def _offsets(
     centers: np.ndarray, pair: tuple[int, int], side: int, spacing: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets down and across and their standard errors, from (n photographs, 2 blocks, 2).
-
-    The errors are the jackknife's.
-    """
+    """Offsets down and across and their standard errors, from (n photographs, 2 blocks, 2). The
+    errors are the jackknife's."""
 
     def offset(means: np.ndarray) -> np.ndarray:
         share = (side / 2 - means[0]) / (means[1] - means[0])

@@ -31,9 +31,7 @@ class OpenLayer:
 
 def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor) -> list[Tensor]:
     """The layers' maps (b, channels, h, w); the network runs up to the last of them, no further.
-
-    With gradient where the batch, which is normalized, requires it. No layer is given twice.
-    """
+    With gradient where the batch, which is normalized, requires it. No layer is given twice."""
 
     def to_map(layer: Layer, output: Any) -> Tensor | None:
         return layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
@@ -123,9 +121,7 @@ def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
 
 def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) -> Tensor:
     """The outputs (edits, classes) for one image (1, channels, H, W) with its map changed in ways.
-
-    Each edit is from the layer's map (c, h, w) to another of its shape.
-    """
+    Each edit is from the layer's map (c, h, w) to another of its shape."""
     layer = opened.layer
     n_cells = image.shape[2] * image.shape[3] // layer.stride**2
     n_together = max(1, _MAPS_BYTES // (4 * layer.channels * max(1, n_cells)))
@@ -209,10 +205,8 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
 
 
 def _logits(backbone: Backbone, outputs: Any) -> Tensor:
-    """The one number a class, (b, classes), in what a network returns.
-
-    That itself or its ``logits``; else of a tuple, mapping or data class the one tensor (b, n).
-    """
+    """The one number a class, (b, classes), in what a network returns. That itself or its
+    ``logits``; else of a tuple, mapping or data class the one tensor (b, n)."""
     if is_dataclass(outputs) and not isinstance(outputs, Mapping):  # transformers' are both
         outputs = vars(outputs)
     fields = outputs if isinstance(outputs, Mapping) else {}

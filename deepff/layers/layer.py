@@ -22,9 +22,7 @@ _ERRORS = 3
 @dataclass(frozen=True)
 class Centers:
     """Receptive-field centers: that of cell i is offset + i · spacing, in pixels of the input.
-
-    Pairs are (down, across); spacing and centred are the same in both directions.
-    """
+    Pairs are (down, across); spacing and centred are the same in both directions."""
 
     offset: tuple[float, float]
     offset_error: tuple[float, float]  # standard errors
@@ -43,10 +41,8 @@ class Centers:
 
     @property
     def drawn_offset(self) -> tuple[float, float]:
-        """The offset by which maps are drawn, down and across.
-
-        The measured one where it is clearly off center by `SHARE` and `_ERRORS`, or the centered.
-        """
+        """The offset by which maps are drawn, down and across. The measured one where it is clearly
+        off center by `SHARE` and `_ERRORS`, or the centered."""
         down, across = (
             value
             if abs(value - self.centred) - _ERRORS * error > SHARE * self.spacing
@@ -57,9 +53,7 @@ class Centers:
 
     def extent(self, shape: tuple[int, int], grid: tuple[int, int]) -> Extent | None:
         """The part of an image that a grid (h, w) covers; None where it is the whole image.
-
-        ``shape`` is the height and width at which the image goes through the network, in pixels.
-        """
+        ``shape`` is the height and width at which the image goes through the network, in pixels."""
         vertical, horizontal = (
             ((first - self.spacing / 2) / side, (first + (cells - 0.5) * self.spacing) / side)
             for first, side, cells in zip(self.drawn_offset, shape, grid, strict=True)
@@ -117,10 +111,8 @@ class Layer:
 
 
 def by_sign(layer: Layer) -> Layer:
-    """The layer with every channel's positive and negative part as channels of their own.
-
-    Its map, (b, 2c, h, w), has the positive parts first, and is nowhere negative.
-    """
+    """The layer with every channel's positive and negative part as channels of their own. Its map,
+    (b, 2c, h, w), has the positive parts first, and is nowhere negative."""
     return replace(
         layer,
         path=f"{layer.path}:{SIGNS}",

@@ -67,10 +67,8 @@ class LayerMap:
         return list(self.by_path.values())
 
     def resolve(self, layer: str | None = None) -> Layer:
-        """The layer of that name or path, or the network's default.
-
-        With ``:signs`` at the end, every channel's positive and negative part are channels.
-        """
+        """The layer of that name or path, or the network's default. With ``:signs`` at the end,
+        every channel's positive and negative part are channels."""
         wanted = self.backbone.default_layer if layer is None else layer
         if not isinstance(wanted, str | None):
             raise InputError(f"a layer is {type(wanted).__name__}; give its name, as a string")
@@ -95,10 +93,8 @@ class LayerMap:
         )
 
     def nearby_non_negative(self, layer: Layer) -> list[str]:
-        """Names of the up to 3 nearest layers, in running order, that are nowhere negative.
-
-        Without single cells, and of nested modules with the same map only the outermost.
-        """
+        """Names of the up to 3 nearest layers, in running order, that are nowhere negative. Without
+        single cells, and of nested modules with the same map only the outermost."""
         position = {path: index for index, path in enumerate(self.by_path)}
         suitable = [other for other in _worth_naming(self.suitable) if other.non_negative]
         suitable.sort(key=lambda other: abs(position[other.path] - position[layer.path]))
@@ -137,10 +133,8 @@ class LayerMap:
 
 
 def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
-    """Run a network once on fixed noise, ``size`` × ``size`` pixels, and note what modules give.
-
-    A network that takes only images of one size is run at that (its layers' ``input_size``).
-    """
+    """Run a network once on fixed noise, ``size`` × ``size`` pixels, and note what modules give. A
+    network that takes only images of one size is run at that (its layers' ``input_size``)."""
     if size < 1:
         raise InputError(f"size must be a positive number of pixels, not {size}")
     layer_map = _probe(backbone, size)
@@ -210,10 +204,8 @@ def check_named_once(layers: Sequence[Layer]) -> None:
 
 
 def _drop_unrolled(layer_map: LayerMap) -> None:
-    """Drop the layers of Hiera whose tokens are in the order of its units, not of the image.
-
-    They are all between the embedding and the last pooling, after which each unit has one token.
-    """
+    """Drop the layers of Hiera whose tokens are in the order of its units, not of the image. They
+    are all between the embedding and the last pooling, after which each unit has one token."""
     network, layers = layer_map.backbone.network, layer_map.by_path
     if not any(hasattr(m, "unroll") or hasattr(m, "unroll_schedule") for m in network.modules()):
         return

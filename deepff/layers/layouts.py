@@ -52,10 +52,8 @@ class Layout:
         return str(replace(self, is_guessed=False))
 
     def to_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
-        """The map (b, c, h, w), a view where possible; None where the output has another layout.
-
-        By sign it is (b, 2c, h, w). ``shape`` is the input's (height, width), ``stride`` per cell.
-        """
+        """The map (b, c, h, w), a view where possible; None where the output has another layout. By
+        sign it is (b, 2c, h, w). ``shape`` is the input's (height, width), ``stride`` per cell."""
         values = self._signed_map(output, shape, stride)
         if values is None or not self.by_sign:
             return values
@@ -79,10 +77,8 @@ class Layout:
         return values
 
     def to_output(self, maps: Tensor, output: Any) -> Any:
-        """The module's output if its map (b, c, h, w) were another: the inverse of `to_map`.
-
-        The map may be of another number of images where the output is of one.
-        """
+        """The module's output if its map (b, c, h, w) were another: the inverse of `to_map`. The
+        map may be of another number of images where the output is of one."""
         if self.kind == "own":
             raise InputError(
                 "the layer's map was made by your own function, which cannot be undone; name a "
@@ -121,9 +117,7 @@ def layouts_of(
     tokens: Tokens | None,
 ) -> list[Layout] | str:
     """The layouts of a module's output for one square image, or the rest of a sentence why not.
-
-    One, and also those of the queries, keys and values; ``tokens`` overrules ``prefix``.
-    """
+    One, and also those of the queries, keys and values; ``tokens`` overrules ``prefix``."""
     if callable(tokens):
         return [Layout("own", reshape=tokens)]
     values = tensor_of(output)
@@ -150,9 +144,8 @@ def layouts_of(
 
 
 def tensor_of(output: Any) -> Tensor | None:
-    """The tensor in an output, or None: the output itself, its ``last_hidden_state``, or the
-    tokens that come first in a tuple, as from ``nn.MultiheadAttention``.
-    """
+    """The tensor in an output, or None: the output itself, its ``last_hidden_state``, or the tokens
+    that come first in a tuple, as from ``nn.MultiheadAttention``."""
     if isinstance(output, Tensor):
         return output
     hidden = getattr(output, "last_hidden_state", None)

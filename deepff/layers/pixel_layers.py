@@ -14,10 +14,8 @@ _MIXING = nn.Conv2d | nn.Linear  # a linear layer is a convolution of single cel
 
 
 def pixel_layers(layer_map: LayerMap) -> list[Layer]:
-    """The :func:`stride_layers` of 8 pixels or more, at least the last one.
-
-    Of EfficientNet-Lite0 they are blocks.3.0.bn1, blocks.5.0.bn1 and blocks.6.0.bn1.
-    """
+    """The :func:`stride_layers` of 8 pixels or more, at least the last one. Of EfficientNet-Lite0
+    they are blocks.3.0.bn1, blocks.5.0.bn1 and blocks.6.0.bn1."""
     # Another layer of stride 4 gave 0.850 on twelve iCoseg groups instead of 0.851, and takes as
     # much memory as the three together.
     layers = stride_layers(layer_map)
@@ -65,10 +63,8 @@ def _suitable(layer_map: LayerMap) -> list[Layer]:
 
 
 def _in_a_stage(backbone: Backbone, layer: Layer) -> bool:
-    """Whether the layer's top-level module mixes channels several times.
-
-    A head does it once, and serves the classes more than the positions.
-    """
+    """Whether the layer's top-level module mixes channels several times. A head does it once, and
+    serves the classes more than the positions."""
     top = backbone.network.get_submodule(layer.path.partition(".")[0].partition(":")[0])
     return sum(isinstance(module, _MIXING) for module in top.modules()) > 1
 

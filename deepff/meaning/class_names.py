@@ -162,11 +162,8 @@ def standing_out(
 
 
 def strengths(coefficients: Tensor) -> Tensor:
-    """How strong each factor is where it is strong, from H (rows, k): (k,).
-
-    The mean over its cells of half its largest value or more; where that is negative, over those
-    of half of it or less.
-    """
+    """How strong each factor is where it is strong, from H (rows, k): (k,). The mean over its cells
+    of half its largest value or more; where that is negative, over those of half of it or less."""
     means = []
     for column in coefficients.T:
         largest = column[column.abs().argmax()]
@@ -176,10 +173,8 @@ def strengths(coefficients: Tensor) -> Tensor:
 
 
 def _scores_of_images(factorization: Factorization, scores: Tensor, empty: Tensor) -> Tensor:
-    """About the network's outputs for what the factors hold of the images, (n, classes).
-
-    T(0) + Σ mean(hⱼ) / sⱼ · (scoresⱼ − T(0)), which is T(H W) where T is linear in the mean.
-    """
+    """About the network's outputs for what the factors hold of the images, (n, classes):
+    T(0) + Σ mean(hⱼ) / sⱼ · (scoresⱼ − T(0)), which is T(H W) where T is linear in the mean."""
     means = torch.stack([rows.mean(0) for rows in image_coefficients(factorization)])
     strength = strengths(factorization.coefficients)
     held = torch.where(strength == 0, 0.0, means / strength)
@@ -269,10 +264,8 @@ _FEWEST_OF_KIND = 4
 def scores_of_regions(
     run: Run, opened: OpenLayer, factorizations: Mapping[int, Factorization], progress: bool
 ) -> dict[int, Tensor]:
-    """The network's outputs for maps that are full of each region, by k: (k, classes).
-
-    Regions are those of the recipe. One without any cell has NaN.
-    """
+    """The network's outputs for maps that are full of each region, by k: (k, classes). Regions are
+    those of the recipe. One without any cell has NaN."""
     finders = [region_finder(run, k, RECIPE_OPTIONS[run.recipe]) for k in factorizations]
     empties: list[Tensor] = []
     gains: list[Tensor] = []

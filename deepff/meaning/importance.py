@@ -117,10 +117,8 @@ def _run_images(
 
 
 def sobol_masks(k: int, n_design: int = N_DESIGN) -> Tensor:
-    """Scales of factors for :func:`sobol_indices`: ((k + 2) · n_design, k), in [0, 1].
-
-    Two designs of ``n_design`` rows each, A and B, then for each factor A with its column from B.
-    """
+    """Scales of factors for :func:`sobol_indices`: ((k + 2) · n_design, k), in [0, 1]. Two designs
+    of ``n_design`` rows each, A and B, then for each factor A with its column from B."""
     from scipy.stats.qmc import Halton
 
     # The first point of Halton's sequence is 0 everywhere.
@@ -288,9 +286,7 @@ _WIDTH = 140  # pixels
 
 def importance_html(rows: Sequence[Mapping[str, Any]], color_slots: Sequence[int]) -> str:
     """The rows of :meth:`Importance.rows` as an HTML table with bars; factor j has a color slot.
-
-    Bars are as long as the fall, compared with the longest; those of negative falls are hollow.
-    """
+    Bars are as long as the fall, compared with the longest; those of negative falls are hollow."""
     colors = hex_colors(factor_colors(len(color_slots))[[*color_slots]])
     longest = max((abs(row["fall"]) for row in rows), default=0) or 1
     header = "".join(

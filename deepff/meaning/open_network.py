@@ -35,9 +35,7 @@ def check_directions(run: Run) -> None:
 
 def opened_layers(run: Run, backbone: Backbone | None = None) -> tuple[OpenLayer, ...]:
     """The run's network and layers, or those of a backbone; opened by name where none is open.
-
-    Raises InputError where the network cannot be had, or has other weights than the run's.
-    """
+    Raises InputError where the network cannot be had, or has other weights than the run's."""
     if run.opened and backbone is None:
         return run.opened
     network = run.sources[0].backbone(model=backbone)
@@ -48,18 +46,14 @@ def opened_layers(run: Run, backbone: Backbone | None = None) -> tuple[OpenLayer
 
 
 def opened_layer(run: Run) -> OpenLayer:
-    """The coarsest of :func:`opened_layers`, which is the one layer of most runs.
-
-    At the module that makes its map, so that another map reaches all that follows.
-    """
+    """The coarsest of :func:`opened_layers`, which is the one layer of most runs. At the module
+    that makes its map, so that another map reaches all that follows."""
     return max(opened_layers(run), key=lambda opened: opened.layer.stride)
 
 
 def network_input(run: Run, opened: OpenLayer, index: int) -> Tensor:
     """An image of the run as the network takes it: (1, channels, H, W), normalized, on its device.
-
-    Raises UnreadableImageError where it cannot be read any more.
-    """
+    Raises UnreadableImageError where it cannot be read any more."""
     image, source = run.images[index], run.sources[0]
     fixed = opened.layer.input_size
     shape = (fixed, fixed) if fixed else resized_shape(*image.size, source.size, source.multiple)
@@ -71,10 +65,8 @@ def network_input(run: Run, opened: OpenLayer, index: int) -> Tensor:
 def network_inputs(
     run: Run, opened: OpenLayer, indices: Sequence[int], stage: str, progress: bool, why: str = ""
 ) -> Iterator[tuple[int, Tensor]]:
-    """The index and the :func:`network_input` of each image that can still be read.
-
-    Warns of the others. InputError where none can be; ``why`` is what it says of their use.
-    """
+    """The index and the :func:`network_input` of each image that can still be read. Warns of the
+    others. InputError where none can be; ``why`` is what it says of their use."""
     unread: dict[str, str] = {}
     with track(stage, len(indices), enabled=progress) as advance:
         for index in indices:

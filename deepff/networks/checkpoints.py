@@ -176,9 +176,7 @@ def _is_safetensors(path: Path, head: bytes) -> bool:
 
 class _StandIn:
     """Called or instantiated in place of any class or function in a pickle: an empty mapping.
-
-    PyTorch's unpickler sets items and attributes on an OrderedDict.
-    """
+    PyTorch's unpickler sets items and attributes on an OrderedDict."""
 
     def __new__(cls, *arguments: object) -> Any:
         return OrderedDict()
@@ -273,9 +271,7 @@ class _Match:
     @classmethod
     def best(cls, network: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> _Match:
         """The renaming that fills most of the network; of equals averaged weights, or the plainest.
-
-        Names are compared without what wraps modules, on either side.
-        """
+        Names are compared without what wraps modules, on either side."""
         names, plain = ({_bare(name): name for name in of} for of in (network, state))
         if len(names) < len(network) or len(plain) < len(state):
             names, plain = ({name: name for name in of} for of in (network, state))
@@ -317,10 +313,8 @@ class _Match:
 
     @cached_property
     def missing(self) -> list[str]:
-        """What is not filled, except counters and tables of indices, which need no file.
-
-        Of names that share a tensor, which safetensors saves once, one is enough.
-        """
+        """What is not filled, except counters and tables of indices, which need no file. Of names
+        that share a tensor, which safetensors saves once, one is enough."""
         filled = {self.network[name].data_ptr() for name in self.network if self.fits(name)}
         return [
             name

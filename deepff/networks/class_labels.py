@@ -71,10 +71,8 @@ def read_words(text: str) -> tuple[str, ...]:
 
 
 def word_head(model: nn.Module | None, name: str, words: Sequence[str]) -> WordHead:
-    """The head for words by the text tower of a network of open_clip with both towers.
-
-    ``name`` is ``open_clip/NAME`` or ``open_clip/NAME/TAG``. A word may be "a photo of a cat".
-    """
+    """The head for words by the text tower of a network of open_clip with both towers. ``name`` is
+    ``open_clip/NAME`` or ``open_clip/NAME/TAG``. A word may be "a photo of a cat"."""
     if model is None:
         raise InputError(
             f"words need a network with a text tower, and {name} has none; take one of open_clip, "

@@ -25,10 +25,8 @@ TIMEOUT = 10.0  # seconds without an answer; left alone, the libraries wait and 
 
 @contextmanager
 def downloading(name: str, file: Path) -> Iterator[None]:
-    """Any failure of a download inside is one sentence, and comes soon.
-
-    ``file`` is where the weights of the network ``name`` are kept once downloaded.
-    """
+    """Any failure of a download inside is one sentence, and comes soon. ``file`` is where the
+    weights of the network ``name`` are kept once downloaded."""
     previous = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)
     try:
@@ -55,9 +53,7 @@ def downloading(name: str, file: Path) -> Iterator[None]:
 
 def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
     """The file of a network's weights in Hugging Face's cache; if absent, the hub must answer.
-
-    ``repository`` is ``owner/name`` or ``owner/name@revision``. Without a name timm's are tried.
-    """
+    ``repository`` is ``owner/name`` or ``owner/name@revision``. Without a name timm's are tried."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -78,10 +74,8 @@ def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
 
 
 def weights_digest(network: nn.Module) -> str:
-    """SHA-256 (hex) over the names, types, shapes and values of a network's state dict.
-
-    It depends neither on the device nor on the order of the state dict.
-    """
+    """SHA-256 (hex) over the names, types, shapes and values of a network's state dict. It depends
+    neither on the device nor on the order of the state dict."""
     digest = hashlib.sha256()
     for key, tensor in sorted(network.state_dict().items()):
         if not isinstance(tensor, Tensor):  # a module's extra state can be anything

@@ -79,10 +79,8 @@ def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, in
 
 
 def write_crops(run: Run, folder: Path, crops: Crops) -> None:
-    """Cut the crops out of the photographs at full resolution, each read once.
-
-    Those of images that can't be read any more, or have another size now, are left out.
-    """
+    """Cut the crops out of the photographs at full resolution, each read once. Those of images that
+    can't be read any more, or have another size now, are left out."""
     by_image: dict[int, list[Crop]] = {}
     for of_k in crops.values():
         for of_factor in of_k:

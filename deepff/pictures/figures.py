@@ -81,10 +81,8 @@ def photo_shape(image_size: tuple[int, int], longer_side: int = PHOTO_SIDE) -> t
 
 
 def read_photo(image: ImageRecord, longer_side: int = PHOTO_SIDE) -> tuple[np.ndarray, str | None]:
-    """An image for display, uint8 (*photo_shape(image.size, longer_side), 3), and None.
-
-    Gray where it can't be read any more, and then why.
-    """
+    """An image for display, uint8 (*photo_shape(image.size, longer_side), 3), and None. Gray where
+    it can't be read any more, and then why."""
     height, width = photo_shape(image.size, longer_side)
     try:
         pixels = read_reduced(image.unchanged_origin(), longer_side, image.stretch).pixels

@@ -18,10 +18,8 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 
 
 def agreement_svg(agreements: Mapping[int, float], chosen: int, threshold: float) -> str:
-    """Agreement by k, in [0, 1], as a plot with the threshold and the chosen k: an ``<svg>``.
-
-    It has the color of the text around it. A chosen k without agreement fills no point.
-    """
+    """Agreement by k, in [0, 1], as a plot with the threshold and the chosen k: an ``<svg>``. It
+    has the color of the text around it. A chosen k without agreement fills no point."""
     ks = sorted(agreements)
     width = 2 * _MARGIN + _PLOT_STEP * len(ks)
     description = "Agreement: " + ", ".join(f"k = {k}: {agreements[k]:.2f}" for k in ks)

@@ -193,10 +193,8 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
 def _section(
     result: Result, k: int, colors: Sequence[str], crops: Sequence[Sequence[Crop]], folder: Path
 ) -> dict[str, Any]:
-    """The facts of one k, for the page.
-
-    `colors` are the factors' as CSS has them. Crops whose pictures the folder lacks are left out.
-    """
+    """The facts of one k, for the page. `colors` are the factors' as CSS has them. Crops whose
+    pictures the folder lacks are left out."""
     factorization = result.factorizations[k]
     error = factorization.relative_error
     explained = None if math.isnan(error) else max(0.0, 1 - error**2)
@@ -283,10 +281,8 @@ def _embedded(result: Result, colors: Mapping[int, list[str]], folder: Path) -> 
 
 
 def _gram(factorization: Factorization) -> list[list[float]]:
-    """W Wᵀ for coefficients relative to each factor's largest, over its largest value.
-
-    The page computes the similarity of two cells from it and from their coefficients.
-    """
+    """W Wᵀ for coefficients relative to each factor's largest, over its largest value. The page
+    computes the similarity of two cells from it and from their coefficients."""
     components = factorization.components
     W = components * factorization.heatmaps.scale.to(components)[:, None]
     products = (W @ W.T).cpu().double()

@@ -144,10 +144,8 @@ def check_output_folder(folder: str | Path, overwrite: bool = False) -> None:
 
 
 def earlier_outputs(folder: str | Path) -> list[str]:
-    """What was made of a folder's result and would go with it, such as "masks/k3".
-
-    Also what people decided on it, which would stay, but be of no use.
-    """
+    """What was made of a folder's result and would go with it, such as "masks/k3". Also what people
+    decided on it, which would stay, but be of no use."""
     folder = Path(folder)
     is_complete = (read_manifest(folder) or {}).get("status") == "complete"
     made = {LABELS} if (folder / LABELS).exists() else set()

@@ -33,10 +33,8 @@ class Histogram:
 
     @classmethod
     def of(cls, maps: Iterable[Tensor], bins: int) -> Histogram:
-        """Count the pixels of a set's maps, (k, H, W) per image.
-
-        They are read twice, or once where 0 bins ask for minimum and maximum alone.
-        """
+        """Count the pixels of a set's maps, (k, H, W) per image. They are read twice, or once where
+        0 bins ask for minimum and maximum alone."""
         n_images, low, high = _value_range(_in_bands(maps))
         counts = torch.zeros(len(low), bins, dtype=torch.int64, device=low.device)
         for image in _in_bands(maps) if bins else ():

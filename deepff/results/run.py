@@ -22,11 +22,8 @@ from deepff.results.histogram import Histogram
 
 @dataclass(repr=False)
 class Run:
-    """What a run gave and how it came about: all that is saved.
-
-    ``components``, ``coefficients``, ``relative_error`` and ``heatmaps`` are those of the
-    factorization with the most factors.
-    """
+    """What a run gave and how it came about: all that is saved. ``components``, ``coefficients``,
+    ``relative_error`` and ``heatmaps`` are those of the factorization with the most factors."""
 
     images: list[ImageRecord]  # that were factorized together, in order
     skipped: list[SkippedFile]  # files that were left out, and why

@@ -52,9 +52,7 @@ def positions(
 
 def covering(maps: Tensor, extent: Extent | None) -> Tensor:
     """Maps on a grid that covers the image: as they are, or where theirs does not, on a finer one.
-
-    It is four times as fine, so that upsampling these bilinearly is nearly upsampling the maps.
-    """
+    It is four times as fine, so that upsampling these bilinearly is nearly upsampling the maps."""
     if extent is None:
         return maps
     return sampled(maps, (_FINER * maps.shape[1], _FINER * maps.shape[2]), extent)

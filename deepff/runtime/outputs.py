@@ -139,10 +139,8 @@ def listed_files(folder: str | Path) -> list[str]:
 
 
 def own_files(folder: str | Path, parts: Collection[str] = ()) -> Digests:
-    """The files that deepff wrote in a folder and its ``parts``, with their digests then.
-
-    For ``parts`` see :class:`Rules`.
-    """
+    """The files that deepff wrote in a folder and its ``parts``, with their digests then. For
+    ``parts`` see :class:`Rules`."""
     folder = Path(folder)
     files: Digests = {}
     lists, others = _lists(folder, parts)
@@ -211,10 +209,8 @@ def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: st
 
 
 def _remove_stale(folder: Path, stale: dict[Path, list[str]], lists: list[Path]) -> list[Path]:
-    """Remove the lists, files that have not changed, and folders that become empty.
-
-    Returns the files that have changed, which are kept.
-    """
+    """Remove the lists, files that have not changed, and folders that become empty. Returns the
+    files that have changed, which are kept."""
     there = [path for path in stale if os.path.lexists(path) and not path.is_dir()]
     kept = [path for path in there if _digest(path) not in stale[path]]
     for path in [*(path for path in there if path not in kept), *lists]:
