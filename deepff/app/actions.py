@@ -112,7 +112,8 @@ def act(workspace: Workspace, view: View, data: Mapping[str, Any]) -> Shown:
         labels = workspace.store.labels
         _look(workspace, view, labels, data)
         return shown(workspace, view, labels)
-    return _changed(workspace, view, lambda labels: _edited(workspace, view, labels, data))
+    typed = data["text"] if data["act"] in ("name", "class") else ""
+    return _changed(workspace, view, lambda labels: _edited(workspace, view, labels, data), typed)
 
 
 def _look(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, Any]) -> None:
@@ -147,14 +148,28 @@ def _look(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, A
         view.go(view.listing.index(at) if kind == "grid" and at in view.listing else 0)
 
 
-def _changed(workspace: Workspace, view: View, edit: Callable[[Labels], Labels]) -> Shown:
+def _changed(
+    workspace: Workspace, view: View, edit: Callable[[Labels], Labels], typed: str = ""
+) -> Shown:
     store = workspace.store
     try:
-        return shown(workspace, view, store.edit(view.revision, edit))
+        labels = store.edit(view.revision, edit)
+        return shown(workspace, view, labels, _respelled(labels, typed))
     except StaleLabelsError:
         return shown(workspace, view, store.labels, STALE)
     except InputError as error:
         return shown(workspace, view, store.labels, page.sentence(error))
+
+
+def _respelled(labels: Labels, typed: str) -> str:
+    """That a name which was typed is one class with another that has other capitals."""
+    classes, names = labels.all_classes, [" ".join(name.split()) for name in typed.split(",")]
+    return " ".join(
+        f"{name} and {other} are one class, {other}."
+        for name in names
+        for other in classes
+        if name not in classes and name.casefold() == other.casefold()
+    )
 
 
 def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, Any]) -> Labels:
@@ -174,7 +189,10 @@ def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str,
     if kind == "take-all":
         return _with_new_masks(workspace, labels)
     if kind == "change":
-        return mended(workspace, labels, view.mending, data)
+        image = workspace.result.names[data["image"]] if "image" in data else view.mending
+        return mended(workspace, labels, image, data)
+    if kind == "class":
+        return edits.set_class(labels, data["name"], data["text"])
     name = workspace.result.names[data["image"]]
     if kind == "level":
         return edits.set_level(labels, name, float(data["text"]) if data["text"] else None)

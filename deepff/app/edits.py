@@ -15,6 +15,7 @@ from deepff.app.labels import (
     Level,
     Settings,
 )
+from deepff.errors import InputError
 from deepff.regions.part_names import check_name
 
 HISTORY_LENGTH = 200
@@ -50,10 +51,41 @@ def name_factor(labels: Labels, number: int, name: str) -> Labels:
 
     Where no other factor has the old name, masks that images keep follow.
     """
-    name = " ".join(name.split())
-    check_name(name)
+    own = labels.parts.get(number, "")
+    name = _spelled(labels, name, own if len(labels.region(number)) == 1 else "")
     factor = replace(labels.factor(number), name=name, suggested=False)
     return _edit(labels, _renamed(labels, {number: factor}))
+
+
+def _spelled(labels: Labels, name: str, own: str = "") -> str:
+    """A name as the class has it that differs in capitals alone, unless that is renamed itself."""
+    name = " ".join(name.split())
+    check_name(name)
+    classes = [other for other in labels.all_classes if other.casefold() == name.casefold()]
+    return next((other for other in classes if other != own), name)
+
+
+def set_class(labels: Labels, old: str, text: str) -> Labels:
+    """Rename a class that no factor has, take it away (""), or add some ("" to "door, wheel").
+
+    InputError where images keep masks with a class that should go.
+    """
+    settings = labels.settings
+    if not old:
+        added = {name.casefold(): name for name in labels.all_classes}
+        for name in filter(str.strip, text.split(",")):
+            added.setdefault(" ".join(name.split()).casefold(), _spelled(labels, name))
+        new = [name for name in added.values() if name not in labels.all_classes]
+        return set_settings(labels, classes=(*settings.classes, *new))
+    name = _spelled(labels, text, own=old)
+    entries = _followed(labels, {old: name})
+    if entries and not name:
+        raise InputError(
+            f"{len(entries)} masks hold {old}; give its pieces another class, or delete them, first"
+        )
+    renamed = dict.fromkeys(name if other == old else other for other in settings.classes)
+    classes = tuple(other for other in renamed if other)
+    return _edit(labels, {**entries, None: replace(settings, classes=classes)})
 
 
 def keep_factor(labels: Labels, number: int, keep: bool) -> Labels:
@@ -154,7 +186,7 @@ def _told(before: Entries, after: Entries) -> str:
     images = [key for key in after if isinstance(key, str)]
     factors = [key for key in after if isinstance(key, tuple)]
     if None in after:
-        return "settings"
+        return "settings" if before[None].classes == after[None].classes else "classes"
     if factors:
         number = f"factor {factors[0][1]}" if len(factors) == 1 else f"{len(factors)} factors"
         is_name = any(vars(before[key])["name"] != vars(after[key])["name"] for key in factors)
@@ -182,9 +214,15 @@ def _renamed(labels: Labels, factors: Mapping[int, Factor]) -> dict[Any, Entry]:
         for number, name in labels.parts.items()
         if number in after and after[number] != name and name not in after.values()
     }
+    return {**entries, **_followed(labels, names, k)}
+
+
+def _followed(labels: Labels, names: Mapping[str, str], k: int | None = None) -> dict[Any, Entry]:
+    """Entries for images that keep masks with classes that are renamed; of one k, if given."""
+    entries: dict[Any, Entry] = {}
     for image, label in labels.images.items() if names else ():
         mask = label.mask
-        if mask is not None and mask.k == k and not names.keys().isdisjoint(mask.names):
+        if mask is not None and k in (None, mask.k) and not names.keys().isdisjoint(mask.names):
             renamed = tuple(names.get(name, name) for name in mask.names)
             entries[image] = replace(label, mask=replace(mask, names=renamed))
     return entries

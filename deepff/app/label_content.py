@@ -81,7 +81,7 @@ def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
     is_first = content["deepff labels"] == FIRST_FORMAT
     return Labels(
         run=content["run"],
-        settings=Settings(**content["settings"]),
+        settings=_parsed_settings(content["settings"]),
         factors={
             (entry.pop("k"), entry.pop("factor")): Factor(**entry)
             for entry in map(dict, content["factors"])
@@ -95,6 +95,10 @@ def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
         revision=content["revision"],
         folder=folder,
     )
+
+
+def _parsed_settings(entry: Mapping[str, Any]) -> Settings:
+    return Settings(**{**entry, "classes": tuple(entry.get("classes", ()))})
 
 
 def _parsed_image(entry: Mapping[str, Any]) -> ImageLabel:
@@ -113,7 +117,7 @@ def _parsed_entry(entry: Mapping[str, Any]) -> tuple[Any, Entry]:
     if "factor" in entry:
         k, number = entry["factor"]
         return (k, number), Factor(**before)
-    return None, Settings(**before)
+    return None, _parsed_settings(before)
 
 
 def check(labels: Labels, result: Result) -> None:
@@ -152,6 +156,8 @@ def _check_settings(settings: Settings, result: Result) -> None:
         raise InputError(f"the cut {settings.cut!r} is not between 0 and 1")
     if settings.lesson != "" and not is_name(settings.lesson, LESSON):
         raise InputError(f"no lesson has the name {settings.lesson!r}")
+    for name in settings.classes:
+        _check_name(name)
 
 
 def _check_factor(key: tuple[int, int], factor: Factor, result: Result) -> None:

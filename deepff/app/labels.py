@@ -34,6 +34,7 @@ class Settings:
     # mended masks taught (deepff.app.lessons).
     cut: float = 0.5
     lesson: str = ""
+    classes: tuple[str, ...] = ()  # that a person added, whether or not a factor has the name
 
     @property
     def region_options(self) -> RegionOptions:
@@ -174,8 +175,8 @@ class Labels:
         return {j: factor.name or defaults[j] for j, factor in enumerate(factors) if factor.keep}
 
     def settings_of(self, image: str) -> Settings:
-        """The settings, with the image's level."""
-        return self.settings.at_level(self.image(image).level)
+        """The settings that make the image's mask, with its level."""
+        return replace(self.settings, classes=()).at_level(self.image(image).level)
 
     def recipe(self, image: str) -> str:
         """A digest of what makes the image's mask, except names, which a kept mask follows."""
@@ -192,15 +193,21 @@ class Labels:
         return list(dict.fromkeys(self.parts.values()))
 
     def class_names_in(self, images: Collection[str]) -> list[str]:
-        """The names of the classes that images may hold, those of the settings first.
+        """The names of the classes that images may hold, those of factors and added ones first.
 
-        Where all of them keep a mask, only those that are in one.
+        Where all of them keep a mask, only those factors' that are in one.
         """
         masks = [self.image(name).mask for name in images]
         kept = {name for mask in masks if mask is not None for name in mask.names}
         some_follow = any(mask is None for mask in masks)
         first = [name for name in self.class_names if some_follow or name in kept]
-        return [*first, *sorted(kept.difference(first), key=str.casefold)]
+        others = sorted(kept.difference(first), key=str.casefold)
+        return list(dict.fromkeys([*first, *self.settings.classes, *others]))
+
+    @property
+    def all_classes(self) -> list[str]:
+        """Every class, whatever it is of; the first nine have the keys 1 to 9."""
+        return list(dict.fromkeys([*self.class_names, *self.class_names_in(self.images)]))
 
     def name_suggestions(self) -> list[str]:
         """The names given so far, for any k, even those replaced since, in alphabetical order."""

@@ -97,6 +97,13 @@ def piece_alone(mask: NamedMask, point: Point) -> NamedMask:
     return _with(mask, (mask.values == mask.values[y, x]) & ~piece, 0)
 
 
+def moved(mask: NamedMask, points: Sequence[Point], name: str) -> NamedMask:
+    """With the piece at the last point given to a class; without points, all that is marked."""
+    where = _piece(mask.values, points[-1]) if points else mask.values > 0
+    mask, value = _valued(mask, name)
+    return _with(mask, where, value)
+
+
 def without_hole(mask: NamedMask, point: Point) -> NamedMask:
     """The hole at a point filled by the class that has most of its rim; InputError without one."""
     y, x = _pixel(mask.values.shape, point)
@@ -230,8 +237,11 @@ def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, 
     """
     if not image:
         raise InputError("no image is open for mending")
-    points = _points(data["points"])
     before = workspace.masks.current(labels, image)
+    if data["tool"] == "class":
+        after = moved(before, _parsed(data["points"]), _class(data))
+        return set_masks(labels, {image: keep(labels, image, after, mended=True)})
+    points = _points(data["points"])
     if data["tool"] == "take":
         index = workspace.result.names.index(image)
         scene = workspace.pictures.scene(labels, index)
@@ -262,7 +272,7 @@ def _changed(
 
 def _class(data: Mapping[str, Any]) -> str:
     if not data.get("class"):
-        raise InputError("choose what is painted first: name a factor")
+        raise InputError("choose what is painted first: name a factor, or add a class")
     return str(data["class"])
 
 

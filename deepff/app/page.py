@@ -163,6 +163,8 @@ def factor_rows(
         ],
         n_suggested=len(open_suggestions(labels, suggestions)),
         suggestions=labels.name_suggestions(),
+        classes=_class_colors(pictures, labels),
+        parts=labels.parts,
     )
 
 
@@ -244,7 +246,7 @@ def _classes(
     """The classes of an image, with the factors that have their names."""
     image = pictures.names[index]
     dropped = {*labels.dropped(image)} if labels.image(image).mask is None else set()
-    classes = []
+    classes, keys = [], labels.all_classes
     for name in pictures.classes_present(labels, index):
         factors = [factor for factor, part in labels.parts.items() if part == name]
         classes.append(
@@ -252,6 +254,7 @@ def _classes(
                 "name": name,
                 "factors": factors,
                 "color": colors[name],
+                "key": keys.index(name) + 1,
                 "dropped": bool(factors) and {*factors} <= dropped,
             }
         )

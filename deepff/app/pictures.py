@@ -128,8 +128,9 @@ class Pictures:
         """The number of each class's color: its first factor's, or one beyond the factors'."""
         k = labels.settings.k
         first = {name: self._color_slots[k][j] for j, name in reversed(labels.parts.items())}
-        others = [name for name in labels.class_names_in(labels.images) if name not in first]
-        return first | {name: k + i for i, name in enumerate(others)}
+        others = [name for name in labels.all_classes if name not in first]
+        numbers = first | {name: k + i for i, name in enumerate(others)}
+        return {name: numbers[name] for name in labels.all_classes}
 
     def merged_colors(self, labels: Labels) -> np.ndarray:
         """The color of each factor's class, (k, 3)."""

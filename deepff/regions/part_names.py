@@ -83,8 +83,7 @@ def check_name(name: str) -> None:
     check_characters(name)
     if name.casefold() in RESERVED:
         raise InputError(
-            f"the name {name!r} stands for what belongs to no class; choose another name, or leave "
-            "the factor without one to make it background"
+            f"the name {name!r} stands for what belongs to no class; choose another name"
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
+import numpy as np
 import pytest
 import torch
 from planted import NAMES, planted
@@ -78,7 +79,7 @@ def test_factors_of_one_name_are_one_chip_and_are_dropped_and_taken_back_togethe
 
     def chips(shown: dict) -> list[tuple[str, str, str]]:
         card = shown["cards"].split("<article")[1]
-        pattern = r'data-factors="([^"]*)" data-drop="(.)".*?<span>(.*?)</span></button>'
+        pattern = r'data-factors="([^"]*)" data-drop="(.)".*?<span>(.*?)</span>'
         return re.findall(pattern, card, re.DOTALL)
 
     def drop(factor: int, drop: int) -> dict:
@@ -121,6 +122,27 @@ def test_one_image_and_one_factor(tmp_path: Path) -> None:
     counts = [text for text, _ in measure(alone, Asked("coco", "all", "components", 1))]
     for said in (counts[-1], write(alone, Asked("coco", "all", "components", 1))):
         assert "Every factor is background" in said
+
+
+def test_pieces_become_classes_of_ones_own_by_key(workspace: Workspace, view: View) -> None:
+    choose(workspace, view, "threshold", "max-fraction")
+    shown = act(workspace, view, {"act": "class", "name": "", "text": "wheel, Factor 1"})
+    assert "Factor 1 and factor 1 are one class, factor 1." in shown["head"]
+    assert re.findall(r'data-class="(.*?)"', shown["factors"])[3:] == ["wheel"]
+    data = {"act": "change", "tool": "class", "image": "0", "class": "wheel"}
+    shown = act(workspace, view, {**data, "points": "0.8,0.2"})  # where factor 1 is
+    labels = workspace.store.labels
+    mask = workspace.masks.current(labels, NAMES[0])
+    assert dict(zip(mask.names, np.bincount(mask.values.ravel())[1:], strict=True)) == {
+        "factor 0": 18,
+        "factor 2": 9,
+        "wheel": 9,
+    }
+    keys = re.findall(r'data-class-key="(.)".*?<span>(.*?)</span>', shown["cards"], re.DOTALL)
+    assert ("4", "wheel") in keys
+    act(workspace, view, {**data, "points": ""})
+    assert workspace.masks.current(workspace.store.labels, NAMES[0]).names == ("wheel",)
+    assert names_listed(workspace, view, filter="class wheel") == [NAMES[0]]
 
 
 def test_nothing_that_has_a_name_becomes_html(workspace: Workspace, view: View) -> None:

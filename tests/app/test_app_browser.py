@@ -167,7 +167,7 @@ def name_two_of_three_alike(page: playwright.Page, base: int) -> None:
     name_factor(page, 2, "legs")
     expect(page.get_by_text("one class with factor 1")).to_be_visible()
     for card in page.locator(".dff-card").all():
-        names = card.locator(".dff-chip").all_inner_texts()
+        names = card.locator(".dff-chip span").all_inner_texts()
         assert len(names) == len(set(names)) and "legs" in names
     colors = page.locator(".dff-swatch").evaluate_all("all => all.map(s => s.style.background)")
     assert colors[1] == colors[2] != colors[0]
@@ -179,14 +179,14 @@ def name_two_of_three_alike(page: playwright.Page, base: int) -> None:
 
 def review_by_keyboard(page: playwright.Page, base: int) -> tuple[str, str]:
     """From base + 5 to base + 10: the names of the image that is accepted, and the one skipped."""
-    # The keyboard: the second image's factor 0 is dropped, it is accepted, the third skipped.
+    # The keyboard: the second image's first class is dropped, it is accepted, the third skipped.
     page.keyboard.press("ArrowRight")
     card = page.locator(".dff-card.current")
     dropped_in = card.locator(".dff-name").inner_text()
     picture = card.locator("img").get_attribute("src")
-    page.keyboard.press("0")
+    page.keyboard.press("1")
     revision(page, base + 6)
-    expect(card.locator(".dff-chip.dropped")).to_have_text("Körper <b>")
+    expect(card.locator(".dff-chip.dropped span")).to_have_text("Körper <b>")
     assert card.locator("img").get_attribute("src") != picture
     page.keyboard.press("a")
     revision(page, base + 7)
@@ -274,6 +274,26 @@ def edit_in_two_tabs(page: playwright.Page, other: playwright.Page, base: int) -
     expect(page.locator("#notice")).to_be_hidden()
 
 
+def a_class_of_ones_own(page: playwright.Page, base: int) -> None:
+    """It is added, an image's pieces are moved to it by its key, and it is painted; base + 2."""
+    page.get_by_label("Add classes").fill("headlight")
+    page.keyboard.press("Enter")
+    revision(page, base + 1)
+    expect(page.locator("#class-rows [data-class]")).to_have_count(3)
+    page.mouse.move(5, 5)
+    page.keyboard.press("Shift+Digit3")
+    revision(page, base + 2)
+    chip = page.locator(".dff-card.current .dff-chip[data-class-key]")
+    expect(chip).to_have_text(re.compile(r"headlight\s*3"))
+    page.keyboard.press("m")
+    painted = page.locator("#mend-view [data-class][aria-pressed=true]")
+    expect(painted).to_contain_text("headlight")
+    page.keyboard.press("2")
+    expect(painted).to_contain_text("legs")
+    page.keyboard.press("Escape")
+    expect(page.locator("#mend-view")).to_have_count(0)
+
+
 def nothing_asked_elsewhere(asked: list[str], url: str) -> None:
     """The page loads from its server alone."""
     host = urlsplit(url).hostname
@@ -332,11 +352,13 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 1 skipped · 10 to look at")
     assert page.locator("#value input[type=number]").input_value() == "85"
 
+    a_class_of_ones_own(page, base + 17)
+
     # A phone: nothing sticks out to the side.
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()
 
     nothing_asked_elsewhere(asked, url)
-    assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == base + 17
+    assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == base + 19
     assert len(load(out).names) == 12

@@ -21,6 +21,8 @@ from deepff.app.edits import (
     keep_factor,
     name_factor,
     redo,
+    set_class,
+    set_masks,
     set_settings,
     set_status,
     steps,
@@ -28,7 +30,7 @@ from deepff.app.edits import (
 )
 from deepff.app.label_content import content_of, parsed
 from deepff.app.label_file import FILE, LabelStore, StaleLabelsError, export_labelled
-from deepff.app.labels import Labels, Settings
+from deepff.app.labels import KeptMask, Labels, Settings
 from deepff.app.workspace import Workspace, suggestions
 from deepff.cli.main import app
 from deepff.errors import InputError
@@ -53,6 +55,7 @@ edits = st.one_of(
     st.builds(
         lambda i, j, drop: lambda of: drop_factors(of, i, [j], drop), images, factors, st.booleans()
     ),
+    st.builds(lambda name: lambda of: set_class(of, "", name), texts),
     st.builds(
         lambda name: lambda of: set_settings(of, threshold=name),
         st.sampled_from(["percentile", "otsu", "max-fraction"]),
@@ -123,6 +126,32 @@ def test_names_and_background_belong_to_their_k() -> None:
     assert set_settings(labels, k=3).parts == {0: "head of it", 1: "head of it"}
 
 
+def test_a_class_needs_no_factor_and_has_one_spelling() -> None:
+    labels = set_class(EMPTY, "", " headlight , Big  wheel,Headlight,")
+    own = ["headlight", "Big wheel"]
+    assert labels.all_classes == ["factor 0", "factor 1", "factor 2", *own]
+    assert labels.class_names_in(NAMES) == labels.all_classes
+    # Factors join it, in whatever capitals, and it stays when they leave.
+    labels = name_factor(name_factor(labels, 0, "HEADLIGHT"), 2, "big wheel")
+    assert labels.all_classes == ["headlight", "factor 1", "Big wheel"]
+    assert name_factor(name_factor(labels, 0, ""), 2, "").all_classes[3:] == own
+    # A class that is one factor's alone can be written otherwise; one that others have cannot.
+    labels = name_factor(name_factor(EMPTY, 0, "panda"), 0, "Panda")
+    assert labels.parts[0] == "Panda"
+    labels = name_factor(labels, 1, "PANDA")
+    assert labels.parts == {0: "Panda", 1: "Panda", 2: "factor 2"}
+    # Masks follow a new name, and one that masks hold is not taken away.
+    labels = set_class(EMPTY, "", "headlight, wheel")
+    mask = KeptMask("0" * 32 + ".png", ("wheel", "factor 0"), 3, "")
+    labels = set_class(set_masks(labels, {"a.png": mask}), "wheel", "tyre")
+    assert labels.image("a.png").mask.names == ("tyre", "factor 0")
+    assert labels.settings.classes == ("headlight", "tyre")
+    with pytest.raises(InputError, match="1 masks hold tyre"):
+        set_class(labels, "tyre", " ")
+    labels = set_class(labels, "headlight", "")
+    assert labels.settings.classes == ("tyre",) and steps(labels)["undo"] == "classes"
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.lists(edits, max_size=8))
 def test_what_is_saved_is_read_back(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
@@ -153,6 +182,8 @@ def test_of_two_who_edit_neither_overwrites_the_other(tmp_path: Path) -> None:
     [
         (lambda of: name_factor(of, 0, "a\x00b"), "or another control character"),
         (lambda of: name_factor(of, 0, " Background"), "stands for what belongs to no class"),
+        (lambda of: set_class(of, "", "wheel, BACKGROUND"), "stands for what belongs to no class"),
+        (lambda of: set_class(of, "", "a" * 81), "up to 80 characters, not 81"),
         (lambda of: name_factor(of, 0, "a" * 81), "up to 80 characters, not 81"),
         (lambda of: name_factor(of, 3, "a"), "no factor 3 of 3"),
         (lambda of: set_settings(of, k=7), "no factorization with 7 factors; choose k = 3"),

@@ -8,6 +8,7 @@ from deepff.app.kept_masks import NamedMask
 from deepff.app.mending import (
     Stroke,
     cut,
+    moved,
     painted,
     piece_alone,
     spread,
@@ -173,3 +174,17 @@ def test_a_box_takes_what_stands_out_in_it_and_nothing_beyond() -> None:
     # Corners in any order; what is outside of the box is not touched.
     half = taken(blank, scene, [at(blank, 138, 195), at(blank, 22, 120)], "plane", [])
     assert not half.values[:, :119].any() and half.values[:, 121:].any()
+
+
+def test_a_piece_is_moved_to_another_class_and_so_is_all_that_is_marked() -> None:
+    values = np.zeros((10, 20), np.uint8)
+    values[2:5, 2:6] = values[7:9, 2:6] = 1
+    values[2:5, 10:16] = 2
+    mask = NamedMask(values, ("door", "wheel"))
+    one = moved(mask, [at(mask, 3, 4)], "headlight")
+    assert one.names == ("door", "wheel", "headlight")
+    assert (one.values == 3).sum() == 12 and (one.values == 1).sum() == 8
+    every = moved(mask, [], "wheel")
+    assert (every.values == 2 * (values > 0)).all()
+    with pytest.raises(InputError, match="no piece at this place"):
+        moved(mask, [at(mask, 0, 0)], "wheel")

@@ -6,6 +6,7 @@
   let typing = null; // { factor, text, start, end }
   let send = null;
   let waiting = 0; // answers that are still to come
+  let pointer = { x: 0, y: 0 };
 
   const images = () => document.getElementById("images");
   const card = (position) => images()?.querySelector(`.dff-card[data-position="${position}"]`);
@@ -62,6 +63,23 @@
     if (goesOn && card(current + 1)) move(1);
   }
 
+  // The piece under the pointer, or all that is marked in the current image, becomes a class.
+  function moveTo(number) {
+    const name = document.querySelectorAll("#class-rows [data-class]")[number - 1]?.dataset.class;
+    const picture = document.querySelector(".dff-picture img:hover");
+    const image = (picture?.closest(".dff-card") ?? card(current))?.dataset.image;
+    if (name === undefined || image === undefined) return;
+    let points = "";
+    if (picture) {
+      const box = picture.getBoundingClientRect();
+      const [width, height] = [picture.naturalWidth, picture.naturalHeight];
+      const scale = Math.min(box.width / width, box.height / height); // the box may be wider than it
+      const share = (at, start, size, shown) => (at - start - (size - shown * scale) / 2) / (shown * scale);
+      points = `${share(pointer.x, box.x, box.width, width)},${share(pointer.y, box.y, box.height, height)}`;
+    }
+    send({ act: "change", tool: "class", image, points, class: name });
+  }
+
   const click = (selector) => document.querySelector(selector)?.click();
 
   function press(key, event) {
@@ -89,7 +107,11 @@
       event.preventDefault();
       return keys[key]();
     }
-    if (/^[0-9]$/.test(key)) here?.querySelector(`.dff-chip[data-factors~="${key}"]`)?.click();
+    const number = event.code.match(/^(?:Digit|Numpad)([1-9])$/)?.[1];
+    if (!number) return;
+    event.preventDefault();
+    if (event.shiftKey) moveTo(number);
+    else here?.querySelector(`.dff-chip[data-class-key="${number}"]`)?.click();
   }
 
   document.addEventListener("keydown", (event) => {
@@ -102,6 +124,8 @@
     if (field && !moving && field.type !== "checkbox") return;
     press(key, event);
   });
+
+  document.addEventListener("pointermove", ({ clientX: x, clientY: y }) => (pointer = { x, y }));
 
   // Gradio's fields, whose changes Gradio itself sends to the server.
   document.addEventListener("input", (event) => {

@@ -14,6 +14,7 @@
   let from = null; // where a move of the picture began
   let down = null; // where a line or a box began, on the screen
   let space = false;
+  let hover = null; // where the pointer is on the picture
   let opacity = 100; // of the mask, in hundredths
   let hidden = false;
   let focused = null; // what has the focus in this view
@@ -70,6 +71,17 @@
     for (const button of document.querySelectorAll("#mend-view button[data-tool]"))
       button.setAttribute("aria-pressed", String(button.dataset.tool === tool));
     part("stage").dataset.tool = tool;
+  }
+
+  function showClass() {
+    for (const button of document.querySelectorAll("#mend-view [data-class]"))
+      button.setAttribute("aria-pressed", String(button.dataset.class === part("class").value));
+  }
+
+  function chooseClass(name) {
+    part("class").value = chosen = name;
+    byHand = true;
+    showClass();
   }
 
   function resize(to) {
@@ -139,7 +151,9 @@
       points = [point(event)];
       draw();
     });
+    stage.addEventListener("pointerleave", () => (hover = null));
     stage.addEventListener("pointermove", (event) => {
+      hover = point(event);
       if (touches.has(event.pointerId)) touches.set(event.pointerId, [event.clientX, event.clientY]);
       if (pinch) {
         if (touches.size !== 2) return;
@@ -204,11 +218,9 @@
     if (chosen && ![...part("class").options].some((one) => one.value === chosen))
       part("class").add(new Option(chosen));
     part("class").value = chosen ??= part("class").value;
-    part("class").addEventListener("change", (event) => {
-      chosen = event.target.value;
-      byHand = true;
-      event.target.blur();
-    });
+    showClass();
+    for (const button of view.querySelectorAll("[data-class]"))
+      button.addEventListener("click", () => chooseClass(button.dataset.class));
     part("size").addEventListener("input", (event) => resize(Number(event.target.value)));
     part("whole").addEventListener("click", whole);
     part("hide").addEventListener("click", hide);
@@ -217,8 +229,8 @@
       apply();
     });
     view.addEventListener("focusin", ({ target }) => {
-      const { tool, act } = target.dataset;
-      focused = target.id ? `#${target.id}` : tool ? `button[data-tool="${tool}"]` : `[data-act="${act}"]`;
+      const { tool, act, class: name } = target.dataset;
+      focused = target.id ? `#${target.id}` : tool ? `button[data-tool="${tool}"]` : name ? `[data-class="${CSS.escape(name)}"]` : `[data-act="${act}"]`;
     });
     view.querySelector('[data-act="undo"]').addEventListener("click", () => earlier.pop());
     for (const button of view.querySelectorAll("[data-tool]"))
@@ -245,9 +257,14 @@
       "[": () => resize(size / 1.3),
       "]": () => resize(size * 1.3),
     };
-    if (named) choose(named.dataset.tool);
+    const number = event.code.match(/^(?:Digit|Numpad)([1-9])$/)?.[1];
+    const name = view.querySelectorAll("[data-class]")[number - 1]?.dataset.class;
+    if (name !== undefined && event.shiftKey) {
+      if (hover) tell({ act: "change", tool: "class", points: written([hover]), class: name });
+    } else if (name !== undefined) chooseClass(name);
+    else if (named) choose(named.dataset.tool);
     else keys[key]?.();
-    if (named || keys[key]) event.preventDefault();
+    if (named || keys[key] || number) event.preventDefault();
   });
   document.addEventListener("keyup", (event) => {
     if (event.key === " ") space = false;
