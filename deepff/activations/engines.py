@@ -24,7 +24,7 @@ from deepff.layers.later import forward_to_layers, last_outputs
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import noise
 from deepff.layers.layouts import tensor_of
-from deepff.networks.backbone import Backbone, normalized
+from deepff.networks.backbone import HOOKED, Backbone, normalized
 from deepff.options import BATCH_SIZE, Engine
 from deepff.runtime.distributed import all_reduce_sum
 
@@ -50,7 +50,8 @@ class ConversionError(Exception):
 
 def torch_forward(backbone: Backbone, layers: Sequence[Layer]) -> Forward:
     """What runs batches in PyTorch, with batch normalization folded."""
-    ours = folded(backbone, layers)
+    with HOOKED:
+        ours = folded(backbone, layers)
 
     def forward(pixels: Tensor) -> Callable[[], list[Tensor]]:
         # With the channels last convolutions are faster, and rows are copied in one piece.
@@ -105,7 +106,9 @@ def _obstacle(backbone: Backbone) -> str | None:
         return f"it is on {backbone.device}"
     if backbone.dtype != torch.float32:
         return f"its weights are {str(backbone.dtype).removeprefix('torch.')}"
-    if any(m._forward_hooks or m._forward_pre_hooks for m in backbone.network.modules()):
+    with HOOKED:
+        hooked = [m._forward_hooks or m._forward_pre_hooks for m in backbone.network.modules()]
+    if any(hooked):
         return "it has hooks, which only torch calls"
     return None
 

@@ -121,6 +121,11 @@ class FeatureSource:
         ``model`` is needed for a user's network; one that is already open stays on its device.
         Raises InputError if the network cannot be loaded or is not the same.
         """
+        if self.structure and model is None:
+            raise InputError(
+                f"this needs your network, {self.model}, which is in no file of the result: give "
+                "it as model, for example deepff.load(folder, model=network)"
+            )
         try:
             backbone = (
                 model

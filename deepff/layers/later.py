@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import noise, reading
+from deepff.layers.layer_map import hooks, noise, reading
 from deepff.layers.layouts import output_of
 from deepff.networks.backbone import Backbone, LayoutError, StopForwardError, run_network
 
@@ -140,20 +140,19 @@ def gradients(opened: OpenLayer, image: Tensor, outputs: Sequence[int]) -> Tenso
     """The gradients (outputs, c, h, w) of some outputs with respect to an image's map."""
     leaves: list[Tensor] = []
 
-    def from_here_on(maps: Tensor) -> Tensor:
+    def one_copy_each(maps: Tensor) -> Tensor:
         torch.set_grad_enabled(True)  # until the context ends: the layers before need no graph
-        leaves.append(maps.detach().requires_grad_())
-        return leaves[0]
+        copies = maps[:1].detach().repeat(len(outputs), 1, 1, 1)
+        leaves.append(copies.requires_grad_())
+        return leaves[-1]
 
     with torch.no_grad():
-        values = later_outputs(opened, image, from_here_on)[0]
-        gradients = [
-            torch.autograd.grad(
-                values[i], leaves[0], retain_graph=True, allow_unused=True, materialize_grads=True
-            )[0]
-            for i in outputs
-        ]
-    return torch.cat(gradients)
+        values = later_outputs(opened, image, one_copy_each)
+        chosen = values[range(len(outputs)), list(outputs)].sum()
+        (slopes,) = torch.autograd.grad(
+            chosen, leaves[-1], allow_unused=True, materialize_grads=True
+        )
+    return slopes
 
 
 class _WrongBatchError(Exception):
@@ -184,9 +183,9 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
             f"layer {layer.name} of {backbone.name} is inside an attention and cannot be replaced; "
             "name the block around it"
         )
-    handle = read.register_forward_hook(replace_last_call)
     try:
-        outputs = backbone.network(batch)
+        with hooks([(read, replace_last_call)]):
+            outputs = backbone.network(batch)
     except InputError:
         raise
     except Exception as error:  # a user's network can raise anything
@@ -196,8 +195,6 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
             f"what follows layer {layer.name} of {backbone.name} cannot be run "
             f"({first_line(error)})"
         ) from error
-    finally:
-        handle.remove()
     values = _logits(backbone, outputs)
     if len(values) != expected:
         raise _WrongBatchError(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -29,7 +29,14 @@ from deepff.layers.layouts import (
     tensor_of,
     with_tensor,
 )
-from deepff.networks.backbone import Backbone, LayoutError, input_size, paper_names, run_network
+from deepff.networks.backbone import (
+    HOOKED,
+    Backbone,
+    LayoutError,
+    input_size,
+    paper_names,
+    run_network,
+)
 from deepff.options import SIZE
 
 # Of timm's and DINO's attention, of transformers', and of others'. Keys of the last block are the
@@ -356,16 +363,11 @@ def noise(backbone: Backbone, size: int) -> Tensor:
 @contextmanager
 def hooks(of_modules: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
     """Forward hooks, removed at the end; modules of TorchScript take none."""
-    handles = [
-        module.register_forward_hook(hook)
-        for module, hook in of_modules
-        if not isinstance(module, torch.jit.ScriptModule)
-    ]
-    try:
+    with HOOKED, ExitStack() as handles:
+        for module, hook in of_modules:
+            if not isinstance(module, torch.jit.ScriptModule):
+                handles.callback(module.register_forward_hook(hook).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def reading(

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ def _run_images(
         chosen = spread(len(run.images), n_images)
         for i, image in network_inputs(run, opened, chosen, "importance", progress):
             edits = [as_is, *(without(factorization, j, i) for j in range(n_factors))]
-            edits += [_scaled(factorization, i, mask) for mask in masks]
+            edits += _scaled(factorization, i, masks)
             indices.append(i)
             inputs.append(image)
             outputs.append(outputs_of_edits(opened, image, edits).cpu())
@@ -144,15 +145,15 @@ def sobol_indices(values: Tensor, k: int) -> Tensor:
     return torch.stack([(a - other).square().mean(0) / (2 * variance) for other in exchanged])
 
 
-def _scaled(factorization: Factorization, image: int, scales: Tensor) -> Edit:
-    """The edit that puts Σ mⱼ hⱼ wⱼ in place of an image's map."""
+def _scaled(factorization: Factorization, image: int, scales: Tensor) -> list[Edit]:
+    """The edits that put Σ mⱼ hⱼ wⱼ in place of an image's map, for each row m of ``scales``."""
     h, w = factorization.heatmaps.grid(image), factorization.components
 
-    def edit(maps: Tensor) -> Tensor:
-        scaled = h.to(maps) * scales.to(maps)[:, None, None]
-        return torch.einsum("khw,kc->chw", scaled, w.to(maps))
+    def edit(m: Tensor, maps: Tensor) -> Tensor:
+        scaled_w = (m.to(maps)[:, None] * w.to(maps)).T
+        return (scaled_w @ h.to(maps).flatten(1)).view_as(maps)
 
-    return edit
+    return [partial(edit, m) for m in scales]
 
 
 def _index(labels: Sequence[str], label: str | int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
+from threading import RLock
 from typing import Any
 
 import torch
@@ -111,6 +112,10 @@ def normalized(backbone: Backbone, pixels: Tensor) -> Tensor:
         batch.new_tensor(values).view(-1, 1, 1) for values in (backbone.mean, backbone.std)
     )
     return torch.addcmul(-mean / std, batch, 1 / (255 * std)).to(backbone.dtype)
+
+
+HOOKED = RLock()
+"""Held while a network has hooks of ours, so that threads can share it."""
 
 
 class StopForwardError(Exception):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepff.activations.activations import Activations, ImageRecord
 from deepff.activations.cache import ActivationCache
@@ -20,6 +20,8 @@ from deepff.images.reading import SkippedFile
 from deepff.images.samples import sample_image
 from deepff.layers.layer import extent_from
 from deepff.meaning.importance import Importance
+from deepff.meaning.open_network import opened_layers
+from deepff.networks.backbone import Backbone
 from deepff.report.manifest import complete_manifest, read_manifest
 from deepff.report.save import OBJECT
 from deepff.result import Result
@@ -29,7 +31,11 @@ from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 
 
-def load(folder: str | Path, images: Images | None = None) -> Result:
+def load(
+    folder: str | Path,
+    images: Images | None = None,
+    model: nn.Module | Backbone | None = None,
+) -> Result:
     """Load the result that a run left in ``folder``; nothing is written.
 
     Parameters
@@ -39,11 +45,14 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         Where the images are now, if they were moved or were no files, as for
         :func:`deepff.discover`. They are matched by name, or its last part, and by content: the
         file's digest where it is known, else the size in pixels. Others stay where they were.
+    model : torch.nn.Module or Backbone, optional
+        The network, where it is yours: ``importance`` and ``similar`` run it again.
 
     Raises
     ------
     InputError
-        If the folder holds no result, or an unfinished one, or none of its images matches.
+        If the folder holds no result, or an unfinished one, none of its images matches, or the
+        network is another.
 
     Examples
     --------
@@ -79,7 +88,8 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         ) from error
     object_manifest = read_manifest(folder / OBJECT) or {}
     has_object = object_manifest.get("status") == "complete"
-    return Result(
+    backbone = None if model is None else bank.sources[0].backbone(model=model)
+    result = Result(
         images=records,
         skipped=[
             SkippedFile(entry["name"], entry["reason"])
@@ -97,7 +107,7 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         channel_weights=bank.channel_weights,
         recipe=manifest["recipe"],
         separation=manifest["separation"],
-        object=load(folder / OBJECT, images) if has_object else None,
+        object=load(folder / OBJECT, images, backbone) if has_object else None,
         parts_of=manifest["parts_of"],
         applied=bank if manifest["applied"] else None,
         importances=importances,
@@ -105,6 +115,9 @@ def load(folder: str | Path, images: Images | None = None) -> Result:
         activations=_cached_activations(manifest["cache"], bank.sources, records),
         created=manifest["created"],
     )
+    if backbone is not None:
+        result.opened = opened_layers(result, backbone)
+    return result
 
 
 def _factorizations(

@@ -1,6 +1,7 @@
 """One's own modules: of any type, of grey images, with views; and images of few bits."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+import deepff
 from deepff.activations.activations import Activations
 from deepff.activations.extraction import extract_layers
 from deepff.activations.feature_source import Preparation
@@ -290,3 +292,22 @@ def test_of_equal_broken_files_each_is_skipped(tmp_path: Path) -> None:
         )
         assert sorted(file.name for file in skipped) == ["a.png", "b.png", "sub/c.png"]
         assert [image.name for image in activations.images] == ["0.png", "1.png", "2.png"]
+
+
+def test_threads_can_share_a_network(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    network = nn.Sequential(*trunk(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+    shared = load_backbone(network, labels=list("abcd"))
+
+    def run_all(number: int) -> list[Tensor]:
+        # Every other one opens the user's module itself.
+        model = shared if number % 2 else load_backbone(network, labels=list("abcd"))
+        result = deepff.discover(tmp_path / "photos", 2, model=model, size=SIZE)
+        new = deepff.apply(result.bank, tmp_path / "photos", model=model)
+        return [result.coefficients, new.coefficients, result.importance().falls]
+
+    alone = run_all(0)
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(run_all, range(24)):
+            assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
+    assert not any(module._forward_hooks for module in network.modules())

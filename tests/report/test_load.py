@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 import torch
+from skimage import data
+from torch import nn
 
 import deepff
+from deepff.errors import InputError
 from deepff.images.samples import photographs
 
 
@@ -36,3 +40,25 @@ def test_loading_writes_nothing_and_does_not_take_a_damaged_cache(tmp_path: Path
     again = deepff.discover(images, 2, size=128, cache=cache)
     assert torch.equal(again.activations.rows, result.activations.rows)
     assert torch.equal(deepff.load(folder).activations.rows, result.activations.rows)
+
+
+def test_a_result_of_an_own_network_runs_it_again_where_it_is_given(tmp_path):
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, 4, 1), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)),
+    )
+    images = [data.chelsea(), data.coffee()]
+    backbone = deepff.load_backbone(network, labels=["one", "two", "three"])
+    result = deepff.discover(images, 2, model=backbone, size=64)
+    result.save(tmp_path / "result")
+    again = deepff.load(tmp_path / "result", images=images, model=backbone)
+    assert torch.equal(again.importance().falls, result.importance().falls)
+    maps, expected = (found.similar(0, (99, 99)).heatmaps for found in (again, result))
+    assert torch.equal(maps.coefficients, expected.coefficients)
+    without = deepff.load(tmp_path / "result", images=images)
+    with pytest.raises(InputError, match=r"your network, Sequential, .*: give it as model"):
+        without.importance()
+    network[0].weight.data += 1
+    with pytest.raises(InputError, match="others"):
+        deepff.load(tmp_path / "result", images=images, model=network)
