@@ -18,6 +18,7 @@ from deepff.layers.later import OpenLayer
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
+from deepff.options import SIZE
 from deepff.result import Result
 from deepff.results.factorization import Factorization
 from deepff.runtime import distributed
@@ -51,10 +52,10 @@ class ActivationSet:
         centered = with_centers(backbone, distinct, settings.rank_cache)
         watch.lap("placing cells")
         extracted, skipped = extract_layers(
-            own_share(images, settings.size),
+            own_share(images, settings.size or SIZE),
             backbone,
             centered,
-            Preparation(settings.size, settings.stretch, settings.amp),
+            Preparation(settings.size or SIZE, settings.stretch, settings.amp),
             batch_size=settings.batch_size,
             cache=settings.rank_cache,
             memory=settings.memory,

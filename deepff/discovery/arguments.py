@@ -3,22 +3,29 @@
 import inspect
 import math
 import numbers
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 from torch import nn
 
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.estimator import checked_seed
+from deepff.images.decoding import UnreadableImageError
+from deepff.images.image_set import SetImage, origin_size
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import LayerMap
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.options import BATCH_SIZE, MIN_MEMORY, MODEL, SIZE, Device, Method, chosen
 from deepff.runtime import distributed
+
+_N_SIDES = 32  # images whose sides say how large those of the set are
+_MOST_ENLARGED = 4  # times, without a warning
 
 Model = str | nn.Module | Backbone
 FactorCounts = int | Iterable[int] | Literal["auto"]
@@ -28,7 +35,7 @@ class RunOptions(TypedDict, total=False):
     """The keyword arguments that discover and discover_parts share; see :func:`deepff.discover`."""
 
     model: Model
-    size: int
+    size: int | None
     random_state: int
     batch_size: int
     cache: str | Path | None
@@ -44,7 +51,7 @@ class RunSettings:
     """:class:`RunOptions` with their defaults."""
 
     model: Model = MODEL
-    size: int = SIZE
+    size: int | None = None
     random_state: int = 0
     batch_size: int = BATCH_SIZE
     cache: str | Path | None = None
@@ -65,10 +72,8 @@ class RunSettings:
             raise InputError(
                 f"{self.memory} bytes are too little memory; give {MIN_MEMORY // 2**20} MiB or more"
             )
-        size, batch_size = (
-            whole_number(self.size, "size", 1),
-            whole_number(self.batch_size, "batch_size", 1),
-        )
+        size = None if self.size is None else whole_number(self.size, "size", 1)
+        batch_size = whole_number(self.batch_size, "batch_size", 1)
         seed = whole_number(self.random_state, "random_state", 0)
         checked_seed(seed)
         return replace(
@@ -85,6 +90,26 @@ class RunSettings:
         if isinstance(self.model, Backbone):
             return self.model
         return load_backbone(self.model, device=self.device)
+
+    def with_size(self, backbone: Backbone, images: Sequence[SetImage]) -> "RunSettings":
+        """With a size: 448 by default, or less for small images in a network of one's own.
+
+        Warns where images are enlarged more than four times.
+        """
+        sides = []
+        for image in images[:_N_SIDES]:
+            with suppress(UnreadableImageError):
+                sides.append(max(origin_size(image.origin)))
+        largest = max(sides, default=SIZE)
+        size = self.size or (min(SIZE, largest) if backbone.structure else SIZE)
+        if size > _MOST_ENLARGED * largest:
+            warnings.warn(
+                f"the images have at most {largest} pixels a side and are enlarged "
+                f"{size / largest:.0f} times, to {size}; a smaller size is faster",
+                InputWarning,
+                stacklevel=3,
+            )
+        return replace(self, size=size)
 
     @property
     def rank_cache(self) -> str | Path | None:

@@ -61,7 +61,7 @@ def discover(
     recipe: str = Recipe.PAPER,
     channel_weights: str | None = None,
     kinds: int | Literal["auto"] = "auto",
-    size: int = SIZE,
+    size: int | None = None,
     random_state: int = 0,
     batch_size: int = BATCH_SIZE,
     cache: str | Path | None = None,
@@ -112,8 +112,9 @@ def discover(
         How many kinds of things the set shows, for the recipe "contrast": each has a factor of its
         own, and each image is of one kind. By default as many as the images' objects differ
         (:mod:`deepff.discovery.kinds`), and 1 where ``n_components`` is 1.
-    size : int
-        The longer side of the resized images, in pixels.
+    size : int, optional
+        The longer side of the resized images, in pixels: by default 448, but for a module of yours
+        not more than the images have.
     random_state : int
         Seed of the factorization. The same seed on the same machine gives the same result.
     batch_size : int
@@ -195,7 +196,8 @@ def discover(
     files = resolve_images(images)
     watch = Stopwatch()
     backbone = settings.backbone()
-    layer_map = map_layers(backbone, settings.size)
+    settings = settings.with_size(backbone, files)
+    layer_map = map_layers(backbone, settings.size or SIZE)
     layers = _layers(layer_map, layer_names, is_contrast)
     if is_fused or by_border:
         layers = weighable(layers)

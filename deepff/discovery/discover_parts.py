@@ -32,7 +32,7 @@ from deepff.factorization import KMeans
 from deepff.images.image_set import Images, resolve_images
 from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
-from deepff.options import N_PARTS, Method, Recipe, Refinement, RegionOptions, Threshold
+from deepff.options import N_PARTS, SIZE, Method, Recipe, Refinement, RegionOptions, Threshold
 from deepff.regions.regions import find_regions
 from deepff.result import Result
 from deepff.results.factorization import Factorization
@@ -100,7 +100,8 @@ def discover_parts(
     files = resolve_images(images)
     watch = Stopwatch()
     backbone = settings.backbone()
-    layer_map = map_layers(backbone, settings.size)
+    settings = settings.with_size(backbone, files)
+    layer_map = map_layers(backbone, settings.size or SIZE)
     object_layers, cell_layers = contrast_layers(layer_map), pixel_layers(layer_map)
     layer_of_parts = weighable([layer_map.resolve(layer) if layer else part_layer(layer_map)])[0]
     check_factor_counts(factor_counts, [layer_of_parts])

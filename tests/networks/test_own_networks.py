@@ -311,3 +311,15 @@ def test_threads_can_share_a_network(tmp_path: Path) -> None:
         for found in pool.map(run_all, range(24)):
             assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
     assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_the_size_is_by_default_that_of_small_images_in_an_own_network(tmp_path: Path) -> None:
+    photos(tmp_path / "small")
+    network = trunk()
+    result = deepff.discover(tmp_path / "small", 2, model=network)
+    assert result.sources[0].size == SIZE
+    large = photos(tmp_path / "large", 1)
+    Image.open(large / "0.png").resize((600, 500)).save(large / "0.png")
+    assert deepff.discover(large, 2, model=network).sources[0].size == 448
+    with pytest.warns(InputWarning, match="at most 32 pixels a side and are enlarged 5 times"):
+        deepff.discover(tmp_path / "small", 2, model=network, size=5 * SIZE)
