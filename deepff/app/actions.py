@@ -65,6 +65,7 @@ def shown(workspace: Workspace, view: View, labels: Labels, notice: str = "") ->
             view=view,
             notice=notice,
             steps=edits.steps(labels),
+            unreadable=workspace.result.skipped,
         ),
         "factors": page.factor_rows(pictures, labels, workspace.store.suggestions),
         "settings": labels.settings,

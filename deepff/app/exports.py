@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from deepff.app import page
+from deepff.app.kept_masks import is_lost
 from deepff.app.label_file import chosen_images, export_labelled, labelled_maps
 from deepff.app.labels import ACCEPTED, SKIPPED
 from deepff.app.pictures import picture_uri
@@ -49,6 +50,7 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
     preview = None
     total = 0
     classes: list[str] = []
+    lost = [name for name in result.names if is_lost(labels, name)]
     images: Counter[str] = Counter()  # by subset
     counts: Counter[tuple[str, str]] = Counter()  # instances, by class and subset
 
@@ -65,6 +67,7 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
             total=total,
             labels=labels,
             names=result.names,
+            lost=lost,
             error=error,
         )
 

@@ -58,7 +58,13 @@ def kept_mask(labels: Labels, image: str) -> NamedMask | None:
     kept = labels.image(image).mask
     if kept is None:
         return None
-    mask = NamedMask(_read(labels.folder / FOLDER / kept.file), kept.names)
+    try:
+        values = _read(labels.folder / FOLDER / kept.file)
+    except Exception as error:  # on garbage, decoders raise almost anything
+        raise InputError(
+            f"the mask that {image} keeps cannot be read ({error}); restore it, or take the new one"
+        ) from error
+    mask = NamedMask(values, kept.names)
     names = tuple(dict.fromkeys(kept.names))  # two classes may have been given one name since
     if names == kept.names:
         return mask
@@ -79,7 +85,7 @@ def _write(values: np.ndarray, folder: Path) -> str:
     shape = np.array(values.shape, np.int64).tobytes()
     name = f"{sha256(shape + np.ascontiguousarray(values).tobytes()).hexdigest()[:32]}{MASK}"
     path = folder / FOLDER / name
-    if path.exists():
+    if _is_whole(path):
         os.utime(path)
     else:
         with atomic_path(path) as temporary:
@@ -90,13 +96,8 @@ def _write(values: np.ndarray, folder: Path) -> str:
 @lru_cache(4)
 def _read(path: Path) -> np.ndarray:
     """A label map, (H, W) uint8, read-only as it is shared."""
-    try:
-        with Image.open(path) as image:
-            values = np.asarray(image.convert("L"))
-    except Exception as error:  # on garbage, decoders raise almost anything
-        raise InputError(
-            f"the mask {path} cannot be read ({error}); restore it, or take the new one"
-        ) from error
+    with Image.open(path) as image:
+        values = np.asarray(image.convert("L"))
     values.flags.writeable = False
     return values
 
@@ -110,6 +111,21 @@ def is_name(name: object, suffix: str = MASK) -> bool:
 def has_file(name: str, folder: Path) -> bool:
     """Whether the file of a mask or lesson is in the result's folder."""
     return (folder / FOLDER / name).is_file()
+
+
+def is_lost(labels: Labels, image: str) -> bool:
+    """Whether the file of the mask that an image keeps is gone or damaged."""
+    kept = labels.image(image).mask
+    return kept is not None and not _is_whole(labels.folder / FOLDER / kept.file)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        with Image.open(path) as file:
+            file.verify()
+    except Exception:  # on garbage, decoders raise almost anything
+        return False
+    return True
 
 
 def remove_unnamed(named: Collection[str], folder: Path) -> None:

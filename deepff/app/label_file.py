@@ -11,13 +11,14 @@ from threading import Lock
 
 import numpy as np
 
-from deepff.app.kept_masks import remove_unnamed
+from deepff.app.kept_masks import is_lost, remove_unnamed
 from deepff.app.label_content import FIRST_FORMAT, FORMAT, check, content_of, parsed
 from deepff.app.labels import ACCEPTED, OBJECT, STATUSES, Factor, ImageLabel, Labels, Settings
 from deepff.app.masks import Masks
 from deepff.errors import InputError
 from deepff.export.formats import ExportSummary, export_maps
 from deepff.export.instances import LabelMaps
+from deepff.images.image_set import warn_unreadable
 from deepff.options import RECIPE_OPTIONS, ExportOptions, Which, chosen
 from deepff.report.save import LABELS
 from deepff.result import Result
@@ -194,7 +195,10 @@ def export_labelled(
 
 
 def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None) -> list[int]:
-    """The indices of the images to export, at least one; see :class:`deepff.options.Which`."""
+    """The indices of the images to export, at least one; see :class:`deepff.options.Which`.
+
+    Those whose masks are lost are left out, with a warning.
+    """
     if which is None:
         accepted = labels.count(ACCEPTED, names)
         which = Which.ACCEPTED if accepted else Which.NOT_SKIPPED
@@ -204,7 +208,10 @@ def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None
         Which.ALL: STATUSES,
     }[chosen(Which, which, "choice of images")]
     indices = [index for index, name in enumerate(names) if labels.image(name).status in statuses]
-    if not indices:
+    lost = {index for index in indices if is_lost(labels, names[index])}
+    warn_unreadable({names[index]: "the file of its mask is gone" for index in lost}, "left out")
+    indices = [index for index in indices if index not in lost]
+    if not indices and not lost:
         raise InputError(
             "no image is accepted yet, so nothing is left to export; accept some, or export all"
             if which == Which.ACCEPTED

@@ -9,7 +9,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from deepff.app.edits import open_suggestions, steps
-from deepff.app.kept_masks import has_file
+from deepff.app.kept_masks import is_lost
 from deepff.app.labels import ACCEPTED, SKIPPED, Factor, Labels
 from deepff.app.lessons import Teaching, agreements, can_be_taught, pupils, teachers
 from deepff.app.masks import Masks
@@ -21,7 +21,7 @@ from deepff.options import Threshold
 
 LOOKS = ("masks", "heat maps", "photos")
 GRIDS = (5, 10, 20, 40)
-ALL, NOTHING, CHANGED = "all", "nothing here", "changed"
+ALL, NOTHING, CHANGED, GONE = "all", "nothing here", "changed", "file gone"
 STATUS_FILTERS = {"to do": "", "accepted": ACCEPTED, "skipped": SKIPPED}
 # A filter that shows a class is this and the class's name.
 OF_CLASS = "class "
@@ -51,7 +51,7 @@ class View:
     serial: int = 0  # grows with each answer
     look: str = LOOKS[0]
     tab: str = "images"  # or "factors", "export"
-    filter: str = ALL  # or one of STATUS_FILTERS, NOTHING, CHANGED, OF_CLASS and a name
+    filter: str = ALL  # or one of STATUS_FILTERS, NOTHING, CHANGED, GONE, OF_CLASS and a name
     order: str = COVERING
     search: str = ""  # part of the file's name
     in_view: int = GRIDS[0]  # images per page
@@ -113,6 +113,8 @@ def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
         return [index for index in order if labels.image(names[index]).status == status]
     if view.filter == CHANGED:
         return [index for index in order if labels.differs(names[index])]
+    if view.filter == GONE:
+        return [i for i in order if pictures.is_gone(i) or is_lost(labels, names[i])]
     if view.filter != NOTHING and not view.filter.startswith(OF_CLASS):
         return order
     present = pictures.overview(labels).present
@@ -193,7 +195,7 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
         grids=GRIDS,
         orders=[order for order in ORDERS if order != SCORE or has_scores],
         filters=[
-            *(ALL, *STATUS_FILTERS, NOTHING, CHANGED),
+            *(ALL, *STATUS_FILTERS, NOTHING, CHANGED, GONE),
             *(OF_CLASS + name for name in labels.class_names_in(names)),
         ],
         view=view,
@@ -217,13 +219,13 @@ def _card(
         "index": index,
         "name": name,
         "size": photo.shape[:2],
-        "unreadable": unreadable,
+        "unreadable": "it is gone" if pictures.is_gone(index) else unreadable,
         "regions": _classes(pictures, labels, index, colors),
         "status": label.status,
         "score": None if scores is None else float(scores.best[index]),
         "shows_nothing": label.shows_nothing,
         "mended": mask is not None and mask.mended and not label.shows_nothing,
-        "lost": mask is not None and not has_file(mask.file, labels.folder),
+        "lost": is_lost(labels, name),
         "agreement": (
             round(100 * pictures.agreement(labels, index)) if labels.differs(name) else 100
         ),

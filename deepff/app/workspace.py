@@ -14,7 +14,7 @@ from deepff.app.masks import Masks, as_one
 from deepff.app.pictures import IN_VIEW, Pictures
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile, find_images
-from deepff.images.image_set import Images, check_readable
+from deepff.images.image_set import Images, check_readable, warn_unreadable
 from deepff.options import Device
 from deepff.regions.part_names import RESERVED
 from deepff.report.load import load
@@ -52,6 +52,8 @@ class Workspace:
     def open(self, photos: Images | None = None) -> None:
         """Open the folder's result, with its photographs where they are now."""
         result = with_histograms(load(self.folder, photos), self.folder)
+        unreadable = {file.name: file.reason for file in result.skipped}
+        warn_unreadable(unreadable, "left out, as what cannot be read")
         self.store = LabelStore(self.folder, result, suggestions(result))
         self.pictures, self.masks = Pictures(result), Masks(result)
         # What first pictures need takes seconds to import, and a first filter to work out. In a

@@ -15,13 +15,15 @@ from workspaces import names_listed, opened_workspace
 
 from deepff.app.actions import act, choose, opened
 from deepff.app.edits import agree, name_factor, undo
+from deepff.app.exports import Asked, measure
 from deepff.app.kept_masks import FOLDER, kept_mask
 from deepff.app.label_file import FILE, LabelStore, chosen_images, export_labelled, load_labels
 from deepff.app.labels import Factor
 from deepff.app.masks import refinements
-from deepff.app.page import CHANGED, DOUBT, NAME, NOTHING, View
+from deepff.app.page import CHANGED, DOUBT, GONE, NAME, NOTHING, View
 from deepff.app.workspace import Workspace
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
+from deepff.images.reading import SkippedFile
 
 
 def index_of(name: str) -> str:
@@ -113,12 +115,46 @@ def test_a_mask_that_is_gone_is_said_and_the_new_one_can_be_taken(
     shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(FOLDER))
     copy = Workspace(tmp_path / "copy")
     copy.open()
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"the mask that a\.png keeps cannot be read"):
         copy.masks.current(copy.store.labels, "a.png")
     shown = opened(copy, view)
     assert "is gone" in shown["cards"]
+    assert names_listed(copy, view, filter=GONE) == ["a.png"]
+    # The others are exported.
+    act(copy, view, {"act": "nothing", "image": "1"})
+    with pytest.warns(InputWarning, match=r"a\.png \(the file of its mask is gone\): left out"):
+        summary = export_labelled(copy.result, copy.store.labels, "png", tmp_path / "out")
+    assert [path.stem for path in summary.folders[0].rglob("*.png")] == [Path(NAMES[1]).stem]
+    with pytest.warns(InputWarning):
+        *_, (count, _) = measure(copy, Asked("png", "", "components", 1))
+    assert "(Show: file gone): a.png<" in count and "in 1 image" in count
+    # A damaged one is as good as none.
+    (copy.folder / FOLDER).mkdir(exist_ok=True)
+    (copy.folder / FOLDER / copy.store.labels.image("a.png").mask.file).write_bytes(b"nonsense")
+    assert names_listed(copy, view, filter=GONE) == ["a.png"]
     act(copy, view, {"act": "take", "image": "0"})
     assert areas(copy, "a.png") == {"factor 0": 18, "factor 1": 9, "factor 2": 9}
+
+
+def test_a_photograph_that_goes_while_the_app_runs_is_marked(
+    workspace: Workspace, view: View
+) -> None:
+    assert "cannot be read any more" not in opened(workspace, view)["cards"]
+    workspace.result.paths[1].unlink()
+    cards = act(workspace, view, {"act": "look", "look": "masks"})["cards"].split("<article")[1:]
+    marked = ["cannot be read any more: it is gone" in card for card in cards]
+    assert [NAMES[view.listing[i]] for i, is_gone in enumerate(marked) if is_gone] == [NAMES[1]]
+    assert names_listed(workspace, view, filter=GONE) == [NAMES[1]]
+
+
+def test_files_that_could_not_be_read_are_named(tmp_path: Path) -> None:
+    result = planted(tmp_path)
+    result.skipped = [SkippedFile("x<b>.jpg", "truncated"), SkippedFile("y.jpg", "empty file")]
+    with pytest.warns(InputWarning, match=r"^x<b>\.jpg \(truncated\), and 1 more: left out"):
+        workspace = opened_workspace(result, tmp_path / "result")
+    head = opened(workspace, View())["head"]
+    assert "2 files could not be read" in head
+    assert "x&lt;b&gt;.jpg</bdi>: truncated" in head and "y.jpg</bdi>: empty file" in head
 
 
 def test_a_class_dropped_in_an_accepted_image_leaves_its_pixels_to_nobody(
