@@ -71,10 +71,7 @@ def plan(
     once_each: bool,
 ) -> tuple[list[PlannedImage], dict[str, str]]:
     """Each image with its resized shape, grids and digest; and by name, why others are skipped.
-
-    With ``once_each`` images of equal content go through the network once: a cache identifies
-    images by their digests.
-    """
+    With ``once_each``, as for a cache, images of equal content go through the network once."""
     fixed = layers[0].input_size
     multiple = max(layer.stride for layer in layers)
     planned: list[PlannedImage] = []
@@ -146,11 +143,8 @@ def run_over(
     forward: Forward,
     amp: bool,
 ) -> RunBatches:
-    """Run a network over batches in their order; some are decoded, and one runs, ahead.
-
-    Raises InputError if the network cannot run on a batch, or gives another grid or values that
-    are not finite.
-    """
+    """Run a network over batches in their order; some are decoded, and one runs, ahead. InputError
+    if it cannot run on one, or gives another grid or values that are not finite."""
     pool = reading_threads()
     submitted = (
         [pool.submit(_decode, image, backbone.interpolation) for image in batch]

@@ -48,11 +48,8 @@ class _Entry:
 
 
 class ActivationCache:
-    """Rows of one source in a memory-mapped file, indexed by the images' content.
-
-    Rows are reserved on the disk before they are written and marked afterwards, with a checksum: a
-    killed run loses only its last batches, and rows that are gone or changed are run again.
-    """
+    """Rows of one source in a memory-mapped file, by the images' content, marked once written with
+    a checksum: a killed run loses its last batches, and rows that changed are run again."""
 
     def __init__(self, folder: str | Path, source: FeatureSource) -> None:
         self._description = json.dumps(_key_fields(source), sort_keys=True)

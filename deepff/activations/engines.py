@@ -69,11 +69,9 @@ def chosen_engine(
     cache: str | Path | None,
     is_held: Callable[[str], bool],
 ) -> tuple[str, Forward | None]:
-    """The engine ("torch", or "openvino" with its version), and what runs batches in OpenVINO.
-
-    ``is_held`` says whether all activations from an engine are cached, so that nothing needs to
-    run. Conversions are kept in ``cache``, or next to the weights that torch downloads.
-    """
+    """The engine ("torch", or "openvino" with its version), and what runs batches in OpenVINO,
+    unless ``is_held`` says that all activations from an engine are cached. Conversions are kept in
+    ``cache``, or next to the weights that torch downloads."""
     installed = openvino_version()
     n_all = int(all_reduce_sum(torch.tensor(n_images, device=backbone.device)))
     obstacle = _obstacle(backbone)
@@ -125,11 +123,9 @@ def openvino_version() -> str | None:
 
 
 def openvino_forward(backbone: Backbone, layers: Sequence[Layer], folder: Path) -> Forward:
-    """What runs batches in OpenVINO: in float32, with as many threads as torch has.
-
-    Its values are compared with torch's on noise of another shape than the traced one. ``folder``
-    keeps the latest `MOST_KEPT` conversions. Raises ConversionError.
-    """
+    """What runs batches in OpenVINO: in float32, with as many threads as torch has. Its values are
+    compared with torch's on noise of another shape than the traced one. ``folder`` keeps the latest
+    `MOST_KEPT` conversions. Raises ConversionError."""
     kept = folder / _key(backbone, layers)
     if (kept / _REASON).is_file():
         raise ConversionError((kept / _REASON).read_text("utf-8"))
@@ -229,11 +225,8 @@ def _image(backbone: Backbone, layers: Sequence[Layer], cells: tuple[int, int, i
 
 
 def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]) -> Forward:
-    """What runs batches, one image per thread; ConversionError unless its values are torch's.
-
-    That is faster than all threads on one batch, and a thread that is slowed down, as images are
-    decoded at the same time, does not stop the others.
-    """
+    """What runs batches, one image per thread: all threads on one batch are slower, and wait for
+    one that is slowed down by decoding. Raises ConversionError unless its values are torch's."""
     n_threads = torch.get_num_threads()
     options = {
         "INFERENCE_PRECISION_HINT": "f32",

@@ -116,11 +116,8 @@ class FeatureSource:
         return Preparation(self.size, self.stretch, self.runs_in_amp(device))
 
     def backbone(self, *, model: nn.Module | Backbone | None = None, **options: Any) -> Backbone:
-        """The network of this source, loaded again with options of `deepff.load_backbone`.
-
-        ``model`` is needed for a user's network; one that is already open stays on its device.
-        Raises InputError if the network cannot be loaded or is not the same.
-        """
+        """The network of this source, loaded again with options of `deepff.load_backbone`; or
+        ``model``, a user's or an open one. InputError if it cannot be loaded or is not the same."""
         if self.structure and model is None:
             raise InputError(
                 f"this needs your network, {self.model}, which is in no file of the result: give "

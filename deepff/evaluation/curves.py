@@ -46,11 +46,9 @@ def figure4(
     seeds: int = 3,
     in_paper: bool = False,
 ) -> tuple[Table, dict[str, Curve]]:
-    """Factor quality of DFF over k: a table with a row per curve and k, and the curves by label.
-
-    ``networks`` has what loads each curve's network, ``sets`` what loads each set of images with
-    parts. ``crf`` takes the masks of DFF-CRF; ``seeds`` seeds give the mean and its deviation.
-    """
+    """Factor quality of DFF, or DFF-CRF, over k: a table with a row per curve and k, and the
+    curves. ``networks`` and ``sets`` have what loads each curve's network and each set of images
+    with parts."""
     attempts = Attempts()
 
     def evaluate_curve(label: str) -> Curve:

@@ -87,10 +87,8 @@ def table4(
     seeds: int = 1,
 ) -> dict[str, Table]:
     """Automatic part labels, class by class: "table4", "table4-factors" and "table4-quality".
-
-    ``root`` is as for `part_sets`. ``crf`` adds rows for DFF-CRF, the guided CRF and parts
-    inside the object, which are refined too. Values are means over ``seeds`` seeds, from 0.
-    """
+    ``root`` is as for `part_sets`. ``crf`` adds rows for DFF-CRF, the guided CRF and parts inside
+    the object. Values are means over ``seeds`` seeds, from 0."""
     attempts = Attempts()
     scores = {
         name: attempts.run(name, _evaluate, load, network, ks, crf, seeds)
@@ -103,11 +101,8 @@ def table4(
 def part_sets(
     root: str | Path, classes: Sequence[str], others: Sequence[str] = ()
 ) -> dict[str, Callable[[], GroundTruthSet]]:
-    """What loads each set of images with part masks.
-
-    ``root`` is a COCO file whose categories are parts, or its data set's folder; otherwise PASCAL-
-    Part over VOC 2010, with ``others`` as for `load_pascal_part`.
-    """
+    """What loads each set of images with parts: of ``root``, a COCO file whose categories are parts
+    or its data set's folder, else of PASCAL-Part; ``others`` are as for `load_pascal_part`."""
     root = Path(root)
     if is_coco(root):
         return {
@@ -178,11 +173,9 @@ class LabeledFactor:
 def label_factors(
     overlaps: Overlaps, part_names: Sequence[str], others: Sequence[str] = ()
 ) -> list[LabeledFactor]:
-    """The labels of each factor: those that it covers more than half of, else the background.
-
-    ``overlaps`` has the background, the parts, and annotated things that are no part, such as
-    "person" (``others``). That every factor has a label is our reading of the paper.
-    """
+    """The labels of each factor: those that it covers more than half of, else the background. That
+    every factor has a label is our reading of the paper. ``others`` are annotated things that are
+    no part, such as "person"."""
     associated = association(overlaps)
     associated[:, 0] = False
     associated[:, 0] = ~associated.any(axis=1) & (overlaps.predicted > 0)
@@ -275,11 +268,9 @@ def _inside(
 def _counting(
     features: Features, inside: Sequence[Result], k: int
 ) -> Work[dict[tuple[Variant, bool], Overlaps]]:
-    """What counts the pixels of one image's masks, of the parts inside the object too.
-
-    The counts of (variant, True) are of masks, which may overlap; those of (variant, False) of one
-    factor per pixel, or none (row 0).
-    """
+    """What counts the pixels of one image's masks, of the parts inside the object too. The counts
+    of (variant, True) are of masks, which may overlap; those of (variant, False) of one factor per
+    pixel, or none (row 0)."""
     finders = [region_finder(of, k, RECIPE_OPTIONS[of.recipe]) for of in inside]
     n_parts = len(features.truth.part_names)
     n_labels = n_parts + len(features.truth.others)

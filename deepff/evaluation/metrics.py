@@ -89,40 +89,29 @@ def count_overlaps(
 
 
 def coverage(overlaps: Overlaps) -> np.ndarray:
-    """Share of each label's pixels that each mask covers, (k, p + 1); 0 for a label never shown.
-
-    Cov(f, p) = |Σᵢ B(f, i) ∩ P(p, i)| / |Σᵢ P(p, i)|, sums over the images i (Collins et al., ECCV
-    2018, automatic labelling of parts).
-    """
+    """Share of each label that each mask covers, Cov(f, p) = |Σᵢ B(f, i) ∩ P(p, i)| / |Σᵢ P(p, i)|
+    over the images i, (k, p + 1); 0 for a label never shown (Collins et al., ECCV 2018)."""
     intersection = overlaps.intersection
     return _ratio(intersection, np.broadcast_to(overlaps.truth, intersection.shape))
 
 
 def association(overlaps: Overlaps) -> np.ndarray:
-    """Which labels belong to which mask: those it covers more than half of, bool (k, p + 1).
-
-    Several labels may belong to one mask, and where masks overlap, one label to several (Collins et
-    al., ECCV 2018).
-    """
+    """Which labels belong to which mask: those it covers more than half of, bool (k, p + 1)
+    (Collins et al., ECCV 2018). Where masks overlap, a label may belong to several."""
     return coverage(overlaps) > 0.5
 
 
 def iou(overlaps: Overlaps) -> np.ndarray:
     """Set-wide IoU of each mask with each label, (k, p + 1); 0 where neither has a pixel.
 
-    |Σᵢ B ∩ P| / |Σᵢ B ∪ P|: counts are summed over the images i before dividing, so that large
-    regions weigh more than small ones (Collins et al., ECCV 2018).
-    """
+    |Σᵢ B ∩ P| / |Σᵢ B ∪ P| over the images i: large regions weigh more (Collins et al. 2018)."""
     intersection = overlaps.intersection
     return _ratio(intersection, overlaps.predicted[:, None] + overlaps.truth - intersection)
 
 
 def associated_iou(overlaps: Overlaps, associated: np.ndarray) -> np.ndarray:
-    """Set-wide IoU of each mask with all of its labels together, (k,); 0 for a mask without one.
-
-    ``associated`` is bool (k, p + 1), from `association` or a person. A pixel on several of a
-    mask's parts counts once.
-    """
+    """Set-wide IoU of each mask with all of its labels together, bool (k, p + 1): (k,); 0 for a
+    mask without one. A pixel on several of a mask's parts counts once."""
     has_any = associated @ overlaps.labels.T
     intersection = (overlaps.covered * has_any).sum(axis=1)
     return _ratio(intersection, overlaps.predicted + has_any @ overlaps.pixels - intersection)
@@ -142,11 +131,8 @@ def factor_quality(overlaps: Overlaps, n_parts: int | None = None) -> float:
 
 
 def normalized_mutual_information(counts: np.ndarray) -> float:
-    """Mutual information of rows and columns over the mean of their entropies, in [0, 1].
-
-    As `sklearn.metrics.normalized_mutual_info_score`, but from counts (groups, parts); 1 where
-    there is a single group and a single part.
-    """
+    """Mutual information of rows and columns over the mean of their entropies, in [0, 1]: sklearn's
+    `normalized_mutual_info_score` of counts (groups, parts); 1 where there is one of each."""
     from scipy.stats import entropy
     from sklearn.metrics import mutual_info_score
 
@@ -171,11 +157,8 @@ def best_iou(box: BoxCoordinates | None, truth: Sequence[BoxCoordinates]) -> flo
 def corloc(
     predicted: Sequence[BoxCoordinates | None], truth: Sequence[Sequence[BoxCoordinates]]
 ) -> float:
-    """Share of the images whose box has an IoU above 0.5 with some true box; None is a miss.
-
-    Deselaers et al., *Weakly Supervised Localization and Learning with Generic Knowledge*, IJCV
-    2012.
-    """
+    """Share of the images whose box has an IoU above 0.5 with a true box; None is a miss (Deselaers
+    et al., *Weakly Supervised Localization and Learning with Generic Knowledge*, IJCV 2012)."""
     if not predicted:
         raise InputError("there is no image to localize an object in")
     hits = [best_iou(box, boxes) > 0.5 for box, boxes in zip(predicted, truth, strict=True)]

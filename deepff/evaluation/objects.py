@@ -316,11 +316,8 @@ def _common_notes(scores: Mapping[str, Scores | None], seeds: int) -> list[str]:
 
 
 def column_names(groups: Sequence[str]) -> list[str]:
-    """A name for each group: the paper's where it has one, with iCoseg's number in brackets.
-
-    Groups that would have the same name ("036 Gymnastics-1" and "036 Gymnastics-2") keep theirs.
-    Raises InputError for a group that is named twice.
-    """
+    """A name for each group: the paper's where it has one, with iCoseg's number in brackets. Groups
+    that would share a name keep theirs. InputError for a group that is named twice."""
     repeated = [group for group, count in Counter(groups).items() if count > 1]
     if repeated:
         raise InputError(f"the group {repeated[0]!r} is named twice; name each once")

@@ -163,11 +163,8 @@ def collect(truth: GroundTruthSet, network: Network) -> Features:
 def factor_coefficients(
     activations: Activations, k: int, seed: int = 0, solver: str = Solver.HALS
 ) -> dict[Variant, Tensor]:
-    """H of DFF, PCA and k-means with k factors: (rows, k) each.
-
-    On activations that are never negative the first principal component is not negative either, and
-    is what NMF finds with k = 1 (Perron and Frobenius): there the rows of DFF and PCA agree.
-    """
+    """H of DFF, PCA and k-means with k factors: (rows, k) each. With k = 1, on activations that are
+    never negative, PCA's is what NMF finds (Perron and Frobenius): there their rows agree."""
     return {
         Variant(name, k, seed): factorize(activations, method, k, seed, solver)
         for name, method in FACTORIZATIONS.items()
@@ -197,11 +194,8 @@ def factorize(
 
 
 def object_cluster(activations: Activations, seed: int = 0) -> Tensor:
-    """k-means with two clusters, of which the one with the longer center is the object: (rows, 1).
-
-    No label is needed: a network trained to name objects responds to them more strongly than to
-    what surrounds them.
-    """
+    """k-means with two clusters, of which the one with the longer center is the object, (rows, 1):
+    a network trained to name objects responds to them more strongly than to what surrounds them."""
     estimator = METHODS["kmeans"](2, random_state=seed)
     membership = estimator.fit_transform(activations.blocks)
     cluster = int(estimator.components_.norm(dim=1).argmax())
@@ -242,10 +236,7 @@ def image_masks(
     features: Features, coefficients: Mapping[Variant, Tensor], crf: bool
 ) -> Iterator[dict[Variant, Tensor]]:
     """Masks of all methods, image by image, bool (k, H, W) each: the 75th percentile over the set.
-
-    With ``crf`` DFF-CRF and the guided CRF come after each DFF. The guided CRF's factors do not
-    overlap; others may.
-    """
+    With ``crf`` DFF-CRF and the guided CRF, whose factors do not overlap, come after each DFF."""
     return in_images(features, coefficients, crf, lambda index, masks, maps: masks)
 
 
@@ -292,11 +283,8 @@ def in_images(
 def contrast_masks(
     features: Features, crf: bool, for_boxes: bool = False
 ) -> Iterator[dict[Variant, Tensor]]:
-    """The object's mask by the recipe contrast, image by image: bool (1, H, W) each.
-
-    With ``crf`` also refined by dense CRF and by the classifier; which of the two is the recipe's
-    default depends on ``for_boxes``. Nothing where the features have no object.
-    """
+    """The object's mask by the recipe contrast, image by image: bool (1, H, W) each, if there is
+    one. With ``crf`` also refined in two ways; ``for_boxes`` tells which is the default."""
     images = features.activations.images
     if features.contrast is None:
         return iter([{} for _ in images])

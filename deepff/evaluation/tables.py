@@ -193,11 +193,9 @@ def score_table(
     notes: Sequence[str],
     in_paper: bool = True,
 ) -> Table:
-    """A row per method and the mean over the columns, then the paper's rows.
-
-    ``columns`` has the set and the metric behind each column; ``describe`` gives the source for a
-    number of images; ``name`` is the table's in ``published.json``.
-    """
+    """A row per method and the mean over the columns, then the paper's rows. ``columns`` has the
+    set and the metric behind each column; ``describe`` gives the source for a number of images;
+    ``name`` is the table's in ``published.json``."""
     evaluated = attempts.succeeded(scores)
     rows = []
     for label in dict.fromkeys(row for score in evaluated.values() for row in score.counts):

@@ -48,11 +48,8 @@ def region_boxes(
     largest: bool = False,
     min_area: int | None = None,
 ) -> list[RegionBox]:
-    """The boxes around all components of each region of one image, or around the ``largest``.
-
-    Components of fewer than `min_area` pixels have no box, by default of fewer than
-    :func:`deepff.regions.components.least_instance`.
-    """
+    """The boxes around all components of each region of one image, or around the ``largest``, of at
+    least `min_area` pixels (:func:`deepff.regions.components.least_instance`)."""
     height, width = regions.labels.shape
     scores = regions.scores
     least = least_instance((height, width), scores) if min_area is None else min_area

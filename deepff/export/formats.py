@@ -94,11 +94,9 @@ def export_maps(
     settings: ExportOptions | None = None,
     progress: bool = False,
 ) -> ExportSummary:
-    """Write label maps in the formats of labeling tools; see `export`.
-
-    The maps are read once for all formats, and memory holds one image at a time. Files replace
-    earlier ones when all are written; files of other names stay.
-    """
+    """Write label maps in the formats of labeling tools; see `export`. The maps are read once for
+    all formats, and memory holds one image at a time. Files replace earlier ones when all are
+    written; files of other names stay."""
     settings = settings or ExportOptions()
     folders = _folders(formats, Path(folder))
     for name in maps.names:

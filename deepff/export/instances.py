@@ -252,11 +252,9 @@ def find_instances(
     min_area: int | None = None,
     scores: Tensor | None = None,
 ) -> list[Instance]:
-    """The instances of a label map (H, W), sorted by region, then by size, the largest first.
-
-    "components" has one per 8-connected component of a region, "parts" one per region, of at least
-    `min_area` pixels. ``scores`` are the regions' maps, (r, h, w).
-    """
+    """The instances of a label map (H, W) of at least `min_area` pixels, sorted by region, then by
+    size, the largest first: one per 8-connected component of a region ("components"), or one per
+    region ("parts"). ``scores`` are the regions' maps, (r, h, w)."""
     from scipy import ndimage
 
     chosen(Instances, instances, "kind of instance")
@@ -297,11 +295,9 @@ def run_lengths(mask: np.ndarray) -> list[int]:
 
 
 def subsets(contents: Mapping[str, str], split: Sequence[float], seed: int = 0) -> dict[str, str]:
-    """Draw each image's subset by name: "train", "val" or "test", in whatever order they come.
-
-    A subset with a share has at least one image where there are enough. Images of equal
-    ``contents`` (by name) are drawn as one.
-    """
+    """Draw each image's subset by name: "train", "val" or "test", in whatever order they come. A
+    subset with a share has at least one image where there are enough. Images of equal ``contents``
+    (by name) are drawn as one."""
     first_names: dict[str, str] = {}
     for name in sorted(contents):
         first_names.setdefault(contents[name], name)

@@ -97,10 +97,8 @@ def _simplified(
     path: np.ndarray, corners: np.ndarray, tolerance: float, max_change: float
 ) -> np.ndarray:
     """A polygon with fewer corners than those of a path, where at most `max_change` pixels change.
-
-    It goes through the middles of the path's steps, so that the staircase of a slanted edge becomes
-    straight. The tolerance is reduced until the change, on both sides, is small enough.
-    """
+    It goes through the middles of the path's steps: the staircase of a slanted edge becomes
+    straight. The tolerance is reduced until the change, on both sides, is small enough."""
     # Points that the path passes twice stay: there, pieces meet and slits end.
     _, which, counts = np.unique(path, axis=0, return_inverse=True, return_counts=True)
     twice = counts[which.ravel()] > 1
@@ -150,11 +148,8 @@ def _change(closed: np.ndarray, indices: np.ndarray) -> float:
 
 
 def _rings(mask: np.ndarray) -> list[list[Point]]:
-    """The closed paths along pixel edges with the mask on their right, each from its top left.
-
-    They list every point (y, x). Where two pixels of the mask touch at a corner, the path turns
-    left, to the other pixel: components are 8-connected, holes 4-connected.
-    """
+    """The closed paths (y, x) along pixel edges with the mask on their right, each from its top
+    left. They turn left where two pixels touch at a corner: components are 8-connected."""
     padded = np.pad(mask, 1)
     above_left, above_right = padded[:-1, :-1], padded[:-1, 1:]
     below_left, below_right = padded[1:, :-1], padded[1:, 1:]

@@ -22,11 +22,8 @@ _JPEG = {"JPEG": ".jpg", "MPO": ".jpg"}  # the only photographs that VOC has, by
 def write_voc(
     images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path, settings: ExportOptions
 ) -> None:
-    """Write VOC's annotations, class and object images, and photographs, in its folders.
-
-    A class's value is its line in ``labels.txt``, from 0, an object's its number in the XML, from
-    1. ``labelmap.txt`` is for CVAT and Datumaro.
-    """
+    """Write VOC's annotations, class and object images, and photographs, in its folders. Values are
+    a class's line in ``labels.txt``, from 0, and an object's number in the XML, from 1."""
     names = _label_names(names)
     if len(names) > LARGEST_VALUE:
         raise InputError(f"VOC's images hold up to {LARGEST_VALUE} classes, not {len(names)}")

@@ -32,11 +32,8 @@ def write_yolo(
     settings: ExportOptions,
     polygons: bool = False,
 ) -> None:
-    """Write ``images/<subset>/``, ``labels/<subset>/<image>.txt`` and ``data.yaml``.
-
-    Without photographs, ``labels/`` has the folders that ``images/`` has or will have, and subsets
-    are lists such as ``train.txt``.
-    """
+    """Write ``images/<subset>/``, ``labels/<subset>/<image>.txt`` and ``data.yaml``. Without
+    photographs subsets are lists, and ``labels/`` has the folders that ``images/`` will have."""
     mode = settings.images or Photographs.LINK
     photos: dict[str, list[str]] = {subset: [] for subset in SUBSETS}
     owners: dict[str, str] = {}

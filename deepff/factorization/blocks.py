@@ -109,11 +109,9 @@ class RowBlocks:
         self.n_reads += 1
 
     def scan(self, signed: bool = False) -> tuple[Tensor, float]:
-        """Check all entries and set `power`; the lengths of the rows (rows,), and ‖A‖².
-
-        Negative entries are refused unless A may be `signed`. Then lengths alone are looked at
-        first, and mostly show that all entries are in range.
-        """
+        """Check all entries and set `power`; the lengths of the rows (rows,), and ‖A‖². Negative
+        entries are refused unless A may be `signed`. Then lengths alone are looked at first, and
+        mostly show that all entries are in range."""
         if signed:
             lengths, energy, (_, longest) = self._measure(by_entry=False)
             if _SAFE[0] < longest < _SAFE[1]:

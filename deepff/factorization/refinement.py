@@ -30,11 +30,8 @@ def refine_best(
 
 
 def refine(A: Tensor, W: Tensor, max_iter: int, tol: float) -> tuple[Tensor, list[float], bool]:
-    """Extrapolated HALS (Ang & Gillis 2019): components (k, c) from W, all of A (m, c) in memory.
-
-    Each update starts ahead of the last result, by a step that grows while the loss falls. Also the
-    relative error after each iteration, and whether ten more would lower it by no more than `tol`.
-    """
+    """Extrapolated HALS (Ang & Gillis 2019) from W: components (k, c), the relative error after
+    each iteration, and whether ten more would lower it by `tol` at most. A (m, c) is in memory."""
     total = float(torch.linalg.vector_norm(A, dim=1).cpu().double().square().sum())
     # Exact, for a start that is: of k rows and channels, sweeps would lose what it has.
     G = W @ A.T

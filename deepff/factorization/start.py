@@ -124,11 +124,9 @@ def race(
 
 
 def stable_order(losses: Tensor, energy: Tensor) -> Tensor:
-    """Keys (n,) that sort runs by loss, and by index where losses tie.
-
-    `losses` are ‖B − HW‖² − ‖B‖² and `energy` is ‖B‖². Without ties, rounding would choose among
-    runs that come to the same factors, and choose differently on other engines or threads.
-    """
+    """Keys (n,) that sort runs by loss, and by index where losses tie: rounding, which differs on
+    other engines or threads, must not choose among runs that come to the same factors. `losses` are
+    ‖B − HW‖² − ‖B‖² and `energy` is ‖B‖²."""
     least = losses.min()
     step = torch.maximum(_TIE * (least + energy), _ROUNDING * energy)
     indices = torch.arange(len(losses), device=losses.device)
@@ -178,11 +176,8 @@ def normalize(W: Tensor) -> Tensor:
 
 
 def leading_subspace(rows: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """An orthonormal basis near the leading right singular vectors: (c, dimension), or (c, c).
-
-    It starts from random sums of rows, each row in one of them: one product less than random
-    directions take.
-    """
+    """An orthonormal basis near the leading right singular vectors, (c, dimension) or (c, c), from
+    random sums of rows, each row in one: a product less than random directions take."""
     c = rows.shape[1]
     dimension = math.ceil(SUBSPACE * k / 16) * 16  # products are fastest with multiples of 16
     if dimension * 2 > c:
@@ -216,11 +211,8 @@ def _nndsvda(rows: Tensor, B: Tensor, basis: Tensor, k: int) -> Tensor:
 
 
 def _distant_starts(A: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
-    """Components (n_init, k, c) that are rows of A (m, c) far apart.
-
-    With k more than half of the channels, every other one writes A by channels far apart: of
-    nearly as many factors as channels, each then begins with one channel.
-    """
+    """Components (n_init, k, c) that are rows of A (m, c) far apart. With k more than half of the
+    channels, every other one writes A by channels far apart, one for each factor."""
     W = _distant_rows(A, A, k, n_init, generator)
     if 2 * k > A.shape[1]:
         for w, channels in zip(W[1::2], _spread_rows(A.T, k, n_init // 2, generator), strict=True):
@@ -274,11 +266,9 @@ def _thinned(sample: Tensor, mass: Tensor, n_draws: int) -> Tensor:
 def _draw(
     rows: RowBlocks, lengths: Tensor, n_draws: int, n_whole: int, generator: torch.Generator
 ) -> Sample | None:
-    """About `n_draws` rows of all ranks, on each of them; None if all rows are zero.
-
-    Where no more than `n_whole` (or `n_draws`) rows are not zero, these are taken as they are.
-    `lengths` (rows,) are those of this rank's rows.
-    """
+    """About `n_draws` rows of all ranks, on each of them; None if all rows are zero. Where no more
+    than `n_whole` (or `n_draws`) rows are not zero, these are taken as they are. `lengths` (rows,)
+    are those of this rank's rows."""
     totals = torch.zeros(3, n_ranks(), dtype=torch.float64, device="cpu")
     totals[2, rank()] = len(lengths)
     for part in lengths.split(_SPLIT):

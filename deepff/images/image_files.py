@@ -198,11 +198,8 @@ def _holds_result(folder: str) -> bool:
 
 
 def output_names(names: Sequence[str]) -> list[str]:
-    """Names for the output files of images: relative paths to which a suffix can be added.
-
-    The image's suffix is dropped unless that makes two names equal. They are unique even where case
-    and the composition of accents are ignored, inside their folder, and short.
-    """
+    """Relative paths of images' output files, without suffix unless that makes two names equal.
+    They are short, and unique even where case and the composition of accents are ignored."""
     full = [_inner_path(name) for name in names]
     stems = [_UNFIT_END.sub("", os.path.splitext(name)[0]) for name in full]
     # "a" and a suffix must not be the folder "a.png" of another image.

@@ -60,11 +60,9 @@ Images = str | Path | Iterable[Any]
 
 
 def resolve_images(images: Images) -> list[SetImage]:
-    """The images that a caller means, in order, with their names.
-
-    Paths and globs are for :func:`find_images`. Images are what :func:`as_pixels` takes, in a list
-    or anything with ``__len__`` and ``__getitem__``, and are named by their index.
-    """
+    """The images that a caller means, in order, with their names. Paths and globs are for
+    :func:`find_images`. Images are what :func:`as_pixels` takes, in a list or anything with
+    ``__len__`` and ``__getitem__``, and are named by their index."""
     if isinstance(images, str | Path):
         return list(find_images(images))
     if isinstance(images, Image.Image) or (

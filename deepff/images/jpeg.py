@@ -81,11 +81,8 @@ def _lost_line_ends(data: bytes) -> bool:
 
 
 def with_end(data: bytes) -> bytes | None:
-    """A JPEG that lacks only its end marker, with it; None if more is missing.
-
-    All of its scans must be there and decode to the same pixels whatever follows them. Zeros at the
-    end are what a disk or a download had not written yet.
-    """
+    """A JPEG that lacks only its end marker, with it; None if more is missing: all scans must be
+    there, and decode to the same pixels whatever follows. Zeros at the end were not written yet."""
     data = _without_zeros(data.removesuffix(b"\xff"))
     whole = data + _END
     try:

@@ -121,11 +121,9 @@ def _orientation(image: Image.Image) -> int:
 
 
 def resized_shape(height: int, width: int, size: int, stride: int) -> tuple[int, int]:
-    """Shape (height, width) in pixels at which an image goes through the network.
-
-    The longer side becomes `size`, then each side the nearest multiple of `stride` (half a cell up)
-    that is at least one cell, so that the layer's grid covers the image exactly.
-    """
+    """Shape (height, width) in pixels at which an image goes through the network. The longer side
+    becomes `size`, then each side the nearest multiple of `stride` (half a cell up) that is at
+    least one cell, so that the layer's grid covers the image exactly."""
     if size < 1:
         raise InputError(f"the size must be a positive number of pixels, not {size}")
     longest = max(height, width)
@@ -167,11 +165,9 @@ DARK = 64  # of 256: a picture without a larger value is darker than photographs
 
 
 def to_rgb(image: Image.Image, stretch: bool = False) -> tuple[Image.Image, int | None, int]:
-    """Decode an open image: in RGB, with its largest value if it is deep, and the value of white.
-
-    Deep is more than 8 bits per channel. With `stretch` the largest value of a deep image becomes
-    white. Signed values, and floating-point values outside 0 to 1, have no black and white.
-    """
+    """Decode an open image: in RGB, with its largest value if it is deep, that is has more than 8
+    bits per channel, and the value of white. With `stretch` the largest value of a deep image
+    becomes white. Signed values, and floats outside 0 to 1, have no black and white."""
     tags = getattr(image, "tag_v2", {})
     if SIGNED in tags.get(SAMPLE_FORMAT, ()):
         raise UnreadableImageError("signed or 32-bit values")

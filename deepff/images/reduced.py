@@ -54,11 +54,8 @@ def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedIma
 
 
 def read_and_reduce(origin: Origin, size: tuple[int, int], side: int, stretch: bool) -> Picture:
-    """The picture at ``side`` or more pixels of the longer side; keeps a file's reduced image, too.
-
-    Only where it is what :func:`read_reduced` would read: a JPEG that is decoded at another scale
-    has other pixels. ``size`` is the image's (H, W).
-    """
+    """The picture at ``side`` or more pixels of the longer side, of an image (H, W). A file's
+    reduced image is kept, too, if :func:`read_reduced` would decode it at the same scale."""
     if not isinstance(origin, Path):
         return read_origin(origin, side, stretch)
     key = _state(origin, REDUCED_SIDE, stretch)

@@ -98,11 +98,8 @@ def _checked(backbone: Backbone, layer: Layer, values: Tensor | None, batch: Ten
 
 
 def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
-    """The network's outputs (b', classes), float32, when a layer's map is replaced.
-
-    ``edit`` makes the new map (b', c, h, w) of the layer's, (b, c, h, w). b' is b, or any number
-    where b is 1: the layers before then run once. What bypasses the layer stays that of the images.
-    """
+    """The network's outputs (b', classes), float32, when ``edit`` makes another map (b', c, h, w)
+    of a layer's, (b, c, h, w); any b' if b is 1. What bypasses the layer stays as it is."""
     try:
         outputs = _run(opened, batch, edit)
     except _WrongBatchError as error:
@@ -236,11 +233,9 @@ def small_noise(opened: OpenLayer) -> Tensor:
 
 
 def outputs_for_noise(opened: OpenLayer) -> Tensor | None:
-    """The outputs (5, classes) for random maps a and b, their mean, a's mean in every cell, and 0.
-
+    """The outputs (5, classes) for random maps a and b, their mean, a's mean in every cell, and 0;
     None where the map cannot be replaced, as inside an attention. InputError where weights are
-    missing, or all are equal: what follows does not read the map.
-    """
+    missing, or all are equal: what follows does not read the map."""
     generator = torch.Generator().manual_seed(0)
 
     def probes(maps: Tensor) -> Tensor:

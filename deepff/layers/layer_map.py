@@ -383,11 +383,8 @@ def _is_gate(module: nn.Module) -> bool:
 
 
 def _read_on(layer_map: LayerMap, layers: Sequence[Layer]) -> list[Layer]:
-    """Those of the layers that differ between two images and that the network's outputs depend on.
-
-    By the gradient of the outputs, or, where that is zero as with a head of zeros, by its graph.
-    Outputs are the class scores, or what a network without a head ends with.
-    """
+    """Those of the layers that differ between two images and that the network's outputs depend on:
+    by the gradient, or, where that is zero as with a head of zeros, by its graph."""
     backbone = layer_map.backbone
     image = noise(backbone, layer_map.size)
     shape = (layer_map.size, layer_map.size)

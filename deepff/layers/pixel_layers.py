@@ -23,11 +23,8 @@ def pixel_layers(layer_map: LayerMap) -> list[Layer]:
 
 
 def stride_layers(layer_map: LayerMap) -> list[Layer]:
-    """One layer per stride up to that of the network's default layer, from fine to coarse.
-
-    It is the last suitable map that is nowhere negative, or the last one where all are signed.
-    Where all have one stride, as in a vision transformer, it is the default layer.
-    """
+    """One layer per stride up to the default layer's, from fine to coarse: the last suitable map
+    that is nowhere negative, or the last one. Of a single stride, as in a ViT, the default."""
     deepest = layer_map.resolve()
     suitable = [layer for layer in _suitable(layer_map) if layer.stride <= deepest.stride]
     strides = sorted({layer.stride for layer in suitable})
@@ -51,11 +48,8 @@ def cell_layer(layers: Sequence[_Strided]) -> int:
 
 
 def _suitable(layer_map: LayerMap) -> list[Layer]:
-    """Suitable maps in a stage, without those of depthwise convolutions.
-
-    Their zero padding alone makes every channel weaker on the border, which
-    :func:`deepff.discovery.contrast.border_contrast` treats as background.
-    """
+    """Suitable maps in a stage, without those of depthwise convolutions, whose zero padding makes
+    every channel weaker on the border: `border_contrast` would treat that as background."""
     backbone = layer_map.backbone
     maps = [layer for layer in layer_map.suitable if not _is_depthwise(backbone, layer)]
     # A network that is one flat sequence has no stages to leave a head outside of.

@@ -65,11 +65,8 @@ class Names(NamedTuple):
 
 
 def name_factors(run: Run, progress: bool = False) -> Names:
-    """What the network takes the factors of every factorization for; the run stays as it is.
-
-    Factorizations whose classes the run has already keep them. The network is opened where it is
-    not open.
-    """
+    """What the network takes the factors of every factorization for, where it is not known; the run
+    stays as it is. The network is opened where it is not open."""
     known = {k: f.classes for k, f in run.factorizations.items() if f.classes is not None}
     missing = {k: f for k, f in run.factorizations.items() if f.classes is None}
     try:
@@ -81,11 +78,9 @@ def name_factors(run: Run, progress: bool = False) -> Names:
 def factor_classes(
     run: Run, k: int | None = None, opened: OpenLayer | None = None
 ) -> FactorClasses:
-    """What the network takes the factors of one factorization for, by default the largest.
-
-    Raises InputError where there is no such k, where the components are no directions of one
-    layer's activations, or where the network cannot be had, has no head or no class names.
-    """
+    """What the network takes the factors of one factorization for, by default the largest. Raises
+    InputError where there is no such k, where the components are no directions of one layer's
+    activations, or where the network cannot be had, has no head or no class names."""
     factorization = run.factorization(k)
     key = len(factorization.components)
     return _classes_of(run, {key: factorization}, opened)[key]

@@ -54,11 +54,9 @@ def importance(
     n_images: int = N_IMAGES,
     progress: bool = False,
 ) -> Importance:
-    """Measure how much the factors of one factorization, by default the largest, matter.
-
-    For the ``classes``, by label or index; by default the three that are first on most images. At
-    most ``n_images`` are run, spread evenly over the set.
-    """
+    """Measure how much the factors of one factorization, by default the largest, matter for the
+    ``classes``, by label or index; by default the three that are first on most images. At most
+    ``n_images`` are run, spread evenly over the set."""
     if n_images < 1:
         raise InputError(f"the number of images must be 1 or more, not {n_images}")
     is_list = isinstance(classes, Sequence) and not isinstance(classes, str)

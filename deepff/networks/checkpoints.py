@@ -63,11 +63,8 @@ _TRAINING_PARAMETERS = ("mask_token",)
 
 
 def read_state_dicts(path: Path) -> StateDicts:
-    """Every mapping of names to tensors in a file of safetensors or ``torch.save``.
-
-    Keyed by where it is: "" at the top, "state_dict", "ema/model". Of an index of shards, or a
-    folder with one, those of all together. No code runs: pickled objects become stand-ins.
-    """
+    """Every mapping of names to tensors in a file of weights, or an index of several, by where it
+    is: "" at the top, "state_dict", "ema/model". No code runs: pickled objects become stand-ins."""
     if path.is_dir():
         path = _file_in(path)
     if not path.is_file():
@@ -354,11 +351,9 @@ def _starts(name: str) -> list[int]:
 def fit_state_dicts(
     network: nn.Module, states: StateDicts, name: str, file: Path, *, whole: bool = False
 ) -> tuple[tuple[str, ...], str | None]:
-    """Load the state dict that fills most of the network, the averaged one of equals.
-
-    Returns the names of what is missing, which becomes NaN so that no layer uses it by mistake, and
-    one line on what is missing or left out, or None. ``whole``: the head must not be missing.
-    """
+    """Load the state dict that fills most of the network, the averaged one of equals. Returns the
+    names of what is missing, which becomes NaN so that no layer uses it by mistake, and a line on
+    what is missing or left out, or None. ``whole``: the head must not be missing."""
     tensors = {key: t for key, t in network.state_dict().items() if isinstance(t, Tensor)}
     matches = {where: _Match.best(tensors, state) for where, state in states.items()}
     most = max(match.filled for match in matches.values())

@@ -92,11 +92,8 @@ def structure_fingerprint(network: nn.Module) -> str:
 
 
 def function_fingerprint(function: Callable[..., Any]) -> str:
-    """16 hexadecimal digits that cover a function's instructions, its defaults, and what it uses.
-
-    Where that includes an object of an unknown kind, the digits differ on each call, so that no two
-    functions are mistaken for each other.
-    """
+    """16 hexadecimal digits of a function's instructions, its defaults, and what it uses. With an
+    object of an unknown kind they differ on each call: no two functions are taken for one."""
     return _digest(_described(function, set()))
 
 

@@ -40,11 +40,8 @@ Crops = Mapping[int, list[list[Crop]]]
 
 
 def strongest_crops(run: Run) -> Crops:
-    """For each k and factor its crops, of up to six images, by their largest |value|.
-
-    The crop is a square around it of three cells of the layer, and of 150 pixels at least, cut
-    where the image ends.
-    """
+    """For each k and factor its crops, of up to six images, by their largest |value|: squares of
+    three cells of the layer, and of 150 pixels at least, cut where the image ends."""
     return {k: _of_factors(f.heatmaps, k) for k, f in run.factorizations.items()}
 
 

@@ -194,11 +194,8 @@ def similar_figure(
     shown: Sequence[int],
     height: int = 180,
 ) -> Image.Image:
-    """A place of an image, (x, y) in its pixels, ringed, and images with their similarity to it.
-
-    ``heatmaps`` are cosines, one map per image; ``shown`` are the images, one at least; ``height``
-    is that of the row in pixels, at least 16.
-    """
+    """A place of an image, (x, y) in its pixels, ringed, and the images ``shown`` with their
+    similarity to it, cosines in one map per image; ``height`` is in pixels, at least 16."""
     if not shown or height < 16:
         raise InputError("show 1 image or more, in rows of 16 pixels or more")
     side = max(PHOTO_SIDE, 2 * height)

@@ -56,11 +56,9 @@ def colors_over_k(factorizations: Mapping[int, Factorization]) -> dict[int, np.n
 def tree_svg(
     links: Sequence[Link], ks: Sequence[int], colors: Mapping[int, np.ndarray] | None = None
 ) -> str:
-    """The tree over k as an ``<svg>``: a row of factors per k, each linked to its parent above.
-
-    ``links`` are of :func:`deepff.results.tree.tree`. They are as thick as their share; the share
-    is written on the link, and below it the chance. Colors are by default `factor_colors`.
-    """
+    """The tree over k (:func:`deepff.results.tree.tree`) as an ``<svg>``: a row of factors per k,
+    each linked to its parent above. Links are as thick as their share, which is written on them,
+    and below it the chance."""
     ks = sorted(ks)
     width = _NODE_STEP * (ks[-1] + 1)
     svg = _svg(width, _LEVEL_STEP * (len(ks) - 1) + 2 * _MARGIN, "Factors linked over k")

@@ -32,11 +32,9 @@ def region_gallery(
     n_panels: int = 1,
     color_slots: Sequence[int] | None = None,
 ) -> Iterator[Callable[..., None]]:
-    """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``.
-
-    Yields ``draw(result, index, panels, boxes=())``. One of the same name stays until the block
-    ends. `description` says how the regions were made.
-    """
+    """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``. Yields
+    ``draw(result, index, panels, boxes=())``. One of the same name stays until the block ends.
+    `description` says how the regions were made."""
     slots = list(range(len(regions)) if color_slots is None else color_slots)
     content = {
         "title": name,

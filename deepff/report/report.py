@@ -55,11 +55,8 @@ _LITTLE = 0.2
 def write_report(
     result: Result, folder: str | Path, *, progress: bool = False, overlays: bool = False
 ) -> None:
-    """Write ``report.html``, ``figure.png``, ``thumbnails/`` and ``crops/`` into a folder.
-
-    The page opens from disk and requests nothing from a network. An image that cannot be read any
-    more is shown gray. With `overlays`, ``overlays/`` has a strip per image and k.
-    """
+    """Write ``report.html``, which requests nothing from a network, ``figure.png``, ``thumbnails/``
+    and ``crops/`` into a folder. With `overlays`, ``overlays/`` has a strip per image and k."""
     folder = Path(folder)
     files = output_names(result.names)
     in_figure = spread(len(result.names))
@@ -108,11 +105,9 @@ def write_report_page(
     unreadable: Mapping[int, str] | None = None,
     crops: Crops | None = None,
 ) -> None:
-    """Write ``report.html`` alone, with the pictures that :func:`write_report` wrote.
-
-    Galleries in the folder are shown as well (:func:`deepff.report.galleries.region_gallery`).
-    `unreadable` says why images could not be read, by default as when the pictures were written.
-    """
+    """Write ``report.html`` alone, with the pictures that :func:`write_report` wrote. Galleries in
+    the folder are shown as well. `unreadable` says why images could not be read, by default as when
+    the pictures were written."""
     notes = Path(folder) / _UNREADABLE
     if unreadable is not None:
         write_text(notes, json.dumps({str(i): reason for i, reason in unreadable.items()}))
@@ -126,11 +121,8 @@ def write_report_page(
 
 
 def strip(photo: np.ndarray, maps: Tensor, colors: np.ndarray) -> np.ndarray:
-    """One picture: photo | all factors | factor 0 | … | factor k − 1, `STRIP_GAP` pixels apart.
-
-    From a photo (H, W, 3), normalized heat maps (k, H, W) and colors (k, 3), it is uint8 of shape
-    (H, (k + 2) · W + (k + 1) · STRIP_GAP, 3).
-    """
+    """One picture: photo | all factors | factor 0 | … | factor k − 1, `STRIP_GAP` pixels apart,
+    from a photo (H, W, 3), normalized heat maps (k, H, W) and colors (k, 3)."""
     alone = [overlay(photo, maps[j : j + 1], colors[j : j + 1]) for j in range(len(maps))]
     height, width = photo.shape[:2]
     panels = [photo, overlay(photo, maps, colors), *alone]
@@ -290,11 +282,9 @@ def _gram(factorization: Factorization) -> list[list[float]]:
 
 
 def _embedded_maps(heatmaps: HeatMaps, grids: list[tuple[int, int]]) -> dict[str, Any]:
-    """All maps of one factorization in a byte each.
-
-    Each map is divided by its own peak, the largest |value|, so that scaling per image keeps all
-    levels; ``peaks`` (n, k) are relative to the factor's largest over the set.
-    """
+    """All maps of one factorization, a byte a value. Each is divided by its own peak, so that
+    scaling per image keeps all levels; ``peaks`` (n, k) are relative to the factor's largest over
+    the set."""
     levels, dtype = (127, np.int8) if heatmaps.signed else (255, np.uint8)
     values, peaks = [], []
     for i, grid in enumerate(grids):

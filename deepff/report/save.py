@@ -115,11 +115,8 @@ def _shards(run: Result) -> Iterator[slice]:
 
 
 def check_output_folder(folder: str | Path, overwrite: bool = False) -> None:
-    """Raise InputError if a result must not be written into a folder, which need not exist.
-
-    That is if it is a file, cannot be written, holds files but no deepff result, files of a result
-    that were changed since, or, without `overwrite`, `earlier_outputs`.
-    """
+    """Raise InputError if a folder is a file, cannot be written, holds files but no deepff result,
+    files of a result that were changed since, or, without `overwrite`, `earlier_outputs`."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the result")

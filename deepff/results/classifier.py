@@ -38,11 +38,8 @@ class PixelClassifier:
         return replace(self, weights=self.weights[one], bias=self.bias[one])
 
     def probabilities(self, rows: Sequence[Tensor], images: Sequence[ImageRecord]) -> Tensor:
-        """How likely each cell of one image is each class, (k, h, w).
-
-        ``rows`` has the image's rows (cells, c) of each layer, and ``images`` its record of each.
-        What the classes lack of 1 in sum is the background's.
-        """
+        """How likely each cell of one image is each class, (k, h, w), from its rows (cells, c) and
+        its record of each layer. What the classes lack of 1 in sum is the background's."""
         cells = images[cell_layer(self.sources)]
         logits = self.bias.to(rows[0])[:, None, None].expand(-1, *cells.grid)
         split = self.weights.to(rows[0]).split([source.channels for source in self.sources], dim=1)

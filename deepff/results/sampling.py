@@ -17,11 +17,9 @@ _FINER = 4
 def sampled(
     maps: Tensor, shape: tuple[int, int], extent: Extent | None = None, onto: Extent | None = None
 ) -> Tensor:
-    """Maps (k, h, w) at the cell centers of another grid, (k, *shape), bilinearly.
-
-    ``extent`` and ``onto`` are what the maps' grid and the other cover; None is the whole image.
-    Beyond the outermost centers values are those there.
-    """
+    """Maps (k, h, w) at the cell centers of another grid, (k, *shape), bilinearly. ``extent`` and
+    ``onto`` are what the maps' grid and the other cover; None is the whole image. Beyond the
+    outermost centers values are those there."""
     if extent == onto:
         return functional.interpolate(maps[None], shape, mode="bilinear", align_corners=False)[0]
     for axis, n in enumerate(shape):
@@ -40,11 +38,8 @@ def sampled(
 def positions(
     n: int, cells: int, ends: tuple[float, float], onto: tuple[float, float] = (0.0, 1.0)
 ) -> Tensor:
-    """The centers of n equal steps along one side, in cells from the center of the first cell.
-
-    ``ends`` of the cells and of the steps (``onto``) are shares of the image's side. Never before
-    the first cell or beyond the last.
-    """
+    """The centers of n equal steps along one side, in cells from the center of the first, clamped
+    to the cells; ``ends`` of the cells and steps (``onto``) are shares of the image's side."""
     share = onto[0] + (torch.arange(n, dtype=torch.float64) + 0.5) / n * (onto[1] - onto[0])
     position = (share - ends[0]) / (ends[1] - ends[0]) * cells - 0.5
     return position.clamp(0, cells - 1).float()
@@ -75,11 +70,8 @@ BAND_BYTES = 2**23
 
 
 def bands(maps: Tensor, shape: tuple[int, int], extent: Extent | None = None) -> Iterator[Band]:
-    """Upsample maps (k, h, w) to shape (H, W) as :func:`sampled` does, some rows at a time.
-
-    Yields the rows' slice, from top to bottom, and the maps there, (k, rows, W), so that memory
-    never holds the upsampled maps of a large image whole.
-    """
+    """Upsample maps (k, h, w) to shape (H, W) as :func:`sampled` does, never holding them whole:
+    yields some rows' slice at a time, from top to bottom, and the maps there, (k, rows, W)."""
     height, width = shape
     n_rows = max(1, BAND_BYTES // (4 * len(maps) * width))
     if n_rows >= height:

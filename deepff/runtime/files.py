@@ -127,11 +127,8 @@ def save_tensors(
 
 
 def reserve_space(file: IO[bytes], n_bytes: int) -> None:
-    """Extend an open file to ``n_bytes``, with room for them on the disk; new bytes are zero.
-
-    A file that is mapped into memory needs that room: on a full disk, writing to the map kills the
-    process. Without room, InputError, and the file keeps its length.
-    """
+    """Extend an open file with zeros to ``n_bytes``, with room for them on the disk, or raise
+    InputError: on a full disk, writing to a file that is mapped into memory kills the process."""
     before = os.fstat(file.fileno()).st_size
     if n_bytes <= before:
         return

@@ -38,11 +38,9 @@ _n_inside = 0
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Inside, freed memory stays with the process; at the end it goes back to the system.
-
-    glibc returns a layer's map each time, and the system's filling new ones with zeros took a third
-    of EfficientNet-Lite0's forward pass. Without glibc nothing changes.
-    """
+    """Inside, freed memory stays with the process; at the end it goes back to the system. glibc
+    returns a layer's map each time, and filling new ones with zeros took a third of
+    EfficientNet-Lite0's forward pass. Without glibc nothing changes."""
     global _n_inside
     libc = _glibc()
     if libc is None:
@@ -85,11 +83,8 @@ T = TypeVar("T", bound=Sized)
 
 
 class Kept(Generic[T]):
-    """Results by key, up to ``most`` bytes; threads may share it.
-
-    When it is full, it drops random ones, not those that were used longest ago: repeated passes
-    over a set would ask for exactly these next.
-    """
+    """Results by key, up to ``most`` bytes, for several threads. When full, it drops random ones,
+    not those used longest ago: repeated passes over a set would ask for exactly these next."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -46,11 +46,9 @@ NO_OVERWRITE_OPTION = Rules(overwrite=None)
 def output_folder(
     path: str | Path, rules: Rules = _DEFAULT_RULES, seal: str | None = None
 ) -> Iterator[Path]:
-    """Yield a temporary folder, whose files move to ``path`` if the block succeeds.
-
-    An existing folder keeps its files until then, and after that those of other names, except as
-    `rules` say. ``seal``, the file that says that the folder is whole, is moved last.
-    """
+    """Yield a temporary folder, whose files move to ``path`` if the block succeeds. An existing
+    folder keeps its files until then, and after that those of other names, except as `rules` say.
+    ``seal``, the file that says that the folder is whole, is moved last."""
     path = Path(path)
     _check_folder(path)
     # Inside an existing folder, which may be a disk: moves must not cross disks.
@@ -95,11 +93,9 @@ def check_unchanged(path: Path) -> None:
 
 
 def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> None:
-    """Raise InputError if files, POSIX paths in the folder, may not be written there.
-
-    A file may not be replaced if it is a photograph of the set; nor, unless `rules` say so, if
-    deepff did not write it or it has changed since.
-    """
+    """Raise InputError if files, POSIX paths in the folder, may not be written there: over a
+    photograph of the set; nor, unless `rules` say so, over what deepff did not write or was changed
+    since."""
     folder = Path(folder)
     _check_folder(folder)
     if not folder.is_dir():

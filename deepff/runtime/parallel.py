@@ -38,11 +38,8 @@ def ahead(items: Iterable[T], n: int) -> Iterator[T]:
 def in_parallel(
     work: Callable[[int], T], costs: Sequence[int], memory: int | None = None
 ) -> Iterator[T]:
-    """The results of ``work`` for 0, 1, … in order, computed a few ahead by one thread per core.
-
-    ``costs`` are the bytes that each item takes; together those in flight take at most ``memory``
-    (a single one may take more), by default half of what is free and at most 1.5 GiB.
-    """
+    """The results of ``work`` for 0, 1, … in order, by one thread per core. The ``costs``, bytes,
+    of those in flight are at most ``memory``, by default half of what is free, at most 1.5 GiB."""
     budget = min(available_memory() // 2, _MOST_MEMORY) if memory is None else memory
     n_threads = min(os.cpu_count() or 1, max(1, len(costs)))
     pool = _single_threads(n_threads)
@@ -74,11 +71,8 @@ def owners(weights: Sequence[int], n: int) -> list[int]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside, PyTorch uses one thread in this thread, and elsewhere as many as before.
-
-    For small steps while threads of another library use every core: PyTorch's threads would wait
-    for each other in busy loops, which slows what they wait for.
-    """
+    """Inside, PyTorch uses one thread in this thread, and elsewhere as many as before. While
+    another library uses every core, PyTorch's threads would wait for each other in busy loops."""
     before = torch.get_num_threads()
     try:
         with _starting:
@@ -96,11 +90,8 @@ def _alone() -> None:
 
 
 def _single_threads(n_threads: int) -> ThreadPoolExecutor:
-    """A pool whose threads use one core each: twice as fast as all cores on each item.
-
-    PyTorch keeps the number for each thread, but a new thread starts with the number that was set
-    last anywhere. So all threads of the pool start before it is set back.
-    """
+    """A pool whose threads use one core each: twice as fast as all cores on each item. A new thread
+    starts with the number set last anywhere, so all start before it is set back."""
     pool = ThreadPoolExecutor(n_threads, initializer=_alone)
     with _starting:
         before = torch.get_num_threads()

@@ -120,11 +120,8 @@ def with_parts(labels: np.ndarray, masks: Mapping[int, np.ndarray]) -> np.ndarra
 
 
 def require_annotation(path: Path, image: ImageFile) -> bool:
-    """Whether the file that annotates an image is there; InputError if an image has none.
-
-    False means that `image` is no image and should be left out: folders of images also hold notes
-    and thumbnail caches, which nobody annotates.
-    """
+    """Whether the file that annotates an image is there; InputError if an image has none. False if
+    it is no image: folders also hold notes and thumbnail caches, which nobody annotates."""
     if path.is_file():
         return True
     try:

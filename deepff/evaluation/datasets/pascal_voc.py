@@ -68,11 +68,8 @@ def find_voc(root: str | Path, year: int | None = None) -> Path:
 
 
 def image_ids(folder: Path, class_name: str) -> list[str]:
-    """Ids of the images of trainval that may show a class, in the file's order.
-
-    `ImageSets/Main/<class>_trainval.txt` marks images without an instance by -1; where the class
-    has no such file, the ids are all of `trainval.txt`.
-    """
+    """Ids of trainval's images that may show a class, in the file's order: not marked by -1 in
+    `ImageSets/Main/<class>_trainval.txt`, or where that is missing all of `trainval.txt`."""
     sets = folder / "ImageSets" / "Main"
     by_class, of_all = sets / f"{class_name}_trainval.txt", sets / "trainval.txt"
     if by_class.is_file():
