@@ -75,8 +75,11 @@ def resolve_images(images: Images) -> list[SetImage]:
         )
     elif hasattr(images, "to_pylist"):  # Arrow's
         images = images.to_pylist()
-    elif getattr(images, "ndim", 0) == 1 or hasattr(images, "to_list"):
-        # NumPy, and columns of tables, whose index need not count from 0.
+    elif getattr(images, "ndim", 0) == 1 or (
+        hasattr(images, "to_list") and not hasattr(images, "features")
+    ):
+        # NumPy, and columns of tables, whose index need not count from 0; data sets of Hugging Face
+        # have features, and are read image by image.
         images = list(images)
     elif not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
         if not isinstance(images, Iterable):
@@ -85,6 +88,7 @@ def resolve_images(images: Images) -> list[SetImage]:
     assert hasattr(images, "__len__") and hasattr(images, "__getitem__")
     if not isinstance(images, list | tuple):
         return _named_by_index(images)
+    images = [image for item in images for image in _of_batch(item)]
     are_paths = [isinstance(image, str | Path) for image in images]
     are_named = [isinstance(image, ImageFile | ImageItem) for image in images]
     if all(are_named) and images:
@@ -101,6 +105,20 @@ def resolve_images(images: Images) -> list[SetImage]:
     if any(are_paths) or any(are_named):
         raise InputError("files and images are mixed in one list; give the one or the other")
     return _named_by_index(images)
+
+
+def _of_batch(item: Any) -> Iterable[Any]:
+    """The images of a batch as DataLoaders give it, (b, 3, H, W) first or by name; else the item."""
+    batch = _image_of(item)
+    return batch if isinstance(batch, torch.Tensor) and batch.ndim == 4 else [item]
+
+
+def _image_of(item: Any) -> Any:
+    """What stands for the image in an item of a data set: its first part, or its "image"."""
+    if isinstance(item, Mapping):
+        keys = [key for key in ("image", "img", "pixel_values") if key in item]
+        return item[keys[0]] if keys else item
+    return item[0] if isinstance(item, tuple | list) and item else item
 
 
 def _named_by_index(items: Any) -> list[SetImage]:
@@ -229,10 +247,10 @@ def as_pixels(item: Any) -> np.ndarray:
     """An image in any of the forms that Python programs hold it in, as RGB: uint8 (H, W, 3).
 
     A PIL image, a path, an array (H, W, 3), (H, W, 4) or (H, W), a tensor (3, H, W) or (1, H, W),
-    or a tuple that begins with one; uint8, uint16, bool, or floating-point in [0, 1].
+    a tuple that begins with one, or a mapping with one as "image"; uint8, uint16, bool, or
+    floating-point in [0, 1].
     """
-    if isinstance(item, tuple | list) and item:
-        item = item[0]
+    item = _image_of(item)
     if isinstance(item, str | Path):
         return read_picture(item).pixels
     if isinstance(item, Image.Image):

@@ -1,15 +1,19 @@
-"""Paths in any sequence are a list of paths, in its order."""
+"""Paths in any sequence are a list of paths, in its order; images in any form are images."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from made_images import photograph, save
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
 from deepff.errors import InputError
-from deepff.images.image_set import resolve_images
+from deepff.images.image_set import read_pixels, resolve_images
 
 NAMES = ["c.png", "a.png", "b.png"]
 
@@ -50,3 +54,48 @@ def test_a_series_of_images_keeps_its_order() -> None:
 def test_a_data_frame_is_refused_in_one_sentence() -> None:
     with pytest.raises(InputError, match="give the column that holds their paths"):
         resolve_images(pd.DataFrame({"path": NAMES}))
+
+
+class Dictionaries(Dataset):
+    """As data sets of Hugging Face are: with features, to_list, and an image by name."""
+
+    features: ClassVar[dict] = {"image": "Image", "label": "ClassLabel"}
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> dict:
+        return {"label": index, "image": Image.new("RGB", (6, 4), (index, 9, 200))}
+
+    def to_list(self) -> list:
+        raise AssertionError("every image would be in memory")
+
+
+class Pairs(Dataset):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        color = torch.tensor([index, 9, 200]) / 255
+        return color[:, None, None].expand(3, 4, 6), index
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        Dictionaries(),
+        [Dictionaries()[i] for i in range(5)],
+        (Dictionaries()[i] for i in range(5)),
+        Pairs(),
+        DataLoader(Pairs(), batch_size=2),
+        [batch for batch, _ in DataLoader(Pairs(), batch_size=3)],
+    ],
+    ids=["dictionaries", "list", "generator", "pairs", "loader", "batches"],
+)
+def test_images_as_programs_hold_them(images) -> None:
+    found = resolve_images(images)
+    assert [image.name for image in found] == list("01234")
+    for index, image in enumerate(found):
+        pixels = read_pixels(image.origin)
+        assert pixels.shape == (4, 6, 3)
+        assert (pixels == [index, 9, 200]).all()
