@@ -108,7 +108,7 @@ def resolve_images(images: Images) -> list[SetImage]:
 
 
 def _of_batch(item: Any) -> Iterable[Any]:
-    """The images of a batch as DataLoaders give it, (b, 3, H, W) first or by name; else the item."""
+    """The images of a batch as DataLoaders give it, (b, 3, H, W); else the item alone."""
     batch = _image_of(item)
     return batch if isinstance(batch, torch.Tensor) and batch.ndim == 4 else [item]
 
