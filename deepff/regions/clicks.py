@@ -21,9 +21,9 @@ _COLOR, _MAPS, _ODDS = np.array([0.07, 0.1, 0.1]), 3.0, 0.5
 _LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 # The prior's part of log odds that somebody's click contradicts; the pull to the beliefs; the
 # affinity of a whole piece to nothing around it.
-_PRIOR, _PULL, _NOTHING = 0.3, 0.1, 0.35
-# What is further from the border than this multiple of the click, in relation to it, is unlikely.
-_DEEPER, _AT_LEAST, _TOO_DEEP = 1.5, 2.0, 10.0
+_PRIOR, _PULL, _NOTHING = 0.5, 0.1, 0.35
+# A click changes what is within this many of its distances from the target's border, and 2 pixels.
+_DEEPER, _AT_LEAST = 2.0, 2.0
 _FIXED = 1e6
 _BOX_ROUNDS = 3
 
@@ -82,19 +82,18 @@ def clicked(
     is_target = values == target
     depth = ndimage.distance_transform_edt(~is_target) if is_target.any() else np.ones(scene.shape)
     limit = _DEEPER * depth[pixel] + _AT_LEAST
-    too_deep = np.maximum(nodes.mean @ depth.ravel() / limit - 1, 0)
     prior = _PRIOR * (int(target > 0) - int(label > 0))
-    odds = np.exp(prior * (nodes.mean @ scene.log_odds) - _TOO_DEEP * too_deep)
+    odds = np.exp(prior * (nodes.mean @ scene.log_odds))
     alike = nodes.kernel[click]
     belief = _beliefs(nodes, alike * may_change, (1 - alike) * may_change, odds)
     belief[nodes.labels == target], belief[click] = 1, 1
-    fixed = ~may_change & (nodes.labels != target)
+    fixed = (nodes.labels != target) & (~may_change | (nodes.mean @ depth.ravel() > limit))
     for other in sure:
         fixed[nodes.numbers[other]] |= may_change[nodes.numbers[other]]
     belief[fixed] = 0
     belief[click], fixed[click] = 1, True
     walked = np.where(may_change, _walked(nodes, belief, fixed), 0)
-    return _best(nodes, walked, click, may_change)[nodes.numbers]
+    return _best(nodes, walked, click, may_change)[nodes.numbers] & (depth <= limit)
 
 
 def boxed(scene: ClickScene, values: np.ndarray, box: tuple[Pixel, Pixel]) -> np.ndarray:
