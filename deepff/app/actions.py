@@ -113,8 +113,7 @@ def act(workspace: Workspace, view: View, data: Mapping[str, Any]) -> Shown:
         labels = workspace.store.labels
         _look(workspace, view, labels, data)
         return shown(workspace, view, labels)
-    typed = data["text"] if data["act"] in ("name", "class") else ""
-    return _changed(workspace, view, lambda labels: _edited(workspace, view, labels, data), typed)
+    return _changed(workspace, view, lambda labels: _edited(workspace, view, labels, data))
 
 
 def _look(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, Any]) -> None:
@@ -149,28 +148,14 @@ def _look(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, A
         view.go(view.listing.index(at) if kind == "grid" and at in view.listing else 0)
 
 
-def _changed(
-    workspace: Workspace, view: View, edit: Callable[[Labels], Labels], typed: str = ""
-) -> Shown:
+def _changed(workspace: Workspace, view: View, edit: Callable[[Labels], Labels]) -> Shown:
     store = workspace.store
     try:
-        labels = store.edit(view.revision, edit)
-        return shown(workspace, view, labels, _respelled(labels, typed))
+        return shown(workspace, view, store.edit(view.revision, edit))
     except StaleLabelsError:
         return shown(workspace, view, store.labels, STALE)
     except InputError as error:
         return shown(workspace, view, store.labels, page.sentence(error))
-
-
-def _respelled(labels: Labels, typed: str) -> str:
-    """That a name which was typed is one class with another that has other capitals."""
-    classes, names = labels.all_classes, [" ".join(name.split()) for name in typed.split(",")]
-    return " ".join(
-        f"{name} and {other} are one class, {other}."
-        for name in names
-        for other in classes
-        if name not in classes and name.casefold() == other.casefold()
-    )
 
 
 def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, Any]) -> Labels:

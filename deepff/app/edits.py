@@ -76,6 +76,8 @@ def set_class(labels: Labels, old: str, text: str) -> Labels:
         for name in filter(str.strip, text.split(",")):
             added.setdefault(" ".join(name.split()).casefold(), _spelled(labels, name))
         new = [name for name in added.values() if name not in labels.all_classes]
+        if not new and text.strip():
+            raise InputError(f"{text} is a class already, in whatever capitals")
         return set_settings(labels, classes=(*settings.classes, *new))
     name = _spelled(labels, text, own=old)
     entries = _followed(labels, {old: name})
@@ -125,9 +127,15 @@ def set_status(labels: Labels, image: str, status: str, mask: KeptMask | None = 
     return _edit(labels, {image: replace(label, status=status, mask=kept)})
 
 
-def set_masks(labels: Labels, masks: Mapping[str, KeptMask | None]) -> Labels:
+def set_masks(
+    labels: Labels, masks: Mapping[str, KeptMask | None], status: str | None = None
+) -> Labels:
     """Make images keep masks, or with None follow the settings; one step for all."""
-    entries = {image: replace(labels.image(image), mask=mask) for image, mask in masks.items()}
+    entries = {
+        image: replace(label, mask=mask, status=label.status if status is None else status)
+        for image, mask in masks.items()
+        for label in (labels.image(image),)
+    }
     return _edit(labels, entries)
 
 

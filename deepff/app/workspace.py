@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+from deepff.app.imports import import_labels, read_labels
 from deepff.app.label_content import MAX_NAME_LENGTH
 from deepff.app.label_file import LabelStore, upgrade
 from deepff.app.labels import Factor, Labels
@@ -33,8 +34,8 @@ class Workspace:
     pictures: Pictures
     masks: Masks  # at the images' sizes
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, labels: Path | None = None) -> None:
+        self.folder, self._labels = Path(folder), labels
         self.ready = False
         # What is being done, for people, and how many images went through the network.
         self.stage, self.done, self.total = "Opening the result", 0, 0
@@ -58,6 +59,8 @@ class Workspace:
         self.pictures, self.masks = Pictures(result), Masks(result)
         # What first pictures need takes seconds to import, and a first filter to work out. In a
         # thread it would hold up the page that is being opened.
+        if self._labels is not None:
+            self.notice = f"{self.notice} {import_labels(self.store, result, self._labels)}".strip()
         labels = self.store.labels
         self.pictures.warm(labels, self.pictures.order(labels.settings.k)[:IN_VIEW])
         self.ready = True
@@ -194,22 +197,26 @@ def open_workspace(
     counts: Sequence[int] | None,
     device: str = Device.AUTO,
     photos: Images | None = None,
+    labels: Path | None = None,
 ) -> Workspace:
     """Open a result, or begin one of images in a thread; its k are `counts`, by default 1 to 6.
 
     `sources` are the folder of a result, whose photographs may be in `photos` now, or images whose
     result goes to `out`, by default ``result``. A result there gets the images that it lacks.
+    `labels` exist already: :mod:`deepff.app.imports`.
     """
+    if labels is not None:
+        read_labels(labels)  # before anything takes its time
     if len(sources) == 1 and read_manifest(sources[0]) is not None:
         if out is not None or counts is not None:
             raise InputError(
                 f"{sources[0]} holds a result already; -k and --out are for a new one of images"
             )
-        workspace = Workspace(sources[0])
+        workspace = Workspace(sources[0], labels)
         workspace.open(photos)
         return workspace
     images = find_images(sources)
-    workspace = Workspace(Path("result") if out is None else out)
+    workspace = Workspace(Path("result") if out is None else out, labels)
     if (read_manifest(workspace.folder) or {}).get("status") == "complete":
         result = with_histograms(load(workspace.folder), workspace.folder)
         old = {*result.names, *(skipped.name for skipped in result.skipped)}

@@ -158,6 +158,14 @@ def label(
     ] = "",
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     photos: Photos = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labels that exist, for images that nobody decided about: a file or folder of "
+            "COCO, YOLO (outlines), LabelMe, or label maps as PNG.",
+            show_default=False,
+        ),
+    ] = None,
     device: DeviceChoice = Device.AUTO,
 ) -> None:
     """Name factors in the browser, look the images over, and export what they mark."""
@@ -169,7 +177,7 @@ def label(
     from deepff.app.workspace import open_workspace
 
     workspace = open_workspace(
-        sources, out, None if k is None else factor_counts(k), device, photos
+        sources, out, None if k is None else factor_counts(k), device, photos, labels
     )
     if not is_loopback(host):
         warn(f"whoever reaches {host} can see the images of {workspace.folder} and change labels")

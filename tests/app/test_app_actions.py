@@ -126,8 +126,9 @@ def test_one_image_and_one_factor(tmp_path: Path) -> None:
 
 def test_pieces_become_classes_of_ones_own_by_key(workspace: Workspace, view: View) -> None:
     choose(workspace, view, "threshold", "max-fraction")
+    shown = act(workspace, view, {"act": "class", "name": "", "text": "Factor 1"})
+    assert "Factor 1 is a class already" in shown["head"]
     shown = act(workspace, view, {"act": "class", "name": "", "text": "wheel, Factor 1"})
-    assert "Factor 1 and factor 1 are one class, factor 1." in shown["head"]
     assert re.findall(r'data-class="(.*?)"', shown["factors"])[3:] == ["wheel"]
     data = {"act": "change", "tool": "class", "image": "0", "class": "wheel"}
     shown = act(workspace, view, {**data, "points": "0.8,0.2"})  # where factor 1 is

@@ -55,7 +55,9 @@ edits = st.one_of(
     st.builds(
         lambda i, j, drop: lambda of: drop_factors(of, i, [j], drop), images, factors, st.booleans()
     ),
-    st.builds(lambda name: lambda of: set_class(of, "", name), texts),
+    st.builds(
+        lambda name: lambda of: set_class(of, "", f"{name} #{len(of.settings.classes)}"), texts
+    ),
     st.builds(
         lambda name: lambda of: set_settings(of, threshold=name),
         st.sampled_from(["percentile", "otsu", "max-fraction"]),
