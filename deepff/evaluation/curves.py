@@ -30,8 +30,7 @@ COLUMNS = ("k", "quality", "spread over seeds", "images")
 class Curve:
     """Factor quality of one layer of one network."""
 
-    # Means over the classes, (ks, seeds).
-    qualities: np.ndarray
+    qualities: np.ndarray  # means over the classes, (ks, seeds)
     n_images: int
     source: str
 

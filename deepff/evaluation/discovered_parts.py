@@ -164,8 +164,7 @@ def part_scores(
 class LabeledFactor:
     """What belongs to a factor, and its set-wide IoU with all of that together."""
 
-    # Parts, other things, or the background alone; none for a factor without a pixel.
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # parts, others, or the background alone; none without a pixel
     iou: float
     has_parts: bool
 

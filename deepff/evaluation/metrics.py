@@ -27,9 +27,8 @@ class Overlaps:
 
     # What label maps hold, ascending, (m,) uint64; one of several bytes is on several parts.
     values: np.ndarray
-    # Pixels of each value: that mask j covers, (k, m) int64, and all, (m,).
-    covered: np.ndarray
-    pixels: np.ndarray
+    covered: np.ndarray  # pixels of each value that mask j covers, (k, m) int64
+    pixels: np.ndarray  # and all, (m,)
     n_parts: int
 
     def __add__(self, other: "Overlaps") -> "Overlaps":
@@ -71,21 +70,10 @@ def count_overlaps(
 ) -> Overlaps:
     """Count the pixels that bool masks (k, H, W) and label maps (H, W) share, over a set of images.
     Pixels labeled 255 are left out; those labeled 254 count as a mask's but have no label."""
-    total: Overlaps | None = None
-    for masks, labels in pairs:
-        counts = _count_image(masks, labels, n_parts)
-        if total is None:
-            total = counts
-        elif len(counts.covered) != len(total.covered):
-            raise InputError(
-                f"one image has {len(counts.covered)} masks, the ones before it have "
-                f"{len(total.covered)}"
-            )
-        else:
-            total = total + counts
-    if total is None:
+    counts = [_count_image(masks, labels, n_parts) for masks, labels in pairs]
+    if not counts:
         raise InputError("there is no image to compare masks with ground truth on")
-    return total
+    return sum(counts[1:], counts[0])
 
 
 def coverage(overlaps: Overlaps) -> np.ndarray:

@@ -2,7 +2,6 @@
 (co-localization).
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
@@ -39,7 +39,7 @@ from deepff.evaluation.predictions import (
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
 from deepff.options import VocFilter, chosen
-from deepff.pictures.figures import read_photo, region_picture
+from deepff.pictures.figures import read_photo, region_picture, stacked
 from deepff.regions.components import Box, component_boxes
 
 PAPER_SETS = {
@@ -135,10 +135,8 @@ def icoseg_part_sets(
         (truth,) = load_icoseg(root, [group], images)
         return _labeled(truth, parts)
 
-    return {
-        label: partial(load, group)
-        for group, label in zip(groups, column_names(groups), strict=True)
-    }
+    loaders = (partial(load, group) for group in groups)
+    return dict(zip(column_names(groups), loaders, strict=True))
 
 
 def _labeled(truth: GroundTruthSet, parts: Path) -> GroundTruthSet:
@@ -204,10 +202,9 @@ def overlap_scores(features: Features, crf: bool, seeds: int) -> Scores:
     def of_set(images: Sequence[Overlaps]) -> float:
         return float(iou(sum(images[1:], images[0]))[0, 1])
 
-    def of_image(index: int, overlaps: Overlaps) -> float:
-        return of_set([overlaps])
-
-    return _object_scores(features, "IoU", crf, seeds, measure, of_image, of_set)
+    return _object_scores(
+        features, "IoU", crf, seeds, measure, lambda _, one: of_set([one]), of_set
+    )
 
 
 def box_scores(features: Features, crf: bool, seeds: int) -> Scores:
@@ -291,13 +288,8 @@ def poorest_picture(poorest: Sequence[Shown]) -> tuple[str, np.ndarray]:
     for _, image, masks in poorest:
         photo, _ = read_photo(image)
         panels = [region_picture(photo, mask[0].int().cpu().numpy()) for mask in masks.values()]
-        rows.append(np.concatenate(panels, axis=1))
-    width = max(row.shape[1] for row in rows)
-    padded = [
-        np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255)
-        for row in rows
-    ]
-    return caption, np.concatenate(padded)
+        rows.append(Image.fromarray(np.concatenate(panels, axis=1)))
+    return caption, np.asarray(stacked(rows))
 
 
 def _common_notes(scores: Mapping[str, Scores | None], seeds: int) -> list[str]:
@@ -330,4 +322,4 @@ def _short_name(group: str) -> str:
     number, _, rest = group.partition(" ")
     if number in PAPER_SETS:
         return f"{PAPER_SETS[number]} ({number})"
-    return f"{re.split('-', rest)[0]} ({number})" if number.isdecimal() and rest else group
+    return f"{rest.partition('-')[0]} ({number})" if number.isdecimal() and rest else group

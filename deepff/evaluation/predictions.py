@@ -75,10 +75,8 @@ class Network:
 
     backbone: Backbone
     layer: Layer
-    # The longer side of the resized images, in pixels.
-    size: int = SIZE
-    # The folder of the activation cache; without it a set's activations are in memory.
-    cache: Path | None = None
+    size: int = SIZE  # the longer side of the resized images, in pixels
+    cache: Path | None = None  # of activations; without it a set's are in memory
     # Those that the recipe contrast fuses, and those of its pixel classifier; none to leave it out.
     object_layers: Sequence[Layer] = ()
     cell_layers: Sequence[Layer] = ()
@@ -125,10 +123,8 @@ class Features:
 
     truth: GroundTruthSet
     activations: Activations
-    # The recipe contrast's, where the network has layers for it.
-    contrast: Factorization | None = None
-    # Of NMF.
-    solver: str = Solver.HALS
+    contrast: Factorization | None = None  # the recipe's, where the network has layers for it
+    solver: str = Solver.HALS  # of NMF
 
     def __len__(self) -> int:
         return len(self.truth)

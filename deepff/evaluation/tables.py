@@ -33,10 +33,8 @@ class Scores:
 
     n_images: int
     values: Mapping[str, Mapping[str, Sequence[float | None]]]
-    # Rows above those of the methods, such as "images".
-    counts: Mapping[str, int] = field(default_factory=dict)
-    # Every factor of the first seed, for the tables of parts.
-    factors: Sequence["Row"] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)  # rows above the methods', as "images"
+    factors: Sequence["Row"] = ()  # every factor of the first seed, for the tables of parts
     remarks: Sequence[str] = ()
     pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
 
@@ -107,20 +105,10 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Row]
-    # Network, layer, weights and number of images behind the rows of this run.
-    source: str
+    source: str  # network, layer, weights and number of images behind the rows of this run
     # What a reader has to know: definitions, failures, where published numbers come from.
-    notes: Sequence[str] = field(default=())
-    # By caption; uint8 (H, W, 3).
-    pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row.values) != len(self.columns):
-                raise ValueError(
-                    f"row {row.label!r} has {len(row.values)} values for {len(self.columns)} "
-                    "columns"
-                )
+    notes: Sequence[str] = ()
+    pictures: Mapping[str, np.ndarray] = field(default_factory=dict)  # by caption; uint8 (H, W, 3)
 
     def markdown(self) -> str:
         """A heading, the table, and the source and notes as a list. Where there are many columns,
@@ -270,11 +258,8 @@ def published_rows(table: str, columns: Sequence[str]) -> tuple[list[Row], list[
     known = {name for values in methods.values() for name in values}
     if known != set(names):
         names = ["" if name == "mean" else name for name in names]
-    rows = []
-    for method, values in methods.items():
-        shares = [_share(values.get(name)) for name in names]
-        if any(share is not None for share in shares):
-            rows.append(Row(method, shares, "paper"))
+    shares = {m: [_share(values.get(name)) for name in names] for m, values in methods.items()}
+    rows = [Row(m, of, "paper") for m, of in shares.items() if mean_of_known(of) is not None]
     return rows, [*([SETTING] if rows else []), *entry["notes"]]
 
 

@@ -82,11 +82,6 @@ def test_markdown_of_many_columns_has_a_line_a_column() -> None:
     assert lines[-2:] == ["", "- This run: a network."]
 
 
-def test_a_row_has_one_value_a_column() -> None:
-    with pytest.raises(ValueError, match=r"'PCA' has 1 values for 2 columns"):
-        Table("", ["a", "b"], [Row("PCA", [1])], "")
-
-
 def test_mean_of_known_leaves_missing_values_out() -> None:
     assert mean_of_known([0.25, None, 0.75]) == 0.5
     assert mean_of_known([None]) is None

@@ -48,8 +48,7 @@ class AnnotatedBox:
 
     class_name: str
     coordinates: tuple[float, float, float, float]
-    # Pascal VOC's flags.
-    difficult: bool = False
+    difficult: bool = False  # Pascal VOC's flags
     truncated: bool = False
 
 
@@ -58,8 +57,7 @@ class GroundTruthImage:
     """An image and what is known of it."""
 
     image: ImageFile
-    # All annotated objects, whatever their class.
-    boxes: tuple[AnnotatedBox, ...] = ()
+    boxes: tuple[AnnotatedBox, ...] = ()  # all annotated objects, whatever their class
     # Reads the label map from disk; None where the data set has no segmentation of this image.
     read_labels: Callable[[], np.ndarray] | None = None
 
@@ -86,13 +84,10 @@ class GroundTruthImage:
 class GroundTruthSet:
     """A data set, or one class or group of it."""
 
-    # The class, the group, or the folder's name.
-    name: str
-    # Part i has the label i + 1.
-    part_names: tuple[str, ...]
+    name: str  # the class's, the group's, or the folder's
+    part_names: tuple[str, ...]  # part i has the label i + 1
     images: tuple[GroundTruthImage, ...]
-    # Names of images that are annotated, but not there.
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # names of images that are annotated, but not there
     # Things that are no part of the object, whose labels follow those of the parts.
     others: tuple[str, ...] = ()
 

@@ -53,21 +53,13 @@ def load_pascal_part(
         raise InputError(
             f"no folder of PASCAL-Part's masks: neither {candidates[0]} nor {candidates[1]}"
         )
-    return [
-        _load_class(
-            folder,
-            annotations,
-            class_name,
-            part_names,
-            tuple(name for name in others if name != class_name),
-        )
-        for class_name, part_names in parts.items()
-    ]
+    return [_load_class(folder, annotations, *of_class, others) for of_class in parts.items()]
 
 
 def _load_class(
-    folder: Path, annotations: Path, class_name: str, parts: PartNames, others: tuple[str, ...]
+    folder: Path, annotations: Path, class_name: str, parts: PartNames, others: Sequence[str]
 ) -> GroundTruthSet:
+    others = tuple(name for name in others if name != class_name)
     label_of = {
         name: label for label, names in enumerate(parts.values(), start=1) for name in names
     }
