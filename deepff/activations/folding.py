@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -106,22 +106,18 @@ class _Trace:
 
     @contextmanager
     def watching(self, network: nn.Module, layers: Sequence[Layer]) -> Iterator[None]:
-        handles = []
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d):
-                handles.append(module.register_forward_hook(self._is_made))
-            elif isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm):
-                handles.append(module.register_forward_pre_hook(self._is_taken))
-        # After the others: the layer may be a convolution.
-        for layer in layers:
-            module = network.get_submodule(layer.module)
-            handles.append(module.register_forward_hook(self._is_read))
-        try:
-            with _Watch(self._is_used):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as handles:
+            for module in network.modules():
+                if isinstance(module, nn.Conv2d):
+                    handles.callback(module.register_forward_hook(self._is_made).remove)
+                elif isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm):
+                    handles.callback(module.register_forward_pre_hook(self._is_taken).remove)
+            # After the others: the layer may be a convolution.
+            for layer in layers:
+                module = network.get_submodule(layer.module)
+                handles.callback(module.register_forward_hook(self._is_read).remove)
+            handles.enter_context(_Watch(self._is_used))
+            yield
 
     def adjacent(self) -> dict[nn.Conv2d, nn.Module]:
         """Convolutions, each with the module that takes all of its outputs and nothing else."""

@@ -92,6 +92,14 @@ class SetupPanel:
 
 
 @dataclass
+class NetworkPanel(SetupPanel):
+    """One network and one layer of it."""
+
+    model: Model = LITE_MODELS[0]
+    layer: LayerName = None
+
+
+@dataclass
 class PartsPanel:
     """Which images with parts a figure is of."""
 
@@ -118,9 +126,7 @@ def table1(
     groups: Groups = PAPER_GROUPS,
     parts: PartMasks = None,
     images: ImageList = None,
-    model: Model = LITE_MODELS[0],
-    layer: LayerName = None,
-    setup: SetupPanel,
+    setup: NetworkPanel,
     crf: Crf = True,
     contrast: Contrast = True,
     seeds: Seeds = 1,
@@ -128,7 +134,7 @@ def table1(
 ) -> None:
     """Co-segmentation on iCoseg: IoU of objects with k = 1, and of parts with k = 2, 3, 4."""
     _check_files(out, "table1" + _PUBLISHED)
-    network = _network(model, layer, setup, contrast)
+    network = _network(setup.model, setup.layer, setup, contrast)
 
     from deepff.evaluation.objects import table1
 
@@ -153,9 +159,7 @@ def table2(
             metavar="KIND",
         ),
     ] = VocFilter.DIFFICULT_OR_TRUNCATED,
-    model: Model = LITE_MODELS[0],
-    layer: LayerName = None,
-    setup: SetupPanel,
+    setup: NetworkPanel,
     crf: Crf = True,
     contrast: Contrast = True,
     seeds: Seeds = 1,
@@ -163,7 +167,7 @@ def table2(
 ) -> None:
     """Co-localization on Pascal VOC 2007: CorLoc of each class with k = 1."""
     _check_files(out, "table2" + _PUBLISHED)
-    network = _network(model, layer, setup, contrast)
+    network = _network(setup.model, setup.layer, setup, contrast)
 
     from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES
     from deepff.evaluation.objects import table2
@@ -188,9 +192,7 @@ def table3(
     write_overlays: Annotated[
         Path | None, typer.Option(help="Write the pictures that those files are made from here.")
     ] = None,
-    model: Model = LITE_MODELS[0],
-    layer: LayerName = None,
-    setup: SetupPanel,
+    setup: NetworkPanel,
     crf: Crf = True,
     out: Out = Path("benchmark/table3"),
 ) -> None:
@@ -198,7 +200,7 @@ def table3(
     _check_files(out, "table3" + _PUBLISHED)
     if write_overlays is not None:
         _check_files(write_overlays, _OVERLAYS)
-    network = _network(model, layer, setup)
+    network = _network(setup.model, setup.layer, setup)
 
     from deepff.evaluation.named_parts import table3
 
@@ -215,9 +217,7 @@ def table4(
     *,
     k: Counts = "1-4",
     classes: PartClasses = PART_CLASSES,
-    model: Model = LITE_MODELS[0],
-    layer: LayerName = None,
-    setup: SetupPanel,
+    setup: NetworkPanel,
     crf: Crf = True,
     seeds: Seeds = 1,
     out: Out = Path("benchmark/table4"),
@@ -225,7 +225,7 @@ def table4(
     """Parts labeled automatically, on PASCAL-Part or on a COCO file of parts."""
     counts = factor_counts(k)
     _check_files(out, "table4" + _PUBLISHED)
-    network = _network(model, layer, setup)
+    network = _network(setup.model, setup.layer, setup)
 
     from deepff.evaluation.discovered_parts import table4
 
@@ -241,15 +241,13 @@ def figure3(
     groups: Groups = "036,021",
     images: ImageList = None,
     k: Counts = "1-4",
-    model: Model = LITE_MODELS[0],
-    layer: LayerName = None,
-    setup: SetupPanel,
+    setup: NetworkPanel,
     out: Out = Path("benchmark/figure3"),
 ) -> None:
     """Heat maps for each k over photos of iCoseg's groups: one picture."""
     counts = factor_counts(k)
     _check_files(out, "figure3" + _PUBLISHED)
-    network = _network(model, layer, setup)
+    network = _network(setup.model, setup.layer, setup)
 
     from deepff.evaluation.heatmap_figures import figure3
     from deepff.pictures.crops import save_jpeg
@@ -269,14 +267,12 @@ def figure5(
     data: Data,
     *,
     classes: PartClasses = EXAMPLE_CLASSES,
-    model: Model = LITE_MODELS[0],
-    layer: LayerName = None,
-    setup: SetupPanel,
+    setup: NetworkPanel,
     out: Out = Path("benchmark/figure5"),
 ) -> None:
     """Heat maps with k = 3 over PASCAL-Part's photos, and IoUs: four successes and a failure."""
     _check_files(out, "figure5" + _PUBLISHED)
-    network = _network(model, layer, setup)
+    network = _network(setup.model, setup.layer, setup)
 
     from deepff.evaluation.heatmap_figures import figure5
 

@@ -42,7 +42,8 @@ class _Group(TyperGroup):
             raise typer.Exit(2) from None
         except RuntimeError as error:
             # One of the processes of a shared run is gone, and its connections with it.
-            if "torch" not in sys.modules or not _is_shared():
+            distributed = sys.modules.get("deepff.runtime.distributed")
+            if distributed is None or distributed.n_ranks() == 1:
                 raise
             warn(f"error: another process of this run has stopped ({str(error).splitlines()[0]})")
             raise typer.Exit(1) from None
@@ -59,12 +60,6 @@ def _going_on(ctx: Any) -> str:
     if any("--cache" in option.opts for option in options):
         return "with --cache the same command goes on where it stopped"
     return "what was there before has stayed, and the same command starts over"
-
-
-def _is_shared() -> bool:
-    from deepff.runtime.distributed import n_ranks
-
-    return n_ranks() > 1
 
 
 app = typer.Typer(

@@ -59,27 +59,10 @@ def export(
     settings: ExportOptions | None = None,
     progress: bool = False,
 ) -> ExportSummary:
-    """Write the regions of every image in the formats of labeling tools.
+    """Write the regions of every image (:func:`deepff.regions.regions.find_regions`) in formats.
 
-    Parameters
-    ----------
-    result : Run
-    formats : str or sequence of str
-        Of :class:`deepff.options.ExportFormat`.
-    folder : path
-        Where to write; each of several formats into a folder of its own name in it.
-    k, options
-        See :func:`deepff.regions.regions.find_regions`.
-    settings : ExportOptions, optional
-    progress : bool
-        Show progress on standard error.
-
-    Raises
-    ------
-    InputError
-        See :func:`deepff.regions.regions.find_regions`. Also for an unknown format, a name or
-        something else that the format cannot hold, a file in place of the folder, or files in it
-        that would be lost (:func:`deepff.runtime.outputs.check_outputs`).
+    Each of several formats has a folder of its own name in the folder. InputError for an unknown
+    format, what it cannot hold, or files that would be lost (`check_outputs`).
     """
     settings = settings or ExportOptions()
     maps = found_maps(result, k, options, settings.memory)

@@ -1,6 +1,7 @@
 """k-means as a factorization: every row is one center."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ SUBSPACE, N_INIT = 8, 16
 _PART = 4096  # rows
 
 
+@dataclass(eq=False, repr=False)
 class KMeans(Factorization):
     """A ≈ H W with the cluster centers as W and one-hot membership as H (scikit-learn's KMeans).
 
@@ -54,17 +56,10 @@ class KMeans(Factorization):
            [5., 0.]], dtype=float32)
     """
 
-    def __init__(
-        self,
-        n_components: int = 4,
-        random_state: int | np.random.RandomState | None = None,
-        device: str | torch.device | None = None,
-        memory: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.random_state = random_state
-        self.device = device
-        self.memory = memory
+    n_components: int = 4
+    random_state: int | np.random.RandomState | None = None
+    device: str | torch.device | None = None
+    memory: int | None = None
 
     def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor | None]:
         import warnings
@@ -87,9 +82,8 @@ class KMeans(Factorization):
             start = _start(matrix, self.n_components, seed)
             estimator = SklearnKMeans(self.n_components, init=start, n_init=1)
             estimator.fit(matrix)
-        order = np.argsort(
-            -np.bincount(estimator.labels_, minlength=self.n_components), stable=True
-        )
+        sizes = np.bincount(estimator.labels_, minlength=self.n_components)
+        order = np.argsort(-sizes, stable=True)
         centers = estimator.cluster_centers_[order]
         W = torch.from_numpy(np.ldexp(centers + mean, exponent)).to(rows.device, torch.float32)
         H = self._coefficients(rows, W)

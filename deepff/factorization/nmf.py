@@ -114,6 +114,7 @@ def read_and_update(fit: "Fit", update_H: UpdateH) -> tuple[Tensor, Tensor, floa
     return P, Q, fit.total_loss(loss, Q)
 
 
+@dataclass(eq=False, repr=False)
 class NMF(Factorization):
     """Non-negative matrix factorization with the Frobenius norm.
 
@@ -187,27 +188,15 @@ class NMF(Factorization):
 
     needs_non_negative = True
 
-    def __init__(
-        self,
-        n_components: int = 4,
-        solver: str = "hals",
-        init: str = "random",
-        random_state: int | np.random.RandomState | None = None,
-        max_iter: int | None = None,
-        tol: float = 1e-4,
-        n_init: int = 8,
-        device: str | torch.device | None = None,
-        memory: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.solver = solver
-        self.init = init
-        self.random_state = random_state
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_init = n_init
-        self.device = device
-        self.memory = memory
+    n_components: int = 4
+    solver: str = "hals"
+    init: str = "random"
+    random_state: int | np.random.RandomState | None = None
+    max_iter: int | None = None
+    tol: float = 1e-4
+    n_init: int = 8
+    device: str | torch.device | None = None
+    memory: int | None = None
 
     def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor]:
         self._check_parameters()

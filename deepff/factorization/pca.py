@@ -1,6 +1,7 @@
 """Principal components without centering: the signed alternative to NMF (the paper's Eq. 2)."""
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from deepff.factorization.estimator import Factorization
 from deepff.runtime.distributed import all_reduce_sum, from_first_rank, gather_rows, rows_before
 
 
+@dataclass(eq=False, repr=False)
 class PCA(Factorization):
     """Without centering A, A ≈ H W with V_k = top eigenvectors of AᵀA, H = A V_k, W = V_kᵀ.
 
@@ -47,15 +49,9 @@ class PCA(Factorization):
     (True, True)
     """
 
-    def __init__(
-        self,
-        n_components: int = 4,
-        device: str | torch.device | None = None,
-        memory: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.device = device
-        self.memory = memory
+    n_components: int = 4
+    device: str | torch.device | None = None
+    memory: int | None = None
 
     def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor | None]:
         solve = _by_rows if rows_before(rows.n_rows)[1] < rows.n_channels else _by_gram

@@ -1,6 +1,7 @@
 """Semi-NMF, A ≈ H W with H ≥ 0 and W of any sign, by blocks of rows."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from deepff.runtime.distributed import from_first_rank
 _EXACT = 1e-12  # of ‖A‖²: what rounding leaves of a matrix that is fitted whole
 
 
+@dataclass(eq=False, repr=False)
 class SemiNMF(Factorization):
     """Semi-NMF with the Frobenius norm (Ding, Li & Jordan 2010), for matrices that go negative.
 
@@ -75,23 +77,13 @@ class SemiNMF(Factorization):
     (True, True, True)
     """
 
-    def __init__(
-        self,
-        n_components: int,
-        random_state: int | np.random.RandomState | None = None,
-        max_iter: int | None = None,
-        tol: float = 3e-4,
-        n_init: int = 8,
-        device: str | torch.device | None = None,
-        memory: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.random_state = random_state
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_init = n_init
-        self.device = device
-        self.memory = memory
+    n_components: int
+    random_state: int | np.random.RandomState | None = None
+    max_iter: int | None = None
+    tol: float = 3e-4
+    n_init: int = 8
+    device: str | torch.device | None = None
+    memory: int | None = None
 
     def _fit(self, rows: RowBlocks) -> tuple[Tensor, Tensor]:
         check_limits(self.max_iter, self.n_init, self.tol)

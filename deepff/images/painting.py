@@ -27,22 +27,10 @@ def overlay(
     ``opacity`` · the largest. Negative values are painted on diagonal stripes only.
     """
     values = maps.detach().cpu().numpy() if isinstance(maps, Tensor) else np.asarray(maps)
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise InputError(
-            f"the image must be uint8 of shape (H, W, 3), not {image.dtype} {image.shape}"
-        )
-    if values.ndim != 3 or values.shape[1:] != image.shape[:2]:
-        raise InputError(
-            f"maps of shape {values.shape} do not fit an image of {image.shape[:2]} pixels: "
-            "they must be (k, H, W)"
-        )
-    if colors is None:
-        colors = factor_colors(len(values))
-    if colors.shape != (len(values), 3):
-        raise InputError(f"{len(values)} maps need colors of shape ({len(values)}, 3)")
     if not 0 <= opacity <= 1:
         raise InputError(f"opacity must be between 0 and 1, not {opacity}")
-
+    if colors is None:
+        colors = factor_colors(len(values))
     values = _paintable(values.astype(np.float32, copy=False))
     photo = Image.fromarray(image)
     alpha = np.float32(255 * opacity) * values.max(0, initial=0)

@@ -34,53 +34,24 @@ class WordHead:
 
 @dataclass
 class Backbone:
-    """A network that is ready to run, and how its input is prepared.
+    """A network that is ready to run, and how its input is prepared."""
 
-    Attributes
-    ----------
-    name : str
-        ``efficientnet_lite0``, ``vgg19``, ``timm/convnext_tiny``, or the class name of your module.
-    network : nn.Module
-        In evaluation mode, on its device.
-    mean, std : tuple of float
-        Per channel (red, green, blue; or gray alone), for pixel values in [0, 1].
-    interpolation : str
-        How images are resized: ``bilinear`` or ``bicubic``.
-    default_layer : str or None
-        Module path; None for the deepest map that its outputs depend on.
-    weights : str
-        Where the weights came from, for people.
-    weights_digest : str
-        SHA-256 of the network's state dict.
-    missing : tuple of str
-        Parameters and buffers that a file of weights did not fill, such as the head: they are NaN.
-    tokens : int, callable or None
-        How many tokens come before those of the grid, or a function that makes maps of outputs,
-        where the network does not say.
-    structure : str
-        For your own module, a fingerprint of how it is built; otherwise empty.
-    labels : tuple of str or None
-        The names of its outputs, or the words, where you gave them.
-    words : WordHead or None
-        The classifier by words, where words are the classes.
-    engine : str
-        What runs it over an image set: ``auto``, ``torch`` or ``openvino``.
-    """
-
-    name: str
-    network: nn.Module
-    mean: tuple[float, ...]
+    name: str  # as `deepff models` lists it, or the class of a user's module
+    network: nn.Module  # in evaluation mode, on its device
+    mean: tuple[float, ...]  # per channel (red, green, blue; or gray), for pixels in [0, 1]
     std: tuple[float, ...]
-    interpolation: str
-    default_layer: str | None
-    weights: str
-    weights_digest: str
-    missing: tuple[str, ...] = ()
+    interpolation: str  # "bilinear" or "bicubic", for resizing images
+    default_layer: str | None  # module path; None for the deepest map that outputs depend on
+    weights: str  # where they came from, for people
+    weights_digest: str  # SHA-256 of the state dict
+    missing: tuple[str, ...] = ()  # what a file of weights did not fill, as the head: it is NaN
+    # Where the network does not say how many tokens come before those of the grid: that number, or
+    # a function that makes maps of outputs.
     tokens: Tokens | None = None
-    structure: str = ""
-    labels: tuple[str, ...] | None = None
-    words: WordHead | None = None
-    engine: str = Engine.AUTO
+    structure: str = ""  # of a user's module: a fingerprint of how it is built
+    labels: tuple[str, ...] | None = None  # the names of its outputs, or the words, if given
+    words: WordHead | None = None  # the classifier by words, where these are the classes
+    engine: str = Engine.AUTO  # what runs it over an image set
 
     @property
     def device(self) -> torch.device:

@@ -40,13 +40,11 @@ def figure(
     opacity: float = 0.8,
     height: int = 180,
 ) -> Image.Image:
-    """Draw photos and heat maps as a grid with one column per image, RGB.
+    """Draw photos and heat maps as a grid with one column per image: `deepff.Result.plot`.
 
     The first row shows the photos; one that can't be read any more is gray. Below it, every k has a
     row that shows all its factors together; where there is a single k, each factor alone has a row
-    as well. A legend names the colors. ``images`` are indices, by default up to 8, spread evenly;
-    ``factors`` a row each, of the one k that is shown; ``opacity`` that of the heat maps, in
-    [0, 1]; ``height`` that of a row in pixels, at least 16. InputError where one is out of range.
+    as well. A legend names the colors.
     """
     n = len(result.names)
     indices = spread(n) if images is None else _listed(images)

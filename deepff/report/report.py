@@ -124,13 +124,9 @@ def strip(photo: np.ndarray, maps: Tensor, colors: np.ndarray) -> np.ndarray:
     """One picture: photo | all factors | factor 0 | … | factor k − 1, `STRIP_GAP` pixels apart,
     from a photo (H, W, 3), normalized heat maps (k, H, W) and colors (k, 3)."""
     alone = [overlay(photo, maps[j : j + 1], colors[j : j + 1]) for j in range(len(maps))]
-    height, width = photo.shape[:2]
-    panels = [photo, overlay(photo, maps, colors), *alone]
-    step = width + STRIP_GAP
-    picture = np.full((height, len(panels) * step - STRIP_GAP, 3), 255, np.uint8)
-    for position, panel in enumerate(panels):
-        picture[:, position * step : position * step + width] = panel
-    return picture
+    gap = np.full((len(photo), STRIP_GAP, 3), 255, np.uint8)
+    panels = [overlay(photo, maps, colors), *alone]
+    return np.hstack([photo, *(part for panel in panels for part in (gap, panel))])
 
 
 def _thumbnail(i: int) -> str:

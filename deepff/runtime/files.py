@@ -158,6 +158,4 @@ def _allocate(descriptor: int, folder: str, before: int, n_bytes: int) -> None:
 
 
 def _size(n_bytes: int) -> str:
-    if n_bytes >= 10**9:
-        return f"{n_bytes / 10**9:.1f} GB"
-    return f"{n_bytes / 10**6:.1f} MB"
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
