@@ -88,9 +88,9 @@ def lesson(workspace: Workspace) -> str:
 
 
 def select(workspace: Workspace, view: View, tab: str) -> Shown:
-    """Turn to another tab."""
+    """Turn to another tab, as the browser also does when it has opened the page."""
     view.tab = tab
-    return shown(workspace, view, workspace.store.labels)
+    return shown(workspace, view, workspace.store.labels, workspace.notice)
 
 
 def choose(workspace: Workspace, view: View, name: str, value: Any) -> Shown:

@@ -194,7 +194,8 @@ def _told(before: Entries, after: Entries) -> str:
     images = [key for key in after if isinstance(key, str)]
     factors = [key for key in after if isinstance(key, tuple)]
     if None in after:
-        return "settings" if before[None].classes == after[None].classes else "classes"
+        is_same = len({getattr(step[None], "classes", ()) for step in (before, after)}) == 1
+        return "settings" if is_same else "classes"
     if factors:
         number = f"factor {factors[0][1]}" if len(factors) == 1 else f"{len(factors)} factors"
         is_name = any(vars(before[key])["name"] != vars(after[key])["name"] for key in factors)

@@ -72,7 +72,7 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
         )
 
     try:
-        which, file = asked.which or None, ExportFormat(asked.format).file
+        which, file = asked.which or None, chosen(ExportFormat, asked.format, "format").file
         is_split = file in ("yolo", "voc") or (file == "coco" and asked.options.split is not None)
         total = len(chosen_images(labels, result.names, which))
         yield count(), None
