@@ -72,16 +72,13 @@ def explained(
     shares, best = factorization.energy_shares, classes.best(2)
     falls = importance.mean_falls
     for j, name in enumerate(classes.names):
-        row = [str(j), name or "-"]
-        row.append(", ".join(f"{label} {probability:.2f}" for label, probability in best[j]))
-        row.append(f"{shares[j]:.1%}")
+        probable = ", ".join(f"{label} {probability:.2f}" for label, probability in best[j])
+        row = [str(j), name or "-", probable, f"{shares[j]:.1%}"]
         row += [] if likeness is None else [f"{cosine:.3f}" for cosine in likeness[j].tolist()]
-        for c in range(len(importance.labels)):
-            row += [
-                f"{falls[j, c]:.2f}",
-                f"{importance.sobol[j, c]:.2f}",
-                f"{importance.p_values[j, c]:.3f}",
-            ]
+        for fall, sobol, p in zip(
+            falls[j], importance.sobol[j], importance.p_values[j], strict=True
+        ):
+            row += [f"{fall:.2f}", f"{sobol:.2f}", f"{p:.3f}"]
         rows.append(tuple(row))
     return tuple(header), rows
 

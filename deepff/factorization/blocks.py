@@ -6,9 +6,8 @@ import copy
 import math
 import tempfile
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ from deepff.errors import InputError
 from deepff.runtime.distributed import all_reduce_max, all_reduce_sum, is_distributed
 from deepff.runtime.files import reserve_space
 from deepff.runtime.memory import available_memory
+from deepff.runtime.parallel import ahead
 
 # Measured: a block this big stays in the cache from one product to the next, and is
 # still long enough for the library calls on it to cost nothing beside the products.
@@ -173,13 +173,8 @@ class RowBlocks:
             yield from ((index, self._rows(index)) for index in indices)
             return
         with ThreadPoolExecutor(1) as pool:
-            upcoming: deque[tuple[slice, Future[Tensor]]] = deque()
-            for index in indices:
-                upcoming.append((index, pool.submit(self.fetched, index)))
-                if len(upcoming) == 2:
-                    first, fetched = upcoming.popleft()
-                    yield first, fetched.result()
-            yield from ((index, fetched.result()) for index, fetched in upcoming)
+            started = ((index, pool.submit(self.fetched, index)) for index in indices)
+            yield from ((index, fetched.result()) for index, fetched in ahead(started, 1))
 
     def fetched(self, index: slice) -> Tensor:
         """The rows at `index` on the device, in memory of their own."""

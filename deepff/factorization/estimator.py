@@ -118,10 +118,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             )
         except ValueError as error:
             raise InputError(str(error)) from error
-        if not reset and rows.n_channels != self._n_channels:
+        if not reset and rows.n_channels != (n := self.components_.shape[1]):
             raise InputError(
-                f"X has {rows.n_channels} features, but {type(self).__name__} is expecting "
-                f"{self._n_channels} features as input."
+                f"X has {rows.n_channels} features, but {type(self).__name__} is expecting {n} "
+                "features as input."
             )
         return rows
 
@@ -133,10 +133,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             raise UnfittedError(
                 f"This {type(self).__name__} is not fitted yet; call fit before transform."
             )
-
-    @property
-    def _n_channels(self) -> int:
-        return self.components_.shape[1]
 
     @property
     def _n_features_out(self) -> int:

@@ -55,12 +55,10 @@ class LayerMap:
 
     backbone: Backbone
     size: int  # of the square probe in pixels: the network's own where it takes no other
-    # By last call, a module before the one around it.
-    by_path: dict[str, Layer] = field(default_factory=dict)
+    by_path: dict[str, Layer] = field(default_factory=dict)  # by last call, inner modules first
     # What the other modules do instead, as the rest of a sentence.
     not_maps: dict[str, str] = field(default_factory=dict)
-    # Paths of the layers that are pooled, constant, or a gate.
-    unsuitable: set[str] = field(default_factory=set)
+    unsuitable: set[str] = field(default_factory=set)  # paths of what is pooled, constant, a gate
     # Whether attention is within windows, whose tokens are a map only where there is one window.
     has_windows: bool = False
     # Why the pass did not come to its end. Layers before that can be used, but only by name.

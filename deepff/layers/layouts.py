@@ -191,14 +191,10 @@ def declared_prefix(network: nn.Module) -> int | None:
     n_before = getattr(network, "num_prefix_tokens", None)  # timm
     if isinstance(n_before, int):
         return n_before
-    counts = {}
-    for path, parameter in network.named_parameters():
-        name = path.rpartition(".")[2]
-        if name in _SINGLE_TOKENS:
-            counts[name] = 1
-        elif name in _REGISTERS:
-            counts[name] = parameter.shape[-2]
-    return sum(counts.values()) if counts else None
+    named = {path.rpartition(".")[2]: p for path, p in network.named_parameters()}
+    counts = [1] * len(_SINGLE_TOKENS & named.keys())
+    counts += [named[name].shape[-2] for name in _REGISTERS & named.keys()]
+    return sum(counts) if counts else None
 
 
 def patch_of(network: nn.Module) -> int | None:

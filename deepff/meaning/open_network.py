@@ -74,9 +74,8 @@ def network_inputs(
                 image = network_input(run, opened, index)
             except UnreadableImageError as error:
                 unread[run.names[index]] = str(error)
-                advance(1)
-                continue
-            yield index, image
+            else:
+                yield index, image
             advance(1)
     if len(unread) == len(indices):
         raise InputError(f"none of the images can be read any more{why}; say where they are")

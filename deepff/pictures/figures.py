@@ -290,16 +290,13 @@ def region_picture(
     scale_y, scale_x = height / labels.shape[0], width / labels.shape[1]
     font = ImageFont.load_default(size=_FONT_SIZE)
     for region, (x_min, y_min, x_max, y_max), score in boxes:
-        edges = (
-            round(x_min * scale_x),
-            round(y_min * scale_y),
-            max(round(x_max * scale_x) - 1, round(x_min * scale_x)),
-            max(round(y_max * scale_y) - 1, round(y_min * scale_y)),
-        )
+        left, top = round(x_min * scale_x), round(y_min * scale_y)
+        right, bottom = round(x_max * scale_x) - 1, round(y_max * scale_y) - 1
         color = tuple(colors[region].tolist())
+        edges = (left, top, max(left, right), max(top, bottom))
         draw.rectangle(edges, outline=color, width=_LINE_WIDTH)
         if score is not None:
-            place, text = (edges[0] + _LINE_WIDTH, edges[1] + _LINE_WIDTH), f"{score:.2f}"
+            place, text = (left + _LINE_WIDTH, top + _LINE_WIDTH), f"{score:.2f}"
             draw.rectangle(draw.textbbox(place, text, font), fill=color)
             draw.text(place, text, fill="white", font=font)
     return np.asarray(picture)

@@ -115,14 +115,10 @@ def _centers(
 
 
 def _svg(width: int, height: int, description: str) -> Element:
-    svg = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
-    svg.set("viewBox", f"0 0 {width} {height}")
-    svg.set("width", str(width))
-    svg.set("height", str(height))
-    svg.set("aria-label", description)
-    svg.set("font-size", "13")
-    svg.set("font-family", "system-ui, sans-serif")
-    return svg
+    attributes = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {height}"}
+    attributes |= {"width": str(width), "height": str(height)}
+    attributes |= {"role": "img", "aria-label": description}
+    return Element("svg", attributes | {"font-size": "13", "font-family": "system-ui, sans-serif"})
 
 
 def _line(
@@ -132,11 +128,9 @@ def _line(
     thickness: float,
     opacity: str = "1",
 ) -> Element:
-    line = SubElement(parent, "line", stroke="currentColor", opacity=opacity)
-    for name, value in zip(("x1", "y1", "x2", "y2"), (*start, *end), strict=True):
-        line.set(name, f"{value:.1f}")
-    line.set("stroke-width", f"{thickness:.1f}")
-    return line
+    numbers = zip(("x1", "y1", "x2", "y2", "stroke-width"), (*start, *end, thickness), strict=True)
+    attributes = {name: f"{value:.1f}" for name, value in numbers}
+    return SubElement(parent, "line", attributes, stroke="currentColor", opacity=opacity)
 
 
 def _text(
@@ -150,10 +144,8 @@ def _text(
     bold: bool = False,
     halo: bool = False,
 ) -> Element:
-    text = SubElement(parent, "text", fill="currentColor", opacity=opacity)
-    text.set("x", f"{point[0]:.1f}")
-    text.set("y", f"{point[1]:.1f}")
-    text.set("text-anchor", anchor)
+    attributes = {"x": f"{point[0]:.1f}", "y": f"{point[1]:.1f}", "text-anchor": anchor}
+    text = SubElement(parent, "text", attributes, fill="currentColor", opacity=opacity)
     text.set("font-size", str(size))
     if bold:
         text.set("font-weight", "bold")

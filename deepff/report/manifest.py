@@ -120,10 +120,8 @@ def versions() -> dict[str, str]:
 
 def probabilities_of(run: Result) -> HeatMaps | None:
     """The pixel classifier's maps, whose grid is the same for all k; None without a classifier."""
-    for factorization in run.factorizations.values():
-        if factorization.probabilities is not None:
-            return factorization.probabilities
-    return None
+    maps = (factorization.probabilities for factorization in run.factorizations.values())
+    return next((of_k for of_k in maps if of_k is not None), None)
 
 
 def _image_entry(image: ImageRecord) -> dict[str, Any]:

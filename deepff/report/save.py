@@ -88,15 +88,11 @@ def _write(run: Result, folder: Path, progress: bool, overlays: bool) -> None:
 def _save_heatmaps(run: Result, folder: Path) -> None:
     for number, images in enumerate(_shards(run)):
         coefficients = {}
-        for k, factorization in run.factorizations.items():
-            coefficients[f"k{k}"] = factorization.heatmaps.rows(images).cpu().contiguous()
-            if factorization.probabilities is not None:
-                # A copy: where H is the classifier's it is the same tensor.
-                rows = factorization.probabilities.rows(images).cpu().clone().contiguous()
-                coefficients[f"k{k}.classified"] = rows
-            if factorization.scores is not None:
-                scores = factorization.scores.rows(images).cpu().contiguous()
-                coefficients[f"k{k}.scores"] = scores
+        for k, f in run.factorizations.items():
+            of_k = {"": f.heatmaps, ".classified": f.probabilities, ".scores": f.scores}
+            for suffix, maps in of_k.items():
+                if maps is not None:  # copies: where H is the classifier's it is the same tensor
+                    coefficients[f"k{k}{suffix}"] = maps.rows(images).cpu().clone().contiguous()
         save_tensors(coefficients, folder / f"{number:05d}.safetensors")
 
 

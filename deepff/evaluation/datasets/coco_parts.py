@@ -54,10 +54,11 @@ def load_coco(
                 of_image[annotation["image_id"]].append(annotation)
         loaded, missing = [], []
         for entry in content["images"]:
-            file = _find_image(entry, folder)
-            if file is None:
+            photo = next((path for path in _candidates(entry, folder) if path.is_file()), None)
+            if photo is None:
                 missing.append(entry["file_name"])
             else:
+                file = ImageFile(photo.absolute(), entry["file_name"])
                 loaded.append(_load_image(entry, of_image[entry["id"]], names, part_names, file))
         if missing and not loaded:
             first = content["images"][0]
@@ -105,13 +106,6 @@ def _load_image(
     return GroundTruthImage(
         image=file, boxes=tuple(boxes), read_labels=partial(_rasterise, instances, shape)
     )
-
-
-def _find_image(entry: Mapping[str, Any], folder: Path) -> ImageFile | None:
-    for path in _candidates(entry, folder):
-        if path.is_file():
-            return ImageFile(path=path.absolute(), name=entry["file_name"])
-    return None
 
 
 def _candidates(entry: Mapping[str, Any], folder: Path) -> list[Path]:
