@@ -304,10 +304,12 @@ def _kind_regions(
     crf_size: int | None,
     least: float,
 ) -> Callable[[int], Regions]:
-    """Each kind's regions as if the set had no other; where they meet, of the higher score."""
+    """Each kind's regions as if the set had no other; where they meet, of the higher score (or the
+    stronger map, if there are no scores)."""
     finders = [_factor_regions(run, run.factorization(), options, crf_size) for run in of_kinds]
     heatmaps = factors.heatmaps
-    scores_of = region_scores(factors, None, ())
+    scored = factors.scores is not None
+    scores_of = region_scores(factors, None, ()) if scored else heatmaps.normalized
 
     def regions(index: int) -> Regions:
         scores, size = scores_of(index), heatmaps.image_sizes[index]
