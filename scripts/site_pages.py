@@ -42,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Docstrings name functions as Sphinx does (:func:`name`); only the name is shown."""
-    return re.sub(r":(?:func|mod|class):(?=<code>)", "", html)
+    return re.sub(r":(?:func|mod|class|meth|attr):(?=<code>)", "", html)
 
 
 def commands_page() -> str:
