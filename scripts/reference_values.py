@@ -49,7 +49,7 @@ def _imported(path: str) -> Any:
 
 
 def _mend(documented: Function | Class) -> None:
-    """Each parameter of a docstring gets its own default, and its own type where none is written."""
+    """Give each parameter of a docstring its own default, and its own type if none is written."""
     if documented.docstring is None:
         return
     parameters = documented.parameters

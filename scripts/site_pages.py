@@ -19,6 +19,7 @@ from deepff.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 COPIED = {"contributing.md": "CONTRIBUTING.md", "changes.md": "CHANGELOG.md"}
+SHIM, OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "search-from-disk.js"
 NOTEBOOKS = {
     "guides/notebook.md": "arrays_to_coco",
     "guides/paper.md": "paper_in_ten_minutes",
@@ -43,6 +44,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Docstrings name functions as Sphinx does (:func:`name`); only the name is shown."""
     return re.sub(r":(?:func|mod|class|meth|attr):(?=<code>)", "", html)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The script by which search works from disk is the site's own, and no other server's."""
+    return output.replace(SHIM, "../" * page.url.count("/") + OWN_SHIM)
+
+
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
+    return output.replace(SHIM, OWN_SHIM)
 
 
 def commands_page() -> str:
