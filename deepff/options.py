@@ -178,6 +178,14 @@ class SimilarBy(StrEnum):
     FACTORS = "factors"
 
 
+class PictureStyle(StrEnum):
+    """How factors are painted: the strongest one of each pixel, mixed, or lines around them."""
+
+    STRONGEST = "strongest"
+    MIXED = "mixed"
+    CONTOURS = "contours"
+
+
 class VocFilter(StrEnum):
     """VOC images are left out if all their objects of the class are this."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from deepff.options import (
     ExportOptions,
     ExportSettings,
+    PictureStyle,
     RegionOptions,
     RegionSettings,
     region_options,
@@ -96,6 +97,7 @@ class Result(Run):
         factors: int | Sequence[int] | None = None,
         opacity: float = 0.8,
         height: int = 180,
+        style: str = PictureStyle.STRONGEST,
     ) -> Image.Image:
         """Photos and heat maps as one picture: :func:`deepff.pictures.figures.figure`.
 
@@ -113,6 +115,9 @@ class Result(Run):
             Of the heat maps, in [0, 1].
         height : int
             Of a row, in pixels.
+        style : {"strongest", "mixed", "contours"}
+            Each pixel in the color of its strongest factor; the colors mixed by strength; or lines
+            around each factor.
 
         Raises
         ------
@@ -121,7 +126,7 @@ class Result(Run):
         """
         from deepff.pictures.figures import figure
 
-        return figure(self, images, k, factors, opacity, height)
+        return figure(self, images, k, factors, opacity, height, style)
 
     def classes(self, k: int | None = None) -> FactorClasses:
         """The classes that the network sees in the factors of one factorization.

@@ -92,6 +92,7 @@ def summarize(result: "Result", out: Path) -> None:
     """Say what a run left out and found, and where its report is."""
     from deepff.discovery.choose_k import AGREED
     from deepff.discovery.contrast import separation_warning
+    from deepff.regions.part_names import told_apart
 
     if result.skipped:
         shown = "; ".join(f"{file.name} ({file.reason})" for file in result.skipped[:3])
@@ -115,8 +116,8 @@ def summarize(result: "Result", out: Path) -> None:
     if result.relative_errors:
         typer.echo(METHODS_IN_WORDS.get(result.method, result.method))
         typer.echo(f"relative error {result.relative_errors}")
-    for k, factorization in result.factorizations.items():
-        names = () if factorization.classes is None else factorization.classes.names
+    for k in result.factorizations:
+        names = told_apart(result.names_of(k))
         if any(names):
             called = ", ".join(f"{j} {name}" for j, name in enumerate(names) if name is not None)
             typer.echo(f"factors at k={k}: {called}")

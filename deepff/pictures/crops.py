@@ -11,8 +11,10 @@ import torch
 from PIL import Image
 
 from deepff.images.decoding import UnreadableImageError
+from deepff.images.painting import outlines
 from deepff.layers.layer import WHOLE
 from deepff.pictures.figures import photo_shape
+from deepff.pictures.tree_drawing import colors_over_k
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
 from deepff.results.sampling import sampled
@@ -76,15 +78,17 @@ def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, in
 
 
 def write_crops(run: Run, folder: Path, crops: Crops) -> None:
-    """Cut the crops out of the photographs at full resolution, each read once. Those of images that
-    can't be read any more, or have another size now, are left out."""
-    by_image: dict[int, list[Crop]] = {}
-    for of_k in crops.values():
-        for of_factor in of_k:
+    """Cut the crops out of the photographs at full resolution, each read once, with an outline of
+    where the factor is half as strong as at most there. Those of images that can't be read any
+    more, or have another size now, are left out."""
+    by_image: dict[int, list[tuple[int, int, Crop]]] = {}
+    for k, of_k in crops.items():
+        for j, of_factor in enumerate(of_k):
             for crop in of_factor:
-                by_image.setdefault(crop.image, []).append(crop)
+                by_image.setdefault(crop.image, []).append((k, j, crop))
+    colors = colors_over_k(run.factorizations)
 
-    def write(item: tuple[int, list[Crop]]) -> None:
+    def write(item: tuple[int, list[tuple[int, int, Crop]]]) -> None:
         index, of_image = item
         try:
             pixels = run.images[index].read()
@@ -92,11 +96,17 @@ def write_crops(run: Run, folder: Path, crops: Crops) -> None:
             return
         if pixels.shape[:2] != run.images[index].size:
             return  # another photograph by now
-        for crop in of_image:
+        height, width = pixels.shape[:2]
+        for k, j, crop in of_image:
             left, top, right, bottom = crop.box
             picture = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
             picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
-            save_jpeg(picture, folder / crop.file)
+            heatmaps, shown = run.factorizations[k].heatmaps, np.array(picture)
+            onto = ((top / height, bottom / height), (left / width, right / width))
+            grid_map, extent = heatmaps.grid(index)[j, None], heatmaps.extents[index] or WHOLE
+            values = sampled(grid_map, shown.shape[:2], extent, onto)[0].abs().cpu().numpy()
+            shown[outlines((values >= values.max() / 2).astype(np.uint8), 2)] = colors[k][j]
+            save_jpeg(Image.fromarray(shown), folder / crop.file)
 
     items = sorted(by_image.items())
     sizes = [3 * height * width for height, width in (run.image_sizes[i] for i, _ in items)]

@@ -11,11 +11,12 @@ from PIL import Image, ImageDraw, ImageFont
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.painting import factor_colors, overlay, stripes
+from deepff.images.painting import factor_colors, outlines, overlay, stripes
 from deepff.images.reduced import REDUCED_SIDE, read_reduced
+from deepff.options import PictureStyle
 from deepff.pictures.tree_drawing import colors_over_k
 from deepff.regions.components import Box
-from deepff.regions.part_names import factor_names
+from deepff.regions.part_names import factor_names, told_apart
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
@@ -39,6 +40,7 @@ def figure(
     factors: int | Sequence[int] | None = None,
     opacity: float = 0.8,
     height: int = 180,
+    style: str = PictureStyle.STRONGEST,
 ) -> Image.Image:
     """Draw photos and heat maps as a grid with one column per image: `deepff.Result.plot`.
 
@@ -60,7 +62,7 @@ def figure(
         raise InputError(f"factors are numbers from 0 to {min(shown) - 1}, not {list(factors)}")
     photos = [read_photo(result.images[i], max(PHOTO_SIDE, 2 * height))[0] for i in indices]
     colors = colors_over_k(result.factorizations)
-    return compose(shown, indices, photos, colors, factors, opacity, height)
+    return compose(shown, indices, photos, colors, factors, opacity, height, style)
 
 
 def _listed(numbers: int | Sequence[int]) -> list[int]:
@@ -101,6 +103,7 @@ def compose(
     factors: Sequence[int] | None = None,
     opacity: float = 0.8,
     height: int = 180,
+    style: str = PictureStyle.STRONGEST,
 ) -> Image.Image:
     """Arrange :func:`figure` from photos that have been read."""
     cells = [_cell(photo, height) for photo in photos]
@@ -113,8 +116,9 @@ def compose(
             shown += [(names[j], [j]) for j in (range(k) if factors is None else factors)]
         for label, chosen in shown:
             painted = [
-                overlay(cell, maps.normalized(i, cell.shape[:2])[chosen], of_k[chosen], opacity)
+                overlay(cell, values[chosen], of_k[chosen], opacity, style)
                 for i, cell in zip(indices, cells, strict=True)
+                for values in [maps.normalized(i, cell.shape[:2])]
             ]
             rows.append((label, painted))
 
@@ -211,7 +215,7 @@ def similar_figure(
     lowest = float(min(cosines.min() for cosines in maps))
     span = max(1 - lowest, 1e-6)
     painted = [
-        overlay(cell, ((cosines - lowest) / span).clamp(0, 1) ** 2)
+        overlay(cell, ((cosines - lowest) / span).clamp(0, 1) ** 2, style=PictureStyle.MIXED)
         for cell, cosines in zip(cells, maps, strict=True)
     ]
     pictures = [np.asarray(ringed), *painted]
@@ -254,11 +258,12 @@ def _legend(names: Sequence[str], colors: np.ndarray, signed: bool, width: int) 
 
 
 def captions(factorization: Factorization) -> list[str]:
-    """ "factor 0: African elephant", or "factor 3" where the network has no name for it."""
+    """ "factor 0: African elephant", or "factor 3" where the network has no name for it; equal
+    names are numbered."""
     plain = factor_names(len(factorization.components))
     if factorization.classes is None:
         return plain
-    names = factorization.classes.names
+    names = told_apart(factorization.classes.names)
     return [
         factor if name is None else f"{factor}: {name}"
         for factor, name in zip(plain, names, strict=True)
@@ -284,7 +289,7 @@ def region_picture(
     on = small > 0
     opacity = np.float32(_REGION_OPACITY)
     painted[on] = photo[on] * (1 - opacity) + palette[small[on]] * opacity + np.float32(0.5)
-    painted[_outlines(small)] = 255
+    painted[outlines(small)] = 255
     picture = Image.fromarray(painted)
     draw = ImageDraw.Draw(picture)
     scale_y, scale_x = height / labels.shape[0], width / labels.shape[1]
@@ -300,11 +305,3 @@ def region_picture(
             draw.rectangle(draw.textbbox(place, text, font), fill=color)
             draw.text(place, text, fill="white", font=font)
     return np.asarray(picture)
-
-
-def _outlines(labels: np.ndarray) -> np.ndarray:
-    """Pixels of a region that have another label to the right or below."""
-    outlines = np.zeros(labels.shape, bool)
-    outlines[:, :-1] |= labels[:, :-1] != labels[:, 1:]
-    outlines[:-1] |= labels[:-1] != labels[1:]
-    return outlines & (labels > 0)

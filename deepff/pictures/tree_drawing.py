@@ -58,8 +58,9 @@ def tree_svg(
 ) -> str:
     """The tree over k (:func:`deepff.results.tree.tree`) as an ``<svg>``: a row of factors per k,
     each linked to its parent above. Links are as thick as their share, which is written on them,
-    and below it the chance."""
+    and below it the chance; links below chance are left out."""
     ks = sorted(ks)
+    links = [link for link in links if round(link.share, 2) >= round(link.chance, 2)]
     width = _NODE_STEP * (ks[-1] + 1)
     svg = _svg(width, _LEVEL_STEP * (len(ks) - 1) + 2 * _MARGIN, "Factors linked over k")
     shades = {k: factor_colors(k) if colors is None else colors[k] for k in ks}

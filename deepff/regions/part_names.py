@@ -23,6 +23,14 @@ def factor_names(n_factors: int) -> list[str]:
     return [f"factor {j}" for j in range(n_factors)]
 
 
+def told_apart(names: Sequence[str | None]) -> list[str | None]:
+    """Names of factors, equal ones numbered in their order: "panda 1", "panda 2"."""
+    return [
+        name if name is None or names.count(name) == 1 else f"{name} {names[: j + 1].count(name)}"
+        for j, name in enumerate(names)
+    ]
+
+
 def read_parts(path: str | Path, n_factors: int) -> dict[int, str]:
     """Part names by factor number, from a small YAML or JSON file that a person wrote.
 

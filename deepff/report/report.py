@@ -29,7 +29,7 @@ from deepff.options import METHODS_IN_WORDS
 from deepff.pictures.crops import Crop, Crops, save_jpeg, strongest_crops, write_crops
 from deepff.pictures.figures import captions, compose, photo_shape, read_photo, spread
 from deepff.pictures.tree_drawing import agreement_svg, colors_over_k, tree_svg
-from deepff.regions.part_names import factor_names
+from deepff.regions.part_names import factor_names, told_apart
 from deepff.regions.regions import image_scores
 from deepff.report.galleries import galleries
 from deepff.result import Result
@@ -190,6 +190,7 @@ def _section(
     names = [None] * k if classes is None else classes.names
     best = [[]] * k if classes is None else classes.best(_N_CLASSES)
     likeness = [[]] * k if classes is None else classes.nearest_words(_N_CLASSES)
+    called = told_apart(names)
     importance = result.importances.get(k)
     shares = factorization.energy_shares.tolist()
     return {
@@ -204,7 +205,8 @@ def _section(
                 "name": name,
                 "color": colors[j],
                 "share": shares[j],
-                "called": names[j],
+                "called": called[j],
+                "is_likeliest": not best[j] or names[j] in (None, best[j][0][0]),
                 "classes": best[j],
                 "likeness": likeness[j],
                 "importance": [] if importance is None else _importance_of(importance, j),

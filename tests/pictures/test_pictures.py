@@ -68,10 +68,12 @@ def test_a_factor_keeps_its_color_whatever_k_is_and_none_repeats() -> None:
 RED_GREEN = np.array([[200, 0, 0], [0, 200, 0]], np.uint8)
 
 
-def pixel(photo: list[int], values: list[float], opacity: float) -> list[int]:
+def pixel(
+    photo: list[int], values: list[float], opacity: float, style: str = "mixed"
+) -> list[int]:
     image = np.array(photo, np.uint8).reshape(1, 1, 3)
     maps = torch.tensor(values).reshape(-1, 1, 1)
-    return overlay(image, maps, RED_GREEN[: len(values)], opacity)[0, 0].tolist()
+    return overlay(image, maps, RED_GREEN[: len(values)], opacity, style)[0, 0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,36 @@ def pixel(photo: list[int], values: list[float], opacity: float) -> list[int]:
 )
 def test_overlay_values(values: list[float], opacity: float, expected: list[int]) -> None:
     assert pixel([100, 100, 40], values, opacity) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "opacity", "expected"),
+    [
+        ([], 1.0, [100, 100, 40]),
+        ([0.0, 0.0], 0.8, [100, 100, 40]),
+        ([1.0, 0.9], 1.0, [200, 0, 0]),  # nothing of green
+        ([0.9, 1.0], 0.6, [40, 160, 16]),
+        ([0.1, 0.5], 1.0, [38, 162, 15]),  # 0.5^0.7 = 0.616
+    ],
+)
+def test_the_strongest_factor_alone_has_a_pixel(
+    values: list[float], opacity: float, expected: list[int]
+) -> None:
+    assert pixel([100, 100, 40], values, opacity, "strongest") == expected
+
+
+def test_contours_run_inside_of_what_a_factor_has() -> None:
+    """Factor 0 has the left 10 columns of 30, and factor 1 the next 10; lines are 2 pixels wide."""
+    photo = np.full((20, 30, 3), 90, np.uint8)
+    maps = np.zeros((2, 20, 30))
+    maps[0, :, :10], maps[1, :, 8:20] = 0.5, 0.4
+    maps[1, :, 20:] = 0.29
+    painted = overlay(photo, maps, RED_GREEN, 1.0, "contours")
+    red, green, plain = [200, 0, 0], [0, 200, 0], [90, 90, 90]
+    expected = [plain] * 8 + [red] * 2 + [green] * 2 + [plain] * 6 + [green] * 2 + [plain] * 10
+    assert painted.tolist() == [expected] * 20
+    with pytest.raises(InputError, match="choose one of strongest, mixed, contours"):
+        overlay(photo, maps, RED_GREEN, 1.0, "contour")
 
 
 unit = st.floats(0, 1, width=32)
@@ -114,7 +146,7 @@ def test_negative_values_are_painted_on_stripes_only() -> None:
     photo = np.full((64, 160, 3), 90, np.uint8)
     maps = torch.full((2, 64, 160), -0.6)
     maps[:, :, 80:] = 0.6
-    painted = overlay(photo, maps, RED_GREEN, opacity=1.0)
+    painted = overlay(photo, maps, RED_GREEN, 1.0, "mixed")
     striped = stripes(64, 160)
     assert 0.45 < striped.mean() < 0.55
     positive = painted[:, 80:]

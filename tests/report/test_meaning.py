@@ -42,9 +42,17 @@ def test_crops_lie_around_peaks_at_the_photographs_resolution(tmp_path: Path) ->
     write_crops(result, tmp_path, crops)
     cut = np.asarray(Image.open(tmp_path / first.file)).astype(int)
     assert cut.shape == (300, 300, 3)
-    rows, columns = np.nonzero(cut[..., 0] - cut[..., 1] > 100)
+    centre = cut[120:180, 120:180]
+    rows, columns = np.nonzero(centre[..., 0] - centre[..., 1] > 100)
+    rows, columns = rows + 120, columns + 120
     assert abs(rows.mean() - 150) <= 4 and abs(columns.mean() - 150) <= 4
     assert 90 <= len(rows) <= 130  # one pixel of the photograph is one of the crop
+    # Bilinear between cells of 100 pixels, the value is half 50 to either side of the center.
+    rows, columns = np.nonzero(np.abs(cut - factor_colors(1)[0]).sum(-1) < 60)
+    inside = (np.abs(rows - 150) < 40) & (np.abs(columns - 150) < 40)
+    rows, columns = rows[~inside], columns[~inside]
+    for found in (rows, columns):
+        assert abs(found.min() - 100) <= 4 and abs(found.max() - 199) <= 4
 
 
 def test_a_crop_of_a_small_image_is_all_of_it(tmp_path: Path) -> None:
