@@ -77,6 +77,8 @@ def main() -> None:
         result = _discovered(FOUR, folder / "photos")
         _save(result.plot(), "factors")
         _save(result.plot(k=KS[-1]), "../sample")
+        contours = result.plot(k=KS[-1], style="contours", height=HEIGHT)
+        _save(contours.crop((0, 0, contours.width, 2 * (HEIGHT + GAP))), "contours")
         _save(result.similar("astronaut.png", COLLAR).plot(n=4, height=260), "similar")
         result.save(folder / "result")
         _save(
@@ -144,7 +146,10 @@ def _screenshots(result: Path) -> None:
         sys.exit("there is no Chromium to show the report and the page in")
     with browser_page(chromium) as page:
         page.goto((result / "report.html").as_uri())
+        page.wait_for_selector("#images canvas")
+        _shot(page.screenshot(), "report")
         page.add_style_tag(content=".controls { position: static !important; }")
+        page.locator("#over-k summary").click()
         for name, selector in SHOWN.items():
             part = page.locator(selector)
             part.locator("img").evaluate_all(LOADED)

@@ -286,6 +286,13 @@ def test_the_drawn_tree_shows_shares_as_numbers_and_as_thickness():
     assert [node.get("fill") for node in nodes] == [colors[j] for j in (0, 1, 0, 2, 1)]
 
 
+def test_a_link_below_chance_is_not_drawn():
+    links = [Link(2, 0, 1, 0, 0.4, 0.4), Link(2, 1, 1, 0, 0.39, 0.4)]
+    root = ElementTree.fromstring(tree_svg(links, [1, 2]))
+    assert len(list(root.iter(f"{SVG}line"))) == 1
+    assert len(list(root.iter(f"{SVG}circle"))) == 3
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(1, 14), min_size=2, max_size=5, unique=True), st.randoms())
 def test_no_links_cross_and_nothing_is_drawn_outside(ks, random):

@@ -68,9 +68,7 @@ def test_a_factor_keeps_its_color_whatever_k_is_and_none_repeats() -> None:
 RED_GREEN = np.array([[200, 0, 0], [0, 200, 0]], np.uint8)
 
 
-def pixel(
-    photo: list[int], values: list[float], opacity: float, style: str = "mixed"
-) -> list[int]:
+def pixel(photo: list[int], values: list[float], opacity: float, style: str = "mixed") -> list[int]:
     image = np.array(photo, np.uint8).reshape(1, 1, 3)
     maps = torch.tensor(values).reshape(-1, 1, 1)
     return overlay(image, maps, RED_GREEN[: len(values)], opacity, style)[0, 0].tolist()

@@ -14,6 +14,7 @@ from deepff.activations.activations import ImageRecord
 from deepff.images.painting import factor_colors
 from deepff.meaning.importance import Importance
 from deepff.pictures.crops import strongest_crops, write_crops
+from deepff.pictures.figures import captions
 from deepff.pictures.tree_drawing import colors_over_k
 from deepff.report.report import write_report
 from deepff.result import Result
@@ -133,7 +134,11 @@ def test_a_name_that_is_not_the_likeliest_class_says_why(named: Result, tmp_path
     classes = replace(found.classes, names=("dog", "dog", None))
     named.factorizations = {3: replace(found, classes=classes)}
     write_report(named, tmp_path / "out")
-    assert (tmp_path / "out/report.html").read_text().count("more of the set") == 1
+    page = (tmp_path / "out/report.html").read_text()
+    assert page.count("more of the set") == 1
+    # Equal names are told apart beside their crops, and in the legend of a figure.
+    assert "<b>dog 1</b>" in page and "<b>dog 2</b>" in page
+    assert captions(named.factorizations[3]) == ["factor 0: dog 1", "factor 1: dog 2", "factor 2"]
 
 
 def test_what_the_run_knows_of_its_factors_is_loaded_again(named: Result, tmp_path: Path) -> None:
@@ -193,7 +198,7 @@ def test_images_are_found_ordered_and_asked_for_similar_places(browser, tmp_path
     page.fill("#find", "")
 
     page.locator("#images .open").nth(0).click()
-    box = page.locator(".spot").bounding_box()
+    box = page.locator(".stage .spot").bounding_box()
     page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 0.5 * box["height"])
     page.wait_for_selector(".similar canvas")
     # its right half is like the others' right halves, and not at all like left ones
@@ -204,4 +209,60 @@ def test_images_are_found_ordered_and_asked_for_similar_places(browser, tmp_path
     for row in likeness:
         np.testing.assert_allclose(np.reshape(row[1:], (4, 4)), [[0, 0, 1, 1]] * 4, atol=1e-3)
     assert errors == []
+    page.close()
+
+
+PIXEL = """([tile, x, y]) => {
+    const canvas = document.querySelectorAll("#images .tile canvas")[tile];
+    const at = [Math.floor(x * canvas.width), Math.floor(y * canvas.height), 1, 1];
+    return [...canvas.getContext("2d").getImageData(...at).data];
+}"""
+
+
+def test_one_k_at_a_time_in_the_strongest_factors_color(browser, tmp_path: Path) -> None:
+    """At k = 1 the factor is everywhere; at k = 2 factor 0 has the left half and factor 1, which is
+    half as strong there as on the right, the right half."""
+    folder = tmp_path / "it's here"
+    maps = torch.zeros(1, 2, 4, 4)
+    maps[0, 0, :, :2] = 1
+    maps[0, 1] = torch.tensor([0.5, 0.5, 1, 1])
+    result = result_of(maps, ["one.png"], folder)
+    result.images = [replace(result.images[0], size=(300, 400))]
+    H = {1: torch.ones(16, 1), 2: maps[0].flatten(1).T}
+    result.factorizations = {
+        k: Factorization(torch.eye(k), HeatMaps.of_images(H[k], result.images), 0.5, 1) for k in H
+    }
+    folder.mkdir()
+    Image.new("RGB", (400, 300), (90, 90, 90)).save(folder / "one.png")
+    write_report(result, folder)
+    page = browser.new_page()
+    page.goto((folder / "report.html").as_uri())
+    page.wait_for_selector("#images canvas")
+    first, second = colors_over_k(result.factorizations)[2].tolist()
+
+    assert page.locator(".factor:visible").count() == 2
+    assert page.evaluate(PIXEL, [0, 0.1, 0.5]) == [*first, 255]  # nothing of factor 1
+    assert page.evaluate(PIXEL, [0, 0.9, 0.5]) == [*second, 255]
+    page.select_option("#style", "mixed")
+    mean = np.average([first, second], axis=0, weights=[1, 0.5])
+    page.wait_for_timeout(100)
+    assert np.abs(np.array(page.evaluate(PIXEL, [0, 0.1, 0.5])) - [*mean, 255]).max() <= 2
+    page.select_option("#style", "contours")
+    page.wait_for_timeout(100)
+    assert page.evaluate(PIXEL, [0, 0.1, 0.5])[3] == 0
+    page.select_option("#style", "strongest")
+
+    page.locator("label:has(#k-1)").click()
+    page.wait_for_timeout(100)
+    assert page.locator(".factor:visible").count() == 1
+    assert page.evaluate(PIXEL, [0, 0.9, 0.5]) == [*factor_colors(1)[0].tolist(), 255]
+
+    page.locator("#images .open").click()
+    assert (
+        page.locator(".stage .tile").bounding_box()["width"] == 448
+    )  # the least; the photo has 400
+    page.locator("#close").click()
+    quoted = "'" + str(folder).replace("'", "'\\''") + "'"
+    commands = page.locator("#next pre").all_text_contents()
+    assert commands == [f"deepff {verb} {quoted}" for verb in ("segment", "label", "explain")]
     page.close()
