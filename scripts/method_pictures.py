@@ -50,25 +50,24 @@ def _matrices(result: Result) -> Figure:
     )
     _show(axes[0], A[:, order], f"A: {len(A)} cells × {A.shape[1]} channels")
     _show(axes[1], H / H.amax(0), f"≈  H: {len(A)} × {K}")
-    _show(axes[2], W[:, order] / W.amax(), f"W: {K} × {A.shape[1]}", "factor")
+    _show(axes[2], W[:, order] / W.amax(), f"W: {K} × {A.shape[1]}")
     for axis in axes[:2]:
         axis.hlines(edges[1:-1] - 0.5, *axis.get_xlim(), color="#d55e00", linewidth=1.5)
     axes[0].set_yticks((edges[:-1] + edges[1:]) / 2, SHOWN)
     axes[1].set_xticks(range(K))
     axes[1].set_xlabel("factor")
     axes[1].set_yticks([])
-    axes[2].set_yticks(range(K))
+    axes[2].set_yticks(range(K), [f"factor {number}" for number in range(K)])
     axes[0].set_xlabel("channel")
     axes[2].set_xlabel("channel")
     return figure
 
 
-def _show(axis: Any, values: torch.Tensor, title: str, ylabel: str = "") -> None:
+def _show(axis: Any, values: torch.Tensor, title: str) -> None:
     # Black from the 99.5th percentile on: a few large values would leave the rest white.
     top = float(np.quantile(values.numpy(), 0.995))
     axis.imshow(values, aspect="auto", cmap="gray_r", vmin=0, vmax=top, interpolation="nearest")
     axis.set_title(title)
-    axis.set_ylabel(ylabel)
     axis.set_xticks([])
 
 
