@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepff.options import METHODS_IN_WORDS
+from deepff.options import METHODS_IN_WORDS, MIN_SCORE
 
 if TYPE_CHECKING:
     from deepff.meaning.importance import Importance
@@ -122,7 +122,9 @@ def summarize(result: "Result", out: Path) -> None:
             called = ", ".join(f"{j} {name}" for j, name in enumerate(names) if name is not None)
             typer.echo(f"factors at k={k}: {called}")
     if result.is_object and result.n_components > 1:
-        counts = (result.scores() > 0).sum(0).tolist()
+        scores = result.scores()
+        is_there = scores >= MIN_SCORE if result.applied is not None else scores > 0
+        counts = is_there.sum(0).tolist()
         kinds = ", ".join(f"factor {kind} in {count}" for kind, count in enumerate(counts))
         typer.echo(f"kinds of things, by number of images: {kinds}")
     if result.separation is not None:

@@ -69,6 +69,7 @@ def localize(
 ) -> None:
     """Write boxes of every image as JSON and CSV, into the result's folder."""
     from deepff.export.folder import localize
+    from deepff.regions.regions import least_score
 
     result, folder, k = _opened(folder, regions, opening)
     options = _region_options(result, k, regions, for_boxes=True)
@@ -76,7 +77,14 @@ def localize(
         settings = _settings(opening, min_area)
         boxes = localize(result, folder, k, options, settings, largest, progress=True)
     n_empty = len(result.names) - len({box.image for box in boxes})
-    typer.echo(f"{len(boxes)} boxes{without_any(n_empty)}")
+    typer.echo(f"{len(boxes)} box{'' if len(boxes) == 1 else 'es'}{without_any(n_empty)}")
+    factorization = result.factorization(k)
+    if n_empty and factorization.scores is not None:
+        least = least_score(result, factorization, options)
+        typer.echo(
+            f"no box: what scores less than {least:g} (--min-score) and, by default, what is "
+            "smaller than four cells of its map (--min-area)"
+        )
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
 
 

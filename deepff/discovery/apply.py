@@ -1,6 +1,7 @@
 """A concept bank applied to new images: W is fixed, and H is solved for."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,13 @@ from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import RunSettings, shown_call
 from deepff.discovery.contrast import fuse, scaled_by
 from deepff.discovery.presence import with_negatives, with_scores
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
 from deepff.images.image_set import Images, SetImage, resolve_images
 from deepff.layers.later import OpenLayer
 from deepff.networks.backbone import Backbone
-from deepff.options import BATCH_SIZE, Device
+from deepff.options import BATCH_SIZE, MIN_SCORE, Device
 from deepff.result import Result
 from deepff.results.concept_bank import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
@@ -168,6 +169,16 @@ def _told_by(
     (objects,) = find(unclassified, [by_layer[s.layer] for s in bank.sources], []).values()
     head = by_layer[bank.known.source.layer]
     known = with_negatives(bank.known, objects.heatmaps, head)
+    scores = with_scores(objects, head, bank.known).scores
+    assert scores is not None
+    n_like = sum(bool((scores.grid(i) >= MIN_SCORE).any()) for i in range(len(scores)))
+    if n_like * 2 > len(scores):
+        warnings.warn(
+            f"{n_like} of the {len(scores)} images without the object seem to show it; if they do, "
+            "it is no longer recognized in other images",
+            InputWarning,
+            stacklevel=3,
+        )
     watch.lap("images without the object")
     return replace(bank, known=known)
 

@@ -79,10 +79,19 @@ class Regions:
 
 
 def region_names(result: Run, k: int | None, options: RegionOptions) -> list[str]:
-    """The regions' names in the order of their masks: the parts', or the factors' default names."""
-    n_factors = result.factorization(k).heatmaps.n_factors
+    """The regions' names in the order of their masks: the parts', or the factors' default names.
+
+    Kinds of objects are called what the network calls them, where it does and no two the same.
+    """
+    factorization = result.factorization(k)
+    n_factors = factorization.heatmaps.n_factors
     if options.parts is None:
-        return factor_names(n_factors)
+        names = factor_names(n_factors)
+        if len(result.of_kinds) > 1 and factorization.classes is not None:
+            called = factorization.classes.names
+            pairs = zip(called, names, strict=True)
+            names = [name if name and called.count(name) == 1 else plain for name, plain in pairs]
+        return names
     check_parts(options.parts, n_factors)
     return list(dict.fromkeys(options.parts[factor] for factor in sorted(options.parts)))
 
@@ -220,6 +229,11 @@ def image_scores(result: Run) -> Tensor:
 def least_score(result: Run, factorization: Factorization, options: RegionOptions) -> float:
     """The score that an instance must have; 0 where instances have none."""
     if factorization.scores is None:
+        if options.min_score:
+            raise InputError(
+                "these factors have no scores, so there is no least one; objects by the recipe "
+                "contrast have scores, unless an older version made them or their bank"
+            )
         return 0.0
     if options.min_score is not None:
         return options.min_score

