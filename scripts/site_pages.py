@@ -1,6 +1,6 @@
 """Pages of the site that are made from what is elsewhere: the commands, the notebooks, root files.
 
-A hook of MkDocs (``mkdocs.yml``); nothing is written beside the site itself.
+A hook of MkDocs (``mkdocs.yml``); they are written only into the site itself.
 """
 
 import json
@@ -61,8 +61,9 @@ def commands_page() -> str:
         f"## {path}\n\n{_paragraphs(command)}\n\n{_parameters(command, path)}"
         for path, command in _commands(typer.main.get_command(app), "deepff")
     ]
-    return "# Commands\n\nEvery command and option; `-h` prints the same.\n\n" + "\n\n".join(
-        sections
+    return (
+        "# Commands\n\nThis page lists every command and option. `-h` prints the same.\n\n"
+        + "\n\n".join(sections)
     )
 
 
@@ -80,8 +81,8 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, TyperCommand]]:
     if not isinstance(command, TyperGroup):
         yield path, command
         return
-    for name, own in command.commands.items():
-        yield from _commands(own, f"{path} {name}")
+    for name, subcommand in command.commands.items():
+        yield from _commands(subcommand, f"{path} {name}")
 
 
 def _paragraphs(command: TyperCommand) -> str:
