@@ -82,7 +82,8 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, TyperCommand]]:
         yield path, command
         return
     for name, subcommand in command.commands.items():
-        yield from _commands(subcommand, f"{path} {name}")
+        if not subcommand.hidden:
+            yield from _commands(subcommand, f"{path} {name}")
 
 
 def _paragraphs(command: TyperCommand) -> str:
