@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from deepff import __version__
 from deepff.cli.benchmark import app as benchmark_app
 from deepff.cli.messages import user_warnings_as_lines, warn
-from deepff.cli.network_commands import explain, layers, models
+from deepff.cli.network_commands import compare, explain, layers, models
 from deepff.cli.parameters import Command, DeviceChoice, Photos, factor_counts, with_panels
 from deepff.cli.region_commands import export, localize, segment
 from deepff.cli.run_commands import apply, discover
@@ -100,7 +100,7 @@ deepff discover "photos/**/*.jpg" -k 1-4 --model vgg19 --layer conv5_4
 
 
 app.command(epilog=EXAMPLES, cls=Command)(with_panels(discover))
-for command in (apply, explain, segment, localize, export, models, layers):
+for command in (apply, compare, explain, segment, localize, export, models, layers):
     app.command(cls=Command)(with_panels(command))
 
 

@@ -1,6 +1,8 @@
-"""The commands that say what networks and layers there are."""
+"""The commands that say what networks and layers there are, and what they see."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,6 +10,7 @@ import typer
 from deepff.cli.messages import explained, print_table
 from deepff.cli.parameters import (
     NETWORK,
+    OUTPUT,
     DeviceChoice,
     FactorCount,
     LabelsFile,
@@ -144,3 +147,25 @@ def explain(
     result.save(folder, progress=True, overlays=overlays)
     print_table(*explained(result.factorization(k), measured))
     typer.echo(folder / "report.html")
+
+
+def compare(
+    first: ResultFolder,
+    second: ResultFolder,
+    out: Annotated[Path, option(OUTPUT, "Folder for the table and the picture.")] = Path(
+        "compared"
+    ),
+    k: FactorCount = None,
+) -> None:
+    """Match the factors of two results over the same images, by their maps."""
+    from deepff.meaning.comparison import compare
+    from deepff.report.load import load
+    from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
+
+    found = compare(load(first), load(second), k)
+    with output_folder(out, NO_OVERWRITE_OPTION) as folder:
+        found.plot().save(folder / "pairs.png")
+        (folder / "pairs.json").write_text(json.dumps(found.rows(), indent=1), "utf-8")
+    rows = [(*names, f"{similarity:.2f}") for *names, similarity in found.rows()]
+    print_table((str(first), str(second), "similarity"), rows)
+    typer.echo(out / "pairs.png")

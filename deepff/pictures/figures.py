@@ -7,6 +7,7 @@ from numbers import Integral
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
@@ -148,6 +149,27 @@ def captioned_row(
         draw.text((_GAP, _GAP), text, "white", font, stroke_width=2, stroke_fill="black")
         cells.append(np.asarray(picture))
     return _grid([(label, cells)], height, names, colors)
+
+
+def pairs_figure(
+    runs: tuple[Run, Run],
+    similarity: Tensor,
+    pairs: Sequence[tuple[int, int]],
+    images: int | Sequence[int] | None,
+    height: int,
+) -> Image.Image:
+    """Photos, and below them the two factors of each pair in a row each, in one color."""
+    indices = spread(len(runs[0].names)) if images is None else _listed(images)
+    cells = [_cell(read_photo(runs[0].images[i])[0], height) for i in indices]
+    rows, colors = [("", cells)], factor_colors(len(pairs))
+    for color, pair in zip(colors, pairs, strict=True):
+        for name, run, k, j in zip(("first", "second"), runs, similarity.shape, pair, strict=True):
+            maps = run.factorization(k).heatmaps.factor(j)
+            values = [maps.normalized(i, c.shape[:2]) for i, c in zip(indices, cells, strict=True)]
+            painted = [overlay(c, v, color[None]) for c, v in zip(cells, values, strict=True)]
+            rows.append((f"{name}: {j}", painted))
+    legend = [f"{i} and {j}: {float(similarity[i, j]):.2f}" for i, j in pairs]
+    return _grid(rows, height, legend, colors)
 
 
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
