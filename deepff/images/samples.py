@@ -1,6 +1,6 @@
-"""The sample set: photographs from the scikit-image package, in several framings."""
+"""The sample set: photographs that scikit-image and scikit-learn install, in several framings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +11,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from deepff.errors import InputError
 from deepff.images.image_set import ImageItem
 
+# Where packages keep photographs.
+_FOLDERS = {"skimage": "data", "sklearn": "datasets/images"}
+
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 
@@ -18,7 +21,7 @@ WHOLE = (0.0, 0.0, 1.0, 1.0)
 class Framing:
     """How a photograph is shown: turned, cropped, mirrored, lightened, in this order."""
 
-    file: str  # in scikit-image's data
+    file: str  # installed with scikit-image or scikit-learn
     # The crop (left, top, right, bottom) as shares of the sides.
     box: tuple[float, float, float, float] = WHOLE
     turned: float = 0  # degrees counterclockwise
@@ -37,31 +40,30 @@ class Framing:
         return ImageEnhance.Brightness(photo).enhance(self.brightness)
 
 
-_CAT, _ASTRONAUT, _COFFEE = "chelsea.png", "astronaut.png", "coffee.png"
-_LEFT, _RIGHT = "motorcycle_left.png", "motorcycle_right.png"
+FLOWER, TEMPLE, ROCKET, CUP = "flower.jpg", "china.jpg", "rocket.jpg", "coffee.png"
 
 # The set's images by name, each with its pieces side by side. Saved results read their images by
 # these names.
 FRAMINGS: dict[str, tuple[Framing, ...]] = {
-    "cat": (Framing(_CAT),),
-    "cat, mirrored and darker": (
-        Framing(_CAT, (0.15, 0.0, 0.95, 1.0), mirrored=True, brightness=0.7),
+    "flower": (Framing(FLOWER),),
+    "flower, turned and darker": (
+        Framing(FLOWER, (0.1, 0.08, 0.92, 0.95), turned=-8, mirrored=True, brightness=0.8),
     ),
-    "astronaut": (Framing(_ASTRONAUT),),
-    "astronaut, turned and darker": (
-        Framing(_ASTRONAUT, (0.1, 0.1, 0.9, 0.9), turned=-8, mirrored=True, brightness=0.8),
+    "temple": (Framing(TEMPLE, (0.0, 0.0, 0.85, 1.0)),),
+    "temple, mirrored and darker": (
+        Framing(TEMPLE, (0.05, 0.1, 0.75, 1.0), mirrored=True, brightness=0.85),
     ),
-    "motorcycle": (Framing(_LEFT),),
-    "motorcycle, mirrored and lighter": (
-        Framing(_RIGHT, (0.1, 0.1, 1.0, 1.0), mirrored=True, brightness=1.3),
+    "rocket": (Framing(ROCKET, (0.3, 0.15, 0.75, 0.95)),),
+    "rocket, mirrored and lighter": (
+        Framing(ROCKET, (0.34, 0.1, 0.74, 0.9), mirrored=True, brightness=1.2),
     ),
-    "cat beside coffee": (
-        Framing(_CAT, (0.1, 0.0, 0.9, 1.0), brightness=1.15),
-        Framing(_COFFEE, (0.1, 0.0, 0.8, 1.0)),
+    "flower and cup": (
+        Framing(FLOWER, (0.1, 0.0, 0.85, 1.0)),
+        Framing(CUP, (0.1, 0.0, 0.8, 1.0)),
     ),
-    "motorcycle beside coffee": (
-        Framing(_LEFT, (0.1, 0.0, 1.0, 1.0)),
-        Framing(_COFFEE, (0.1, 0.0, 0.8, 1.0), mirrored=True),
+    "temple and cup": (
+        Framing(TEMPLE, (0.0, 0.0, 0.8, 1.0)),
+        Framing(CUP, (0.1, 0.0, 0.8, 1.0), mirrored=True),
     ),
 }
 
@@ -80,13 +82,20 @@ def sample_image(name: str) -> ImageItem | None:
     return ImageItem(_SampleSet(), names.index(name), name) if name in FRAMINGS else None
 
 
-def photographs(names: Iterable[str] = _FILES) -> dict[str, Path]:
-    """The paths of scikit-image's photographs by file name; by default those of the sample set."""
-    spec = find_spec("skimage")  # importing it would take a second
-    folders = spec.submodule_search_locations if spec else None
-    paths = {name: Path(folder, "data", name) for folder in folders or [] for name in names}
-    if not paths or not all(path.is_file() for path in paths.values()):
-        raise InputError("the sample images come with scikit-image: pip install scikit-image")
+def photographs(names: Collection[str] = _FILES) -> dict[str, Path]:
+    """The paths of installed photographs by file name; by default those of the sample set."""
+    specs = {package: find_spec(package) for package in _FOLDERS}  # to import takes seconds
+    folders = [
+        Path(root, _FOLDERS[package])
+        for package, spec in specs.items()
+        for root in (spec and spec.submodule_search_locations) or []
+    ]
+    paths = {name: path for name in names for root in folders if (path := root / name).is_file()}
+    if missing := [name for name in names if name not in paths]:
+        raise InputError(
+            f"{missing[0]} of scikit-image or scikit-learn is not installed. Use "
+            "pip install --force-reinstall scikit-image scikit-learn"
+        )
     return paths
 
 

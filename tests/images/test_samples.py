@@ -35,37 +35,45 @@ def test_the_sample_set_holds_eight_images_of_four_photographs() -> None:
 
     assert [item.name for item in items] == list(FRAMINGS)
     shapes = {item.name: item.read().shape for item in items}
-    assert shapes["cat"] == (300, 451, 3)
-    assert shapes["astronaut, turned and darker"] == (410, 410, 3)
-    assert shapes["cat beside coffee"] == (300, 361 + 315, 3)
-    assert len(photographs()) == 5  # the motorcycle is there twice
-    assert np.array_equal(sample_image("cat").read(), items[0].read())
+    assert shapes["flower"] == (427, 640, 3)
+    assert shapes["flower, turned and darker"] == (372, 525, 3)
+    assert shapes["flower and cup"] == (400, 450 + 420, 3)
+    assert set(photographs()) == {"flower.jpg", "china.jpg", "rocket.jpg", "coffee.png"}
+    assert np.array_equal(sample_image("flower").read(), items[0].read())
     assert sample_image("0") is None
 
 
 @pytest.fixture(scope="module")
 def result() -> deepff.Result:
-    return deepff.discover(sample_images(), 4, size=224, random_state=0)
+    return deepff.discover(sample_images(), 4)
 
 
 def test_one_factor_follows_each_subject_from_image_to_image(result: deepff.Result) -> None:
     strongest = {}
     for index, name in enumerate(result.names):
         maps = result.heatmaps.normalized(index)
-        if "beside" not in name:
+        if " and cup" not in name:
             strongest[name] = int(maps.mean((1, 2)).argmax())
             continue
         pieces = np.array_split(np.asarray(maps), 2, axis=2)
-        for subject, piece in zip(name.split(" beside "), pieces, strict=True):
-            strongest[f"{subject}, beside"] = int(piece.mean((1, 2)).argmax())
+        for subject, piece in zip(name.split(" and "), pieces, strict=True):
+            strongest[f"{subject}, shared"] = int(piece.mean((1, 2)).argmax())
 
     of_subject: dict[str, set[int]] = {}
     for name, factor in strongest.items():
         of_subject.setdefault(name.split(",")[0], set()).add(factor)
     assert {subject: len(factors) for subject, factors in of_subject.items()} == dict.fromkeys(
-        ("cat", "astronaut", "motorcycle", "coffee"), 1
+        ("flower", "temple", "rocket", "cup"), 1
     )
     assert len(set.union(*of_subject.values())) == 4
+    # ImageNet has neither dahlias nor temples of this kind.
+    names = {subject: result.factor_names[j] for subject, (j,) in of_subject.items()}
+    assert names == {"flower": None, "temple": None, "rocket": "missile", "cup": "espresso"}
+
+
+def test_a_photograph_that_is_not_installed_is_named() -> None:
+    with pytest.raises(deepff.InputError, match="none.jpg of scikit-image or scikit-learn is not"):
+        photographs(["coffee.png", "none.jpg"])
 
 
 def test_a_saved_result_of_the_sample_set_reads_its_photographs_again(
