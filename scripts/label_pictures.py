@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gallery import COFFEE, FOUR, ROOT, framed, written
+from gallery import CUP, FOUR, ROOT, framed, written
 from label_browser import NARROW, PATIENCE, Person, browser_page, server
 from PIL import Image
 
@@ -23,7 +23,7 @@ def main() -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         sys.exit("there is no Chromium to show the page in")
-    cups = {f"cup {name}": pieces for name, pieces in framed(COFFEE).items()}
+    cups = {f"cup {name}": pieces for name, pieces in framed(CUP).items()}
     framings = cups | {name: FOUR[name] for name in ("cat and cup", "rocket and cup")}
     with TemporaryDirectory() as temporary:
         os.chdir(temporary)  # so that the page names no folder of this machine
