@@ -23,7 +23,7 @@ from deepff.result import Result
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from label_browser import PATIENCE, browser_page, server  # noqa: E402
+from label_browser import browser_page  # noqa: E402
 
 OUT = ROOT / "docs" / "gallery"
 KS = (1, 2, 3, 4)
@@ -153,10 +153,10 @@ def _row(pictures: Sequence[np.ndarray], height: int | None = None, gap: int = G
 
 
 def _screenshots(result: Path) -> None:
-    """The report's factors and tree, and the page of `deepff label`."""
+    """The report's factors and tree."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
-        sys.exit("there is no Chromium to show the report and the page in")
+        sys.exit("there is no Chromium to show the report in")
     with browser_page(chromium) as page:
         page.goto((result / "report.html").as_uri())
         page.wait_for_selector("#images canvas")
@@ -167,11 +167,6 @@ def _screenshots(result: Path) -> None:
             part = page.locator(selector)
             part.locator("img").evaluate_all(LOADED)
             _shot(part.screenshot(), name)
-        with server(result) as running:
-            page.goto(running.url)
-            page.wait_for_selector(".dff-card", timeout=PATIENCE)
-            page.wait_for_function("() => [...document.images].every(image => image.complete)")
-            _shot(page.screenshot(), "label")
 
 
 def _shot(png: bytes, name: str) -> None:
