@@ -27,11 +27,11 @@ from label_truth import (
 
 import deepff
 from deepff.app.kept_masks import NamedMask
-from deepff.app.lessons import write_lesson
+from deepff.app.lessons import Lesson, known_to_teach, write_lesson
 from deepff.app.masks import Masks
 from deepff.app.mending import Stroke, painted, spread
 from deepff.app.workspace import Workspace
-from deepff.discovery.teaching import teach_object
+from deepff.discovery.teaching import classified, teach
 
 SETS = (
     ["bear=19", "elephant=15"],
@@ -86,9 +86,11 @@ def taught(workspace: Workspace, masks: dict[str, NamedMask], truths: Truths) ->
     before = {name: iou(mask.values > 0, truths[name]) for name, mask in masks.items()}
     worst = min(before, key=lambda name: before[name])
     assert workspace.result.object is not None
-    maps = teach_object(workspace.result.object, {worst: truths[worst]})
     labels = workspace.store.labels
-    lesson = write_lesson(maps, workspace.folder)
+    run, *known = known_to_teach(workspace.result, labels, ())
+    classifier = teach(run, {worst: truths[worst].astype(np.uint8)}, 1, *known)
+    maps = classified(classifier, [image.item for image in run.images])
+    lesson = write_lesson(Lesson(maps, classifier), workspace.folder)
     labels = replace(labels, settings=replace(labels.settings, lesson=lesson))
     made = Masks(workspace.result)
     others = [name for name in masks if name != worst]

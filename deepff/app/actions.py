@@ -187,7 +187,7 @@ def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str,
         is_accepted = labels.image(name).status == ACCEPTED
         return edits.set_masks(labels, {name: kept if is_accepted else None})
     if kind == "drop":
-        if labels.image(name).mask is not None:
+        if labels.image(name).mask is not None or labels.settings.taught:
             mask = without_class(workspace.masks.current(labels, name), data["name"])
             return edits.set_masks(labels, {name: keep(labels, name, mask, mended=True)})
         region = labels.region(data["factor"])
@@ -222,7 +222,7 @@ def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:
     teaching, workspace.teaching = workspace.teaching, None
     if teaching is None or not teaching.lesson:
         raise InputError("there is no lesson to take any more; teach the set again")
-    return edits.set_settings(labels, lesson=teaching.lesson)
+    return edits.set_settings(labels, lesson=teaching.lesson, taught=teaching.classes)
 
 
 def _with_new_masks(workspace: Workspace, labels: Labels) -> Labels:

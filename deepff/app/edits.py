@@ -26,9 +26,17 @@ HISTORY_ENTRIES = 20_000
 def set_settings(labels: Labels, **changes: Any) -> Labels:
     """Change k or how masks are made; a new threshold brings its default value.
 
+    That is by factors again where it was by classes that were taught.
+
     One `undo` takes back a series of moves of the level.
     """
     settings = replace(labels.settings, **changes)
+    if (
+        settings.taught
+        and settings != labels.settings
+        and not changes.keys() & {"classes", "taught"}
+    ):
+        settings = replace(settings, lesson="", taught=())
     if settings.threshold != labels.settings.threshold and "value" not in changes:
         settings = settings.with_threshold(settings.threshold)
     last = labels.history[-1].get(None) if labels.history else None
@@ -87,7 +95,9 @@ def set_class(labels: Labels, old: str, text: str) -> Labels:
         )
     renamed = dict.fromkeys(name if other == old else other for other in settings.classes)
     classes = tuple(other for other in renamed if other)
-    return _edit(labels, {**entries, None: replace(settings, classes=classes)})
+    followed = entries.get(None, settings)
+    assert isinstance(followed, Settings)
+    return _edit(labels, {**entries, None: replace(followed, classes=classes)})
 
 
 def keep_factor(labels: Labels, number: int, keep: bool) -> Labels:
@@ -227,13 +237,16 @@ def _renamed(labels: Labels, factors: Mapping[int, Factor]) -> dict[Any, Entry]:
 
 
 def _followed(labels: Labels, names: Mapping[str, str], k: int | None = None) -> dict[Any, Entry]:
-    """Entries for images that keep masks with classes that are renamed; of one k, if given."""
+    """Entries for kept masks, of one k if given, and a lesson with classes that are renamed."""
     entries: dict[Any, Entry] = {}
     for image, label in labels.images.items() if names else ():
         mask = label.mask
         if mask is not None and k in (None, mask.k) and not names.keys().isdisjoint(mask.names):
             renamed = tuple(names.get(name, name) for name in mask.names)
             entries[image] = replace(label, mask=replace(mask, names=renamed))
+    if not names.keys().isdisjoint(labels.settings.taught):
+        taught = tuple(names.get(name, name) for name in labels.settings.taught)
+        entries[None] = replace(labels.settings, taught=taught)
     return entries
 
 

@@ -98,7 +98,7 @@ def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
 
 
 def _parsed_settings(entry: Mapping[str, Any]) -> Settings:
-    return Settings(**{**entry, "classes": tuple(entry.get("classes", ()))})
+    return Settings(**{**entry, **{n: tuple(entry.get(n, ())) for n in ("classes", "taught")}})
 
 
 def _parsed_image(entry: Mapping[str, Any]) -> ImageLabel:
@@ -156,7 +156,7 @@ def _check_settings(settings: Settings, result: Result) -> None:
         raise InputError(f"the cut {settings.cut!r} is not between 0 and 1")
     if settings.lesson != "" and not is_name(settings.lesson, LESSON):
         raise InputError(f"no lesson has the name {settings.lesson!r}")
-    for name in settings.classes:
+    for name in (*settings.classes, *settings.taught):
         _check_name(name)
 
 

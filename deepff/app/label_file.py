@@ -14,11 +14,13 @@ import numpy as np
 from deepff.app.kept_masks import is_lost, remove_unnamed
 from deepff.app.label_content import FIRST_FORMAT, FORMAT, check, content_of, parsed
 from deepff.app.labels import ACCEPTED, OBJECT, STATUSES, Factor, ImageLabel, Labels, Settings
+from deepff.app.lessons import carried
 from deepff.app.masks import Masks
 from deepff.errors import InputError
 from deepff.export.formats import ExportSummary, export_maps
 from deepff.export.instances import LabelMaps
-from deepff.images.image_set import warn_unreadable
+from deepff.images.image_set import SetImage, warn_unreadable
+from deepff.networks.backbone import Backbone
 from deepff.options import RECIPE_OPTIONS, ExportOptions, Which, chosen
 from deepff.report.save import LABELS
 from deepff.result import Result
@@ -141,12 +143,23 @@ def upgrade(folder: str | Path, result: Result) -> None:
         _save(load_labels(folder, result))
 
 
-def carry_over(labels: Labels, folder: str | Path, result: Result) -> None:
+def relearn(folder: Path, result: Result, images: Sequence[SetImage]) -> None:
+    """Let the lesson that the labels of a result name, if any, find its classes in more images."""
+    if (folder / FILE).exists():
+        labels = load_labels(folder, result)
+        settings = replace(labels.settings, lesson=carried(labels, images, folder))
+        _save(replace(labels, settings=settings))
+
+
+def carry_over(
+    labels: Labels, folder: str | Path, result: Result, model: Backbone | None = None
+) -> None:
     """Label a saved result that has the same factors in other images: names and settings."""
-    settings = replace(labels.settings, lesson="")
-    carried = Labels(run_digest(result), settings, Path(folder), labels.factors)
-    check(carried, result)
-    _save(carried)
+    lesson = carried(labels, [image.item for image in result.images], Path(folder), model)
+    settings = replace(labels.settings, lesson=lesson)
+    other = Labels(run_digest(result), settings, Path(folder), labels.factors)
+    check(other, result)
+    _save(other)
 
 
 def run_digest(result: Result, with_names: bool = False) -> str:

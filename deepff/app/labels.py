@@ -30,10 +30,11 @@ class Settings:
     value: float = THRESHOLD_VALUES[Threshold.PERCENTILE][0]
     refine: str = Refinement.NONE
     masks: str = FACTORS
-    # For masks of the object: the least probability of its pixels, in (0, 1), and the file of what
-    # mended masks taught (deepff.app.lessons).
-    cut: float = 0.5
+    cut: float = 0.5  # for masks of the object: the least probability of its pixels, in (0, 1)
+    # The file of what mended masks taught (deepff.app.lessons), and the classes that it makes in
+    # place of factors; none where it is of the object.
     lesson: str = ""
+    taught: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()  # that a person added, whether or not a factor has the name
 
     @property
@@ -48,6 +49,8 @@ class Settings:
 
         "" where there is none.
         """
+        if self.taught:
+            return ""
         if self.masks == OBJECT:
             return OBJECT
         takes_one = self.refine != Refinement.CLASSIFIER and self.threshold in THRESHOLD_VALUES
@@ -174,6 +177,11 @@ class Labels:
         defaults = self.default_names
         return {j: factor.name or defaults[j] for j, factor in enumerate(factors) if factor.keep}
 
+    @property
+    def made(self) -> dict[int, str]:
+        """What the settings make: the classes that were taught, or those of factors, by number."""
+        return dict(enumerate(self.settings.taught)) or self.parts
+
     def settings_of(self, image: str) -> Settings:
         """The settings that make the image's mask, with its level."""
         return replace(self.settings, classes=()).at_level(self.image(image).level)
@@ -189,8 +197,8 @@ class Labels:
 
     @property
     def class_names(self) -> list[str]:
-        """The names of the classes that the settings make, by their first factors."""
-        return list(dict.fromkeys(self.parts.values()))
+        """The names of the classes that the settings make, by their first numbers."""
+        return list(dict.fromkeys(self.made.values()))
 
     def class_names_in(self, images: Collection[str]) -> list[str]:
         """The names of the classes that images may hold, those of factors and added ones first.
@@ -230,7 +238,9 @@ class Labels:
 @lru_cache(256)
 def _recipe(settings: Settings, kept: tuple[int, ...], dropped: tuple[int, ...]) -> str:
     used: list[Any] = [settings.masks, settings.k, kept, dropped, settings.level]
-    if settings.masks == FACTORS:
+    if settings.taught:
+        used = [settings.lesson]
+    elif settings.masks == FACTORS:
         used += [settings.threshold, settings.refine]
     elif settings.lesson:
         used.append(settings.lesson)

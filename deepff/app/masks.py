@@ -65,12 +65,12 @@ class Masks:
         """
         settings = labels.settings_of(image)
         # What a factor marks does not depend on the others that are kept, but a piece's name does.
-        kept = tuple(labels.parts) if settings.masks == OBJECT else ()
+        kept = tuple(labels.parts) if settings.masks == OBJECT and not settings.taught else ()
         factors = self._factors(image, settings, kept, labels.folder, refined)
         names, dropped = labels.class_names, labels.dropped(image)
         table = np.zeros(256, np.uint8)
-        for factor, name in labels.parts.items():
-            if factor not in dropped:
+        for factor, name in labels.made.items():
+            if settings.taught or factor not in dropped:
                 table[factor + 1] = names.index(name) + 1
         return NamedMask(table[factors], tuple(names))
 
@@ -81,7 +81,7 @@ class Masks:
         self, settings: Settings, kept: tuple[int, ...], folder: Path, refined: bool
     ) -> Finder:
         """Gives one factor per pixel of image `index`, (H, W): 0 is none, factor j is j + 1."""
-        run = taught(self._run, settings, folder)
+        run, settings = taught(self._run, settings, folder)
         if settings.masks != OBJECT or run.object is None:
             options = settings.region_options
             if not refined:
@@ -91,6 +91,11 @@ class Masks:
         whole = _at_cut(run.object, settings.cut)
         contrast = RECIPE_OPTIONS[Recipe.CONTRAST]
         options = contrast if refined else RegionOptions(Threshold.OTSU_IMAGE)
+        factor = whole.factorization(1)
+        if not refined and factor.probabilities is not None:
+            options = RegionOptions(Threshold.MAX_FRACTION, 0.5)
+            factors = {1: replace(factor, heatmaps=factor.probabilities)}
+            whole = replace(whole, factorizations=factors, histograms=None, applied=None)
         find_object = region_finder(whole, 1, options, self._crf_size)
         # The object lacks images that could not be read when it was looked for.
         object_index = {name: index for index, name in enumerate(whole.names)}

@@ -1,7 +1,7 @@
 """What one page shows of a result, and the parts of it that are not Gradio's, as HTML."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from deepff.app.edits import open_suggestions, steps
 from deepff.app.kept_masks import is_lost
 from deepff.app.labels import ACCEPTED, SKIPPED, Factor, Labels
-from deepff.app.lessons import Teaching, agreements, can_be_taught, pupils, teachers
+from deepff.app.lessons import Teaching, classes_to_teach, pupils, teachers
 from deepff.app.masks import Masks
 from deepff.app.pictures import MEND_SIDE, Pictures, data_uris, mask_uri, merged, picture_uri
 from deepff.errors import InputError
@@ -129,7 +129,8 @@ def _likely_classes(labels: Labels, name: str, present: np.ndarray) -> set[str]:
     mask, dropped = labels.image(name).mask, labels.dropped(name)
     if mask is not None:
         return {*mask.names}
-    return {part for j, part in labels.parts.items() if present[j] and j not in dropped}
+    dropped = () if labels.settings.taught else dropped
+    return {part for j, part in labels.made.items() if present[j] and j not in dropped}
 
 
 def render(template: str, **values: Any) -> str:
@@ -265,22 +266,21 @@ def _classes(
 
 def lesson(pictures: Pictures, labels: Labels, teaching: Teaching | None) -> str:
     """What masks could teach, are teaching, or would change; "" where there is nothing to teach."""
-    result, names = pictures.result, pictures.names
-    if not can_be_taught(result, labels.settings):
-        return ""
+    names = pictures.names
     n_teachers, others = len(teachers(labels, names)), pupils(labels, names)
     if teaching is None and not (n_teachers and others):
         return ""
     changed: list[int] = []
     changes: list[dict[str, Any]] = []
     if teaching is not None and teaching.lesson:
-        ious = agreements(result, labels.settings, teaching.lesson, labels.folder)
+        ious = teaching.agreements
         changed = [i for i in sorted(others, key=lambda i: ious[i]) if ious[i] < _UNCHANGED]
-        changes = _changes(pictures, labels, teaching.lesson, changed[:_N_CHANGES], ious)
+        changes = _changes(pictures, labels, teaching.taught(labels), changed[:_N_CHANGES], ious)
     return render(
         "lesson.html",
         teaching=teaching,
         n_teachers=n_teachers,
+        classes=classes_to_teach(pictures.result, labels),
         n_pupils=len(others),
         n_changed=len(changed),
         changes=changes,
@@ -290,12 +290,11 @@ def lesson(pictures: Pictures, labels: Labels, teaching: Teaching | None) -> str
 def _changes(
     pictures: Pictures,
     labels: Labels,
-    lesson: str,
+    taught: Labels,
     indices: Sequence[int],
     ious: np.ndarray,
 ) -> list[dict[str, Any]]:
     """Images before and after the lesson that waits to be used."""
-    taught = replace(labels, settings=replace(labels.settings, lesson=lesson))
     before, after = (data_uris(partial(pictures.masks, of), indices) for of in (labels, taught))
     return [
         {

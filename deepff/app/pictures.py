@@ -113,11 +113,15 @@ class Pictures:
 
     def agreement(self, labels: Labels, index: int) -> float:
         """IoU of what the image keeps with what the settings make: 1 where both are empty."""
-        kept, made = self.mask(labels, index), self.made(labels, index)
-        names = sorted({*kept.names, *made.names})
-        one, other = (m.renumbered([names.index(n) + 1 for n in m.names]) for m in (kept, made))
-        union = np.count_nonzero(one | other)
-        return np.count_nonzero((one == other) & (one > 0)) / union if union else 1.0
+        return _agreement(self.mask(labels, index), self.made(labels, index))
+
+    def changes(self, labels: Labels, other: Labels) -> np.ndarray:
+        """IoU of what two settings make of each image, without its edges: (n,)."""
+        made = (
+            [self._masks.made(each, name, refined=False) for each in (labels, other)]
+            for name in self.names
+        )
+        return np.array([_agreement(*pair) for pair in made])
 
     def region_labels(self, labels: Labels, index: int) -> np.ndarray:
         """One class per pixel: 0 is the background, j + 1 the class that has color j."""
@@ -168,7 +172,7 @@ class Pictures:
 
     def overview(self, labels: Labels) -> Overview:
         """What is likely in all images."""
-        return self._overview(labels.settings, tuple(labels.parts), labels.folder)
+        return self._overview(labels.settings, tuple(labels.made), labels.folder)
 
     def scores(self, settings: Settings) -> Scores | None:
         """The scores of all images, where what is marked has some."""
@@ -195,8 +199,8 @@ class Pictures:
         return (sums / areas[:, None]).astype(np.float32)
 
     def _overview_of(self, settings: Settings, kept: tuple[int, ...], folder: Path) -> Overview:
-        seen = overview(taught(self.result, settings, folder), settings, kept)
-        if (scores := self._scores(settings.masks)) is not None:
+        seen = overview(*taught(self.result, settings, folder), kept)
+        if not settings.taught and (scores := self._scores(settings.masks)) is not None:
             seen = replace(seen, present=seen.present & scores.are_likely)
         return seen
 
@@ -207,7 +211,7 @@ class Pictures:
         shape = photo_shape(self.result.image_sizes[index], CLICK_SIDE)
         small = Image.fromarray(photo).resize(shape[::-1], Image.Resampling.BILINEAR)
         maps = self._heatmaps(max(self.result.factorizations)).normalized(index, shape)
-        run = taught(self.result, settings, folder)
+        run, _ = taught(self.result, settings, folder)
         whole, name = run.object or run, self.names[index]
         probabilities = whole.factorization().probabilities
         likely = np.full(shape, 0.5)
@@ -255,6 +259,13 @@ def _reduced(run: Run, pictures: Pictures, index: dict[str, int] | None = None) 
         object=None if run.object is None else _reduced(run.object, pictures, index),
         histograms=run.bank.histograms,
     )
+
+
+def _agreement(one: NamedMask, other: NamedMask) -> float:
+    names = sorted({*one.names, *other.names})
+    a, b = (m.renumbered([names.index(n) + 1 for n in m.names]) for m in (one, other))
+    union = np.count_nonzero(a | b)
+    return np.count_nonzero((a == b) & (a > 0)) / union if union else 1.0
 
 
 def merged(labels: Labels) -> dict[int, int]:

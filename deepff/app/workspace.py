@@ -8,9 +8,16 @@ from threading import Thread
 
 from deepff.app.imports import import_labels, read_labels
 from deepff.app.label_content import MAX_NAME_LENGTH
-from deepff.app.label_file import LabelStore, upgrade
+from deepff.app.label_file import LabelStore, relearn, upgrade
 from deepff.app.labels import Factor, Labels
-from deepff.app.lessons import Teaching, teacher_masks, write_lesson
+from deepff.app.lessons import (
+    Lesson,
+    Teaching,
+    classes_to_teach,
+    known_to_teach,
+    teacher_masks,
+    write_lesson,
+)
 from deepff.app.masks import Masks, as_one
 from deepff.app.pictures import IN_VIEW, Pictures
 from deepff.errors import InputError
@@ -73,22 +80,28 @@ class Workspace:
 
     def teach(self, labels: Labels) -> None:
         """Work out in a thread what the masks that somebody looked at teach the set."""
-        masks = teacher_masks(labels, self.result.names)
-        teaching = self.teaching = Teaching(len(self.result.names), len(masks))
+        result = self.result
+        classes = classes_to_teach(result, labels)
+        masks = teacher_masks(labels, result.names, classes)
+        teaching = self.teaching = Teaching(len(result.names), len(masks), classes)
 
         def tell(stage: str, done: int, total: int) -> None:
-            if stage == "network":
+            if stage == "lesson":
                 teaching.done, teaching.total = done, total
 
-        def teach() -> None:
-            from deepff.discovery.teaching import teach_object
+        def work_out() -> None:
+            from deepff.discovery.teaching import classified, teach
 
-            assert self.result.object is not None
+            run, likely, layers = known_to_teach(result, labels, classes)
             with listening(tell):
-                maps = teach_object(self.result.object, masks)
-            teaching.lesson = write_lesson(maps, self.folder)
+                classifier = teach(run, masks, max(1, len(classes)), likely, layers)
+                maps = classified(classifier, [image.item for image in run.images])
+            lesson = write_lesson(Lesson(maps, classifier), self.folder)
+            taught = replace(teaching, lesson=lesson).taught(labels)
+            teaching.agreements = self.pictures.changes(labels, taught)
+            teaching.lesson = lesson
 
-        _in_thread(teach, teaching, "lesson")
+        _in_thread(work_out, teaching, "lesson")
 
     def discover(
         self, images: Sequence[ImageFile], wanted: Sequence[int] | None, device: str
@@ -134,6 +147,7 @@ class Workspace:
             upgrade(self.folder, result)
             try:
                 extend(result, images, device=device).save(self.folder)
+                relearn(self.folder, result, images)
             except InputError as error:
                 # The result as it was can still be labeled.
                 self.notice = f"{len(images)} new images were not taken in: {error}"

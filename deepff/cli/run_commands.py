@@ -302,6 +302,7 @@ def apply(
     nothing is here count as --without.
     """
     from deepff.app.label_file import FILE, carry_over, load_labels
+    from deepff.app.labels import OBJECT
     from deepff.discovery.apply import apply
     from deepff.images.image_files import find_images
     from deepff.report.load import load
@@ -332,6 +333,8 @@ def apply(
         device=device,
         progress=True,
     )
+    if labels is not None and labels.settings.masks == OBJECT and before.object is not None:
+        result.object = apply(before.object.bank, files, model=backbone, device=device)
     _save(result, ctx, out, overlays, overwrite)
     if labels is not None and not (out / FILE).exists():
-        carry_over(labels, out, result)
+        carry_over(labels, out, result, backbone)

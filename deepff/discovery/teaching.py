@@ -1,4 +1,4 @@
-"""What the masks of a set teach: the pixel classifier of the object, or of its parts."""
+"""What the masks of a set teach: the pixel classifier of the object, its parts, or any classes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,11 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepff.activations.activations import Activations, sources_of
+from deepff.activations.activations import Activations, ImageRecord, sources_of
+from deepff.activations.feature_source import FeatureSource
 from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import RunSettings
 from deepff.errors import InputError
-from deepff.layers.pixel_layers import cell_layer
+from deepff.images.image_set import ImageItem, SetImage
+from deepff.layers.layer_map import map_layers
+from deepff.layers.pixel_layers import cell_layer, pixel_layers
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE, Device, Threshold
 from deepff.regions.dense_crf import (
@@ -32,20 +35,22 @@ from deepff.regions.pixel_classifier import (
 )
 from deepff.regions.probabilities import refined_masks, without_holes
 from deepff.regions.thresholds import thresholds
-from deepff.results.classifier import PixelClassifier, interpolated, unit_rows
+from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
-from deepff.results.sampling import cell_means
+from deepff.results.sampling import cell_means, sampled
 from deepff.runtime.distributed import rows_before
 from deepff.runtime.progress import track
 
 # Mean-field iterations while it is taught, fewer than for masks that are shown.
 _TEACHING_ITERATIONS = 3
 _OBJECT_ROUNDS, _PART_ROUNDS = 3, 2
-# How much all cells of images that somebody has looked at count, in relation to the sampled cells
-# of the others.
-_CERTAIN = 1.0
+# What shows classes of any size: cells of this stride.
+_FINEST = 4
+# At most so many images with masks, and without, of which all have some of so many cells.
+_MAX_LESSON, _TAUGHT_BY = 25, (75, 60_000)
+_AT_ONCE = 32  # images whose activations are held
 
 # From the index of an image on this rank to its maps, (k, h, w) or (h, w).
 Maps = Callable[[int], Tensor]
@@ -156,78 +161,108 @@ def _classified(factorization: Factorization, lesson: _Lesson, cells: Cells) -> 
     return replace(factorization, classifier=classifier, probabilities=maps)
 
 
-def teach_object(
-    whole: Run,
+@dataclass(frozen=True)
+class _Mirrored:
+    """Images, mirrored when they are read."""
+
+    images: Sequence[ImageRecord]
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.ascontiguousarray(self.images[index].read()[:, ::-1])
+
+
+def teach(
+    run: Run,
     masks: Mapping[str, np.ndarray],
+    n_classes: int,
+    likely: HeatMaps | None = None,
+    sources: Sequence[FeatureSource] = (),
     *,
     model: nn.Module | Backbone | None = None,
     batch_size: int = BATCH_SIZE,
     device: str = Device.AUTO,
-    progress: bool = False,
-) -> dict[str, Tensor]:
-    """Fit the object's classifier again, with some images' masks as certain.
+) -> PixelClassifier:
+    """Fit a classifier of any classes to masks of some images, and to their mirror images.
 
-    One logistic regression on cells of the whole set: all cells of the images in ``masks``, labeled
-    by their masks, (H, W) bool by image name; a sample of the others, labeled by the classifier
-    that the object has. The former together count as much as the latter. Returns how likely each
-    cell is the object now, (h, w) by name, for the images that could be read.
+    ``masks`` are label maps by image name, (H, W): 0 is the background, c + 1 is class c. With
+    ``likely``, what the classes' probabilities were in the run, these of other images count as
+    much. ``sources`` are the layers where another classifier of the object is taught again.
     """
-    factorization = whole.factorization(1)
-    if factorization.classifier is None or factorization.probabilities is None:
-        raise InputError("the object has no pixel classifier that could be taught")
-    if not masks.keys() & set(whole.names):
+    taught = _some([image for image in run.images if image.name in masks])
+    if not taught:
         raise InputError("no mask of an image of the set was given to teach by")
-    sources = factorization.classifier.sources
-    settings = RunSettings(
-        batch_size=batch_size, cache=whole.cache, device=device, progress=progress
-    )
-    images = [image.item for image in whole.images]
-    activation_set = ActivationSet.prepared_as(sources, images, settings, model)
+    others = [] if likely is None else _some([i for i in run.images if i.name not in masks])
+    items = [image.item for image in [*taught, *others]]
+    labels: dict[str, np.ndarray] = {}
+    for index, image in enumerate(taught):
+        items.append(ImageItem(_Mirrored(taught), index, f"{image.name} mirrored"))
+        labels |= {image.name: masks[image.name], items[-1].name: masks[image.name][:, ::-1].copy()}
+    source = [*sources, *run.sources][0]
+    backbone = source.backbone(model=model, device=device)
+    preparation = vars(source.preparation(backbone.device))
+    settings = RunSettings(batch_size=batch_size, device=device, **preparation)
+    if sources:
+        activation_set = ActivationSet.prepared_as(sources, items, settings, backbone)
+    else:
+        layers = pixel_layers(map_layers(backbone, source.size), _FINEST)
+        activation_set = ActivationSet.extracted(items, backbone, layers, settings)
     activations = list(activation_set.activations.values())
-    sample = sample_cells(activations, sources)
-    records = activations[cell_layer(sources)].images
-    set_index = {name: index for index, name in enumerate(whole.names)}
-    certain: list[_Cells] = []
-    others: list[_Cells] = []
-    for index, image in enumerate(records):
-        if image.name in masks:
-            mask = torch.from_numpy(masks[image.name])[None].to(sample.features)
-            shares = cell_means(mask, image.grid, image.extent)
-            features = _features(activations, index, sample)
-            certain.append((features, shares.flatten(), label_confidence(shares).flatten()))
-        elif index in sample.cell_indices:
-            shares = factorization.probabilities.grid(set_index[image.name]).to(sample.features)
-            drawn = sample.cell_indices[index].to(shares.device)
-            features = _features(activations, index, sample)[drawn]
-            confidence = label_confidence(shares)
-            others.append((features, shares.flatten()[drawn], confidence.flatten()[drawn]))
-    parameters = _fitted(certain, others)
-    if parameters is None:
-        raise InputError("the masks to teach by have no object, or nothing but object, in them")
-    maps = PixelClassifier(*sample.whole(parameters), sources).heatmaps(activations)
-    return {image.name: maps.grid(index)[0] for index, image in enumerate(records)}
-
-
-# Of an image's cells: features (m, d), shares of the object and how much they count, (m,) each.
-_Cells = tuple[Tensor, Tensor, Tensor]
-
-
-def _features(activations: Sequence[Activations], index: int, sample: CellSample) -> Tensor:
-    """All cells of an image as the sample has them, (cells, d)."""
-    image = activations[cell_layer(sample.sources)].images[index]
-    by_layer = [
-        interpolated(
-            (unit_rows(layer.image_rows[index]) - mean) @ basis, layer.images[index], image
-        )
-        for layer, mean, basis in zip(activations, sample.means, sample.bases, strict=True)
-    ]
-    return torch.cat(by_layer).flatten(1).T
-
-
-def _fitted(certain: Sequence[_Cells], others: Sequence[_Cells]) -> Tensor | None:
-    features, shares, confidence = (torch.cat(x) for x in zip(*certain, *others, strict=True))
-    n_certain = sum(len(shares) for _, shares, _ in certain)
+    sample = sample_cells(activations, sources_of(activations), _TAUGHT_BY)
+    set_index = {name: index for index, name in enumerate(run.names)}
+    rows, is_certain = [], []
+    for index, drawn in sample.cell_indices.items():
+        image = activations[cell_layer(sample.sources)].images[index]
+        if image.name in labels:
+            values = torch.tensor(labels[image.name]).to(sample.features.device)
+            each = [(values == c + 1)[None].float() for c in range(n_classes)]
+            shares = torch.cat([cell_means(one, image.grid, image.extent) for one in each])
+        else:
+            assert likely is not None
+            number = set_index[image.name]
+            before, extent = likely.grid(number).to(sample.features), likely.extents[number]
+            shares = sampled(before, image.grid, extent, image.extent)
+        with_confidence = torch.cat([shares, label_confidence(shares)[None]])
+        rows.append(with_confidence.flatten(1).T[drawn.to(shares.device)])
+        is_certain += [image.name in labels] * len(drawn)
+    targets, certain = torch.cat(rows), torch.tensor(is_certain).to(sample.features.device)
+    confidence = targets[:, -1]
     if others:
-        ratio = confidence[n_certain:].sum() / confidence[:n_certain].sum()
-        confidence[:n_certain] *= _CERTAIN * ratio
-    return fit_logistic(features, shares[:, None], confidence)
+        confidence[certain] *= confidence[~certain].sum() / confidence[certain].sum()
+    parameters = fit_logistic(sample.features, targets[:, :-1], confidence, by_hand=not sources)
+    if parameters is None:
+        raise InputError("the masks to teach by have no class, or no background, in them")
+    return PixelClassifier(*sample.whole(parameters), sample.sources, by_hand=not sources)
+
+
+def _some(images: Sequence[ImageRecord]) -> Sequence[ImageRecord]:
+    """The images, evenly thinned where they are many."""
+    return images[:: max(1, -(-len(images) // _MAX_LESSON))]
+
+
+def classified(
+    classifier: PixelClassifier,
+    images: Sequence[SetImage],
+    *,
+    model: nn.Module | Backbone | None = None,
+    device: str = Device.AUTO,
+) -> dict[str, Tensor]:
+    """How likely each cell of images is each class, (k, h, w) by name, a few images at a time.
+
+    By masks made by hand, grids cover the images.
+    """
+    backbone = classifier.sources[0].backbone(model=model, device=device)
+    maps: dict[str, Tensor] = {}
+    layer = cell_layer(classifier.sources)
+    with track("lesson", len(images)) as advance:
+        for first in range(0, len(images), _AT_ONCE):
+            some = images[first : first + _AT_ONCE]
+            of_some = ActivationSet.prepared_as(classifier.sources, some, RunSettings(), backbone)
+            activations = list(of_some.activations.values())
+            likely = classifier.heatmaps(activations)
+            for index, image in enumerate(activations[layer].images):
+                cells = likely.grid(index)
+                if classifier.by_hand:
+                    cells = sampled(cells, image.grid, image.extent)
+                maps[image.name] = cells
+            advance(len(some))
+    return maps

@@ -13,13 +13,13 @@ CELL_STRIDE = 8
 _MIXING = nn.Conv2d | nn.Linear  # a linear layer is a convolution of single cells
 
 
-def pixel_layers(layer_map: LayerMap) -> list[Layer]:
-    """The :func:`stride_layers` of 8 pixels or more, at least the last one. Of EfficientNet-Lite0
-    they are blocks.3.0.bn1, blocks.5.0.bn1 and blocks.6.0.bn1."""
+def pixel_layers(layer_map: LayerMap, finest: int = CELL_STRIDE) -> list[Layer]:
+    """The :func:`stride_layers` of ``finest`` pixels or more, at least the last one: of 8, those of
+    EfficientNet-Lite0 are blocks.3.0.bn1, blocks.5.0.bn1 and blocks.6.0.bn1."""
     # Another layer of stride 4 gave 0.850 on twelve iCoseg groups instead of 0.851, and takes as
     # much memory as the three together.
     layers = stride_layers(layer_map)
-    return [layer for layer in layers if layer.stride >= CELL_STRIDE] or layers[-1:]
+    return [layer for layer in layers if layer.stride >= finest] or layers[-1:]
 
 
 def stride_layers(layer_map: LayerMap) -> list[Layer]:
@@ -43,8 +43,8 @@ class _Strided(Protocol):
 
 
 def cell_layer(layers: Sequence[_Strided]) -> int:
-    """The index of the layer whose grid is classified: the stride nearest to 8."""
-    return min(range(len(layers)), key=lambda index: abs(layers[index].stride - CELL_STRIDE))
+    """The index of the layer whose grid is classified: the finest."""
+    return min(range(len(layers)), key=lambda index: layers[index].stride)
 
 
 def _suitable(layer_map: LayerMap) -> list[Layer]:

@@ -349,7 +349,8 @@ def _refined_regions(
     result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Regions]:
     bands_of = _probabilities(result, factors, options, crf_size)
-    holes = _fills_holes(options)
+    # What somebody left out inside a class is none.
+    holes = _fills_holes(options) and not _is_by_hand(factors)
 
     def regions(index: int) -> Regions:
         probabilities = bands_of(index)
@@ -420,7 +421,8 @@ def _probabilities(
         size = min(DENSE_CRF_SIZE, crf_size or DENSE_CRF_SIZE)
 
         def classified(index: int) -> Bands:
-            refined = refined_classes(_photo(result, index, size), classes.covering(index), size)
+            maps, photo = classes.covering(index), _photo(result, index, size)
+            refined = refined_classes(photo, maps, size, _is_by_hand(factors))
             return partial(bands, refined, classes.image_sizes[index])
 
         return classified
@@ -456,6 +458,10 @@ def _surer(maps: Tensor, limits: Tensor) -> Tensor:
     limits = limits.clamp(1 / _SURE_ODDS, _HIGHEST_LIMIT)[:, None, None]
     power = (math.log(_SURE_ODDS) / -limits.log() / 2).clamp_min(1)
     return torch.where(maps > limits, limits * (maps / limits).pow(power), maps)
+
+
+def _is_by_hand(factors: Factorization) -> bool:
+    return factors.classifier is not None and factors.classifier.by_hand
 
 
 def _fills_holes(options: RegionOptions) -> bool:

@@ -31,6 +31,7 @@ class PixelClassifier:
     weights: Tensor  # W (k, c): the layers' channels side by side
     bias: Tensor  # b (k,)
     sources: tuple[FeatureSource, ...]  # one per layer
+    by_hand: bool = False  # taught by masks alone that somebody made, with classes of any size
 
     def alone(self, index: int) -> "PixelClassifier":
         """The classifier of one class against the background."""

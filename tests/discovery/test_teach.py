@@ -1,5 +1,6 @@
 """The object's classifier, taught by masks that somebody has looked at."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,13 +8,32 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
+from deepff.app.label_content import content_of
+from deepff.app.label_file import FILE, load_labels, run_digest
+from deepff.app.labels import OBJECT, Labels, Settings
+from deepff.app.lessons import Lesson, write_lesson
+from deepff.app.masks import Masks
+from deepff.cli.main import app
 from deepff.discovery.discover import discover
-from deepff.discovery.teaching import teach_object
+from deepff.discovery.teaching import classified, teach
 from deepff.errors import InputError
 from deepff.images.image_files import find_images
+from deepff.report.load import load
 from deepff.result import Result
+from deepff.results.classifier import PixelClassifier
 from deepff.results.sampling import cell_means
+
+
+def taught(whole: Result, mask: np.ndarray) -> tuple[PixelClassifier, dict[str, torch.Tensor]]:
+    """What a mask of the first image teaches, and what it makes of all images."""
+    before = whole.factorization(1)
+    assert before.classifier is not None
+    masks = {whole.names[0]: mask.astype(np.uint8)}
+    classifier = teach(whole, masks, 1, before.probabilities, before.classifier.sources)
+    return classifier, classified(classifier, [image.item for image in whole.images])
+
 
 GROUP = "021 Elephants-safari June 2008-timd2000"
 
@@ -41,27 +61,49 @@ def likelihood(cells: torch.Tensor, truth: np.ndarray) -> float:
 def test_a_mask_teaches_its_image_and_the_others_the_same(whole: Result, truth: np.ndarray) -> None:
     before = whole.factorization(1).probabilities
     assert before is not None
-    found = teach_object(whole, {whole.names[0]: truth})
+    _, found = taught(whole, truth)
     assert list(found) == whole.names
-    assert [tuple(cells.shape) for cells in found.values()] == before.grids
-    first = found[whole.names[0]]
+    assert [tuple(cells.shape[1:]) for cells in found.values()] == before.grids
+    first = found[whole.names[0]][0]
     assert likelihood(first, truth) > likelihood(before.grid(0)[0], truth)
     # Elephants stay elephants where nobody said a word.
     for index, name in enumerate(whole.names[1:], 1):
-        one, other = found[name] >= 0.5, before.grid(index)[0] >= 0.5
+        one, other = found[name][0] >= 0.5, before.grid(index)[0] >= 0.5
         assert (one & other).sum() / (one | other).sum() > 0.8
-    again = teach_object(whole, {whole.names[0]: truth})
+    _, again = taught(whole, truth)
     assert all(torch.equal(again[name], found[name]) for name in found)
 
     # Somebody who wants what is around them gets less of them.
-    around = teach_object(whole, {whole.names[0]: ~truth})[whole.names[0]]
+    around = taught(whole, ~truth)[1][whole.names[0]][0]
     assert likelihood(around, ~truth) > likelihood(first, ~truth)
 
 
 def test_what_cannot_teach_is_refused(whole: Result, truth: np.ndarray) -> None:
     with pytest.raises(InputError, match="no mask of an image of the set"):
-        teach_object(whole, {"another.jpg": truth})
-    found = replace(whole.factorization(1), classifier=None)
-    bare = replace(whole, factorizations={1: found})
-    with pytest.raises(InputError, match="no pixel classifier"):
-        teach_object(bare, {whole.names[0]: truth})
+        teach(whole, {"another.jpg": truth}, 1)
+    with pytest.raises(InputError, match="no class, or no background"):
+        teach(whole, {whole.names[0]: np.zeros(truth.shape, np.uint8)}, 1)
+
+
+def test_what_was_taught_goes_along_with_the_bank(
+    whole: Result, truth: np.ndarray, tmp_path: Path
+) -> None:
+    files = [path for path in whole.paths if path is not None]
+    result = replace(discover(files, 2, size=224), object=whole)
+    result.save(tmp_path / "result")
+    lesson = Lesson(*reversed(taught(whole, ~truth)))
+    settings = Settings(2, masks=OBJECT, lesson=write_lesson(lesson, tmp_path / "result"))
+    labels = Labels(run_digest(result), settings, tmp_path / "result")
+    (tmp_path / "result" / FILE).write_text(json.dumps(content_of(labels)), "utf-8")
+    bank, out = str(tmp_path / "result" / "concepts.safetensors"), str(tmp_path / "out")
+    assert CliRunner().invoke(app, ["apply", bank, str(files[1]), "--out", out]).exit_code == 0
+
+    applied = load(tmp_path / "out")
+    carried = load_labels(tmp_path / "out", applied)
+    values = [
+        Masks(run).made(of, applied.names[0]).values
+        for run, of in ((applied, carried), (result, labels))
+    ]
+    assert values[1].any() and (values[0] != values[1]).mean() < 0.002
+    untaught = replace(labels, settings=replace(settings, lesson=""))
+    assert (Masks(result).made(untaught, applied.names[0]).values != values[0]).mean() > 0.01

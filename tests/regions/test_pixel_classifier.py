@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn import functional
 
@@ -243,6 +244,23 @@ def test_fit_logistic_finds_the_optimum() -> None:
     again = fit_logistic(features, targets, confidence, start=torch.randn(2, 6))
     assert again is not None
     assert torch.allclose(again, fitted, atol=1e-2)
+
+
+def test_classes_by_hand_are_those_of_scikit_learn() -> None:
+    """Of 300, 60 and 10 rows, each class weighs by the fourth root of its size."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0] * 300 + [1] * 60 + [2] * 10)
+    features = torch.randn(370, 4, generator=generator) + functional.one_hot(labels, 4)
+    targets = functional.one_hot(labels)[:, 1:].float()
+    fitted = fit_logistic(features, targets, torch.ones(370), by_hand=True)
+    assert fitted is not None
+    shares = torch.tensor([300.0, 60.0, 10.0]) ** 0.25
+    weights = (shares / shares.sum() / torch.tensor([300.0, 60.0, 10.0]))[labels]
+    # Both penalize so little that it does not matter that here the background has no weights.
+    reference = LogisticRegression(C=1 / 2e-4, max_iter=1000).fit(features, labels, weights)
+    logits = functional.pad(features @ fitted[:, :-1].T + fitted[:, -1], (1, 0))
+    expected = torch.from_numpy(reference.predict_proba(features.numpy()))
+    assert (logits.softmax(1) - expected).abs().max() < 0.01
 
 
 def test_principal_components_are_those_of_the_covariance() -> None:
