@@ -152,7 +152,7 @@ def test_pixels_are_the_same_in_whatever_form(item: object) -> None:
         (torch.zeros(2, 2), "give"),
         (torch.zeros(3, 2, 2, dtype=torch.int64), "uint8"),
         (np.full((2, 2, 3), np.nan), "before their normalisation"),
-        ({"image": 1}, "a dict is not an image"),
+        ({"pixels": 1}, "a dict is not an image"),
     ],
 )
 def test_items_that_are_no_image_say_what_would_be(item: object, reason: str) -> None:
