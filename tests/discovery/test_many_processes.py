@@ -68,11 +68,11 @@ def same(shared: deepff.Result, alone: deepff.Result) -> None:
 
 
 def test_two_processes_give_what_one_gives(data_root, tmp_path):
-    """By the command; five kites and four cheetahs in turns, and an image that is broken."""
+    """By the command; six kites and five cheetahs in turns, and an image that is broken."""
     folder = tmp_path / "photos"
     folder.mkdir()
     for number, group in enumerate(load_icoseg(data_root / "icoseg", ["033", "028"])):
-        for place, item in enumerate(group.images[: 5 - number]):
+        for place, item in enumerate(group.images[: 6 - number]):
             (folder / f"{place}{number}.jpg").symlink_to(item.image.path.resolve())
     (folder / "broken.jpg").write_bytes(b"")
     out, cache = tmp_path / "out", tmp_path / "cache"
@@ -87,7 +87,7 @@ def test_two_processes_give_what_one_gives(data_root, tmp_path):
     assert outcome.stdout.count("report.html") == 1
     alone = deepff.discover(folder, size=224, recipe="contrast")
     assert alone.factorization().probabilities is not None
-    assert (alone.scores() > 0).tolist() == [[True, False], [False, True]] * 4 + [[True, False]]
+    assert (alone.scores() > 0).tolist() == [[True, False], [False, True]] * 5 + [[True, False]]
     same(deepff.load(out), alone)
     caches = sorted(path.name for path in cache.iterdir())
     assert caches == [f"rank-{rank}-of-2" for rank in range(2)]
