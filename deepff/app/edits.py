@@ -55,10 +55,8 @@ def _moved(before: Settings, after: Settings) -> bool:
 
 
 def name_factor(labels: Labels, number: int, name: str) -> Labels:
-    """Name a factor of the chosen k, with single spaces between words.
-
-    Where no other factor has the old name, masks that images keep follow.
-    """
+    """Name a factor of the chosen k, with single spaces between words. Where no other factor has
+    the old name, masks that images keep follow."""
     own = labels.parts.get(number, "")
     name = _spelled(labels, name, own if len(labels.region(number)) == 1 else "")
     factor = replace(labels.factor(number), name=name, suggested=False)
@@ -75,9 +73,7 @@ def _spelled(labels: Labels, name: str, own: str = "") -> str:
 
 def set_class(labels: Labels, old: str, text: str) -> Labels:
     """Rename a class that no factor has, take it away (""), or add some ("" to "door, wheel").
-
-    InputError where images keep masks with a class that should go.
-    """
+    InputError where images keep masks with a class that should go."""
     settings = labels.settings
     if not old:
         added = {name.casefold(): name for name in labels.all_classes}
@@ -123,11 +119,9 @@ def agree(labels: Labels, suggestions: Mapping[tuple[int, int], Factor]) -> Labe
 
 
 def set_status(labels: Labels, image: str, status: str, mask: KeptMask | None = None) -> Labels:
-    """Accept or skip an image, or neither ("").
-
-    An accepted image keeps `mask`, which the settings make, unless it keeps a mended one. It loses
-    the mask when it is accepted no longer, but not a mended one in which something is left.
-    """
+    """Accept or skip an image, or neither (""). An accepted image keeps `mask`, which the settings
+    make, unless it keeps a mended one. It loses the mask when it is accepted no longer, but not a
+    mended one in which something is left."""
     label = labels.image(image)
     kept = label.mask
     if mask is not None or kept is None or not kept.mended:

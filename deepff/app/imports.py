@@ -29,10 +29,8 @@ Labeled = tuple[str, Callable[[Size], Pieces]]
 
 
 def import_labels(store: LabelStore, run: Run, path: Path) -> str:
-    """Make undecided images keep the masks that a file or folder has for them, as accepted.
-
-    Returns what came of it, for people; what was left out is a warning too.
-    """
+    """Make undecided images keep the masks that a file or folder has for them, as accepted. Returns
+    what came of it, for people; what was left out is a warning too."""
     labels, sizes = store.refresh(), {image.name: image.size for image in run.images}
     images, classes = _images_by_end(run.names), {c.casefold(): c for c in labels.all_classes}
     masks, problems, n_decided = {}, {}, 0

@@ -38,11 +38,9 @@ class StaleLabelsError(Exception):
 
 
 class LabelStore:
-    """The labels of a saved result, kept in its folder; threads may share a store.
-
-    Edits come with the revision that they were made on, so that of two people who edit, neither
-    overwrites unseen changes. New labels begin with what the network suggests of factors.
-    """
+    """The labels of a saved result, kept in its folder; threads may share a store. Edits come with
+    the revision that they were made on, so that of two people who edit, neither overwrites unseen
+    changes. New labels begin with what the network suggests of factors."""
 
     def __init__(
         self,
@@ -64,10 +62,8 @@ class LabelStore:
 
     def edit(self, revision: int, change: Callable[[Labels], Labels]) -> Labels:
         """Change the labels and save them; nothing changes where an error is raised.
-
         StaleLabelsError: the labels are not of `revision` any more, on which the change was
-        decided. InputError: the change is not possible.
-        """
+        decided. InputError: the change is not possible."""
         with self._lock:
             self.labels = self._read()
             if self.labels.revision != revision:
@@ -105,10 +101,8 @@ class LabelStore:
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
-    """Read the labels that ``deepff label`` left in the folder of a result.
-
-    Raises InputError where there are none, or they are damaged or of another result.
-    """
+    """Read the labels that ``deepff label`` left in the folder of a result. Raises InputError where
+    there are none, or they are damaged or of another result."""
     path = Path(folder) / FILE
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -135,10 +129,8 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
 
 
 def upgrade(folder: str | Path, result: Result) -> None:
-    """Write the labels of a result, if there are any, in this version's format.
-
-    Then they stay valid when images are added to the result.
-    """
+    """Write the labels of a result, if there are any, in this version's format. Then they stay
+    valid when images are added to the result."""
     if (Path(folder) / FILE).exists():
         _save(load_labels(folder, result))
 
@@ -208,10 +200,8 @@ def export_labelled(
 
 
 def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None) -> list[int]:
-    """The indices of the images to export, at least one; see :class:`deepff.options.Which`.
-
-    Those whose masks are lost are left out, with a warning.
-    """
+    """The indices of the images to export, at least one; see :class:`deepff.options.Which`. Those
+    whose masks are lost are left out, with a warning."""
     if which is None:
         accepted = labels.count(ACCEPTED, names)
         which = Which.ACCEPTED if accepted else Which.NOT_SKIPPED

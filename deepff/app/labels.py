@@ -46,9 +46,7 @@ class Settings:
     @property
     def level_kind(self) -> str:
         """What the number is that an image may replace: the object's cut, or a threshold's value.
-
-        "" where there is none.
-        """
+        "" where there is none."""
         if self.taught:
             return ""
         if self.masks == OBJECT:
@@ -71,10 +69,8 @@ class Settings:
         return replace(self, cut=level.value) if of_object else replace(self, value=level.value)
 
     def with_threshold(self, threshold: str) -> "Settings":
-        """These settings with another threshold, at its default value where it takes one.
-
-        The classifier has no threshold, so the dense CRF replaces it.
-        """
+        """These settings with another threshold, at its default value where it takes one. The
+        classifier has no threshold, so the dense CRF replaces it."""
         value = threshold_value(threshold)
         by_classifier = self.refine == Refinement.CLASSIFIER
         return replace(
@@ -202,9 +198,7 @@ class Labels:
 
     def class_names_in(self, images: Collection[str]) -> list[str]:
         """The names of the classes that images may hold, those of factors and added ones first.
-
-        Where all of them keep a mask, only those factors' that are in one.
-        """
+        Where all of them keep a mask, only those factors' that are in one."""
         masks = [self.image(name).mask for name in images]
         kept = {name for mask in masks if mask is not None for name in mask.names}
         some_follow = any(mask is None for mask in masks)

@@ -62,10 +62,8 @@ class Lesson:
 
 
 def classes_to_teach(run: Run, labels: Labels) -> tuple[str, ...]:
-    """The classes that masks can teach; none where they teach what the object is.
-
-    That is where the object has a classifier, and factors name its pieces.
-    """
+    """The classes that masks can teach; none where they teach what the object is. That is where the
+    object has a classifier, and factors name its pieces."""
     masks = [labels.image(name).mask for name in teachers(labels, run.names)]
     shown = {name for mask in masks if mask is not None for name in mask.names}
     settings = labels.settings
@@ -177,10 +175,8 @@ def carried(
 
 
 def taught(run: Run, settings: Settings, folder: Path) -> tuple[Run, Settings]:
-    """The run as the settings' lesson has it, if they name one, and the settings for its masks.
-
-    Of images that the lesson lacks, the object stays as it was, and classes are nowhere.
-    """
+    """The run as the settings' lesson has it, if they name one, and the settings for its masks. Of
+    images that the lesson lacks, the object stays as it was, and classes are nowhere."""
     if not settings.lesson or not (settings.taught or run.object):
         return run, settings
     lesson = read_lesson(folder / FOLDER / settings.lesson)

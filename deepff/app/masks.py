@@ -36,11 +36,9 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 class Masks:
-    """Masks of a run's images: what they keep, or what the settings make.
-
-    They have the sizes of the run's images: the photographs', or those of a reduced run
-    (:class:`deepff.app.pictures.Pictures`), of which more are cached.
-    """
+    """Masks of a run's images: what they keep, or what the settings make. They have the sizes of
+    the run's images: the photographs', or those of a reduced run
+    (:class:`deepff.app.pictures.Pictures`), of which more are cached."""
 
     def __init__(
         self, run: Run, crf_size: int | None = None, n_finders: int = 1, n_images: int = 4
@@ -60,9 +58,7 @@ class Masks:
 
     def made(self, labels: Labels, image: str, refined: bool = True) -> NamedMask:
         """What the settings make of an image; unrefined it needs no photograph, which may be gone.
-
-        Raises InputError where a CRF cannot read the photograph.
-        """
+        Raises InputError where a CRF cannot read the photograph."""
         settings = labels.settings_of(image)
         # What a factor marks does not depend on the others that are kept, but a piece's name does.
         kept = tuple(labels.parts) if settings.masks == OBJECT and not settings.taught else ()
@@ -157,11 +153,9 @@ def refinements(run: Run, k: int) -> list[Refinement]:
 
 @dataclass(frozen=True)
 class Overview:
-    """What is likely in all images, for filters and sorting.
-
-    It is read off the maps' cells and does not follow the edges of photographs as masks do, so that
-    thousands of images take a second.
-    """
+    """What is likely in all images, for filters and sorting. It is read off the maps' cells and
+    does not follow the edges of photographs as masks do, so that thousands of images take a
+    second."""
 
     # (n,) Of the cells that may be marked, the share that is undecided; 1 where none may be.
     doubt: np.ndarray

@@ -61,11 +61,9 @@ class Stroke:
 def taken(
     mask: NamedMask, scene: ClickScene, points: Sequence[Point], name: str, earlier: Sequence[Point]
 ) -> NamedMask:
-    """With what a click takes of a class, or gives back where it has that class already.
-
-    Two points are the corners of a box: what stands out in it takes the class. Points that were
-    clicked earlier keep what they have.
-    """
+    """With what a click takes of a class, or gives back where it has that class already. Two points
+    are the corners of a box: what stands out in it takes the class. Points that were clicked
+    earlier keep what they have."""
     mask, value = _valued(mask, name)
     small = nearest(mask.values, scene.shape).copy()
     pixel, *others = (_pixel(scene.shape, point) for point in points)
@@ -229,12 +227,9 @@ _AT_POINT = {"delete": without_piece, "alone": piece_alone, "fill": without_hole
 
 
 def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, Any]) -> Labels:
-    """The labels with the mask of one image changed by a tool.
-
-    `data` has the ``tool``, its ``points`` as "x,y x,y" (shares of the image's sides), those that
-    were clicked ``earlier``, the brush's ``size`` (a share of the image's width) and the ``class``
-    to paint.
-    """
+    """The labels with the mask of one image changed by a tool. `data` has the ``tool``, its
+    ``points`` as "x,y x,y" (shares of the image's sides), those that were clicked ``earlier``, the
+    brush's ``size`` (a share of the image's width) and the ``class`` to paint."""
     if not image:
         raise InputError("no image is open for mending")
     before = workspace.masks.current(labels, image)

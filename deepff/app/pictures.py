@@ -40,11 +40,9 @@ _ALPHA = 140
 
 
 class Pictures:
-    """Pictures of a result at `SIDE` pixels, with what is slow to make cached.
-
-    Their masks are of a run reduced to that size, whose thresholds over the set are read off a
-    histogram: they differ from an export's by about a thousandth of a factor's maximum.
-    """
+    """Pictures of a result at `SIDE` pixels, with what is slow to make cached. Their masks are of a
+    run reduced to that size, whose thresholds over the set are read off a histogram: they differ
+    from an export's by about a thousandth of a factor's maximum."""
 
     def __init__(self, result: Result) -> None:
         self.result, self.names = result, result.names
@@ -94,10 +92,8 @@ class Pictures:
         return region_picture(self[index], values, [(region, instance.box, instance.score)])
 
     def mask(self, labels: Labels, index: int) -> NamedMask:
-        """What the image keeps, else what the settings make of it, at the picture's size.
-
-        It is empty where the file of the kept mask is gone.
-        """
+        """What the image keeps, else what the settings make of it, at the picture's size. It is
+        empty where the file of the kept mask is gone."""
         shape = self[index].shape[:2]
         try:
             kept = kept_mask(labels, self.names[index])
@@ -235,10 +231,8 @@ class Pictures:
 
 
 def _reduced(run: Run, pictures: Pictures, index: dict[str, int] | None = None) -> Run:
-    """A run whose images, and those of its object, are photographs of `SIDE` pixels.
-
-    `index` has the photographs' numbers by name, as the object may lack images.
-    """
+    """A run whose images, and those of its object, are photographs of `SIDE` pixels. `index` has
+    the photographs' numbers by name, as the object may lack images."""
     index = index or {name: number for number, name in enumerate(run.names)}
     sizes = [photo_shape(image.size, SIDE) for image in run.images]
     return replace(
@@ -275,11 +269,9 @@ def merged(labels: Labels) -> dict[int, int]:
 
 
 def covering(strengths: np.ndarray, count: int) -> list[int]:
-    """Up to `count` images that together show every factor best, from strengths (n, k) ≥ 0.
-
-    Greedy: each next image adds most to Σ_j max_i s_ij / max s_j, where i runs over the images
-    chosen so far; of equal ones the first.
-    """
+    """Up to `count` images that together show every factor best, from strengths (n, k) ≥ 0. Greedy:
+    each next image adds most to Σ_j max_i s_ij / max s_j, where i runs over the images chosen so
+    far; of equal ones the first."""
     shares = strengths / np.maximum(strengths.max(0), np.finfo(np.float32).tiny)
     covered = np.zeros(shares.shape[1])
     chosen: list[int] = []
@@ -305,10 +297,8 @@ def picture_uri(picture: np.ndarray) -> str:
 
 
 def mask_uri(values: np.ndarray, side: int) -> str:
-    """A label map (H, W) uint8 as PNG data of up to `side` pixels, half transparent.
-
-    0 is the background, j + 1 the class that has color j.
-    """
+    """A label map (H, W) uint8 as PNG data of up to `side` pixels, half transparent. 0 is the
+    background, j + 1 the class that has color j."""
     height, width = values.shape
     small = nearest(values, photo_shape((height, width), side))
     colors = factor_colors(max(1, int(small.max())))

@@ -42,12 +42,9 @@ def serve(
     allowed_hosts: Sequence[str] = (),
     root_path: str = "",
 ) -> None:
-    """Serve the page until it is interrupted.
-
-    The port is by default the first free one from 7860. `on_start` gets the page's URL once it can
-    be opened. `allowed_hosts` are more names, without a port, for a loopback address: a proxy's or
-    hub's. A proxy serves the page under `root_path`.
-    """
+    """Serve the page until it is interrupted. The port is by default the first free one from 7860.
+    `on_start` gets the page's URL once it can be opened. `allowed_hosts` are more names, without a
+    port, for a loopback address: a proxy's or hub's. A proxy serves the page under `root_path`."""
     # Where matplotlib is installed gradio would look for a display's backend, while a page waits.
     os.environ.setdefault("MPLBACKEND", "agg")
     listening = _listen(host, port)
@@ -117,11 +114,9 @@ def web_app(
 
 
 class _Guard:
-    """Keeps the browser to this server, and other pages and routes to files out.
-
-    Gradio lets every page of this machine, on any port, read with the user's cookies; the app's own
-    page needs no such leave.
-    """
+    """Keeps the browser to this server, and other pages and routes to files out. Gradio lets every
+    page of this machine, on any port, read with the user's cookies; the app's own page needs no
+    such leave."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

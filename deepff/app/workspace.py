@@ -157,10 +157,8 @@ class Workspace:
 
 
 def with_histograms(result: Result, folder: Path) -> Result:
-    """A saved result whose thresholds are read off the histograms that were saved with it.
-
-    So thousands of images open quickly, and a threshold does not move when some are added.
-    """
+    """A saved result whose thresholds are read off the histograms that were saved with it. So
+    thousands of images open quickly, and a threshold does not move when some are added."""
     whole = result.object
     if whole is not None:
         whole = as_one(with_histograms(whole, folder / OBJECT))
@@ -170,10 +168,8 @@ def with_histograms(result: Result, folder: Path) -> Result:
 
 
 def suggestions(result: Result) -> dict[tuple[int, int], Factor]:
-    """What the network calls factors, by k and number.
-
-    Those without a name are background; of kinds of objects, nothing is said of them.
-    """
+    """What the network calls factors, by k and number. Those without a name are background; of
+    kinds of objects, nothing is said of them."""
     return {
         (k, number): Factor(name, name != "", suggested=True)
         for k, factorization in result.factorizations.items()

@@ -27,10 +27,8 @@ from deepff.runtime.progress import Stopwatch
 
 @dataclass(frozen=True)
 class ActivationSet:
-    """The activations of several layers for the same images.
-
-    Over several ranks the images are this rank's.
-    """
+    """The activations of several layers for the same images. Over several ranks the images are this
+    rank's."""
 
     backbone: Backbone
     layers: dict[str, Layer]  # by path, with receptive-field centers
@@ -75,11 +73,9 @@ class ActivationSet:
         model: nn.Module | Backbone | None = None,
         watch: Stopwatch | None = None,
     ) -> Self:
-        """The same layers of the same network for other images, prepared as recorded.
-
-        ``model`` is the network where it cannot be loaded by its name. Of the settings, batch size,
-        cache, device and progress are used.
-        """
+        """The same layers of the same network for other images, prepared as recorded. ``model`` is
+        the network where it cannot be loaded by its name. Of the settings, batch size, cache,
+        device and progress are used."""
         watch = watch or Stopwatch()
         first = sources[0]
         backbone = first.backbone(model=model, device=settings.device)
@@ -124,10 +120,8 @@ class Findings:
 
 
 def result_of(findings: Findings, settings: RunSettings, **facts: Any) -> Result:
-    """The findings as a result over the images of all ranks, with the factors' names.
-
-    ``facts`` are further fields of the result.
-    """
+    """The findings as a result over the images of all ranks, with the factors' names. ``facts`` are
+    further fields of the result."""
     activation_set = findings.activation_set
     activations = activation_set.of(findings.layers)
     finest = min(findings.layers, key=lambda layer: layer.stride)

@@ -69,10 +69,8 @@ def select_k(
 
 def matched_iou(labels: Tensor, others: Tensor, k: int) -> float:
     """Mean IoU of two labelings, (cells,) of 0 to k − 1, matched one to one so that it is largest.
-
     −1 is no label. A label that no cell has, in either labeling, is matched with IoU 0: a factor
-    that is not used is not a factor that occurs in both.
-    """
+    that is not used is not a factor that occurs in both."""
     from scipy.optimize import linear_sum_assignment
 
     # Row and column 0 count the cells without a label, which are in no intersection.

@@ -59,10 +59,8 @@ def discover_by_contrast(
     by_border: bool = True,
     n_kinds: int | None = None,
 ) -> Findings:
-    """The object of each kind, as one map fused from those of ``layers``.
-
-    It teaches ``cell_layers``, if any. Features of ``head`` tell the kinds apart.
-    """
+    """The object of each kind, as one map fused from those of ``layers``. It teaches
+    ``cell_layers``, if any. Features of ``head`` tell the kinds apart."""
     every_layer = [*layers, *cell_layers, head]
     activation_set = ActivationSet.extracted(images, backbone, every_layer, settings, watch)
     findings = object_findings(activation_set, layers, by_border)
@@ -115,11 +113,9 @@ def object_findings(
 
 
 def contrast_layers(layer_map: LayerMap) -> list[Layer]:
-    """The two layers, finer and coarser, whose weighted maps are worth fusing.
-
-    The coarser has the stride of the default layer, the finer the next smaller stride: ``conv4_4``
-    and ``conv5_4`` of VGG-19. It is the default layer alone where all have one stride.
-    """
+    """The two layers, finer and coarser, whose weighted maps are worth fusing. The coarser has the
+    stride of the default layer, the finer the next smaller stride: ``conv4_4`` and ``conv5_4`` of
+    VGG-19. It is the default layer alone where all have one stride."""
     return weighable(stride_layers(layer_map)[-2:])
 
 
@@ -153,11 +149,9 @@ class BorderContrast:
 
 
 def border_contrast(activations: Activations) -> BorderContrast:
-    """How much more each channel fires inside the images than on their border, over the set.
-
-    Reads A once; over several ranks it is of all their images. Raises InputError where A goes
-    negative, or every cell is border.
-    """
+    """How much more each channel fires inside the images than on their border, over the set. Reads
+    A once; over several ranks it is of all their images. Raises InputError where A goes negative,
+    or every cell is border."""
     rows = RowBlocks(activations.blocks)
     cells = [border_cells(x.grid, x.extent).flatten() for x in activations.images]
     on_border = torch.cat(cells) if cells else torch.zeros(0, dtype=torch.bool)
@@ -177,11 +171,9 @@ def border_contrast(activations: Activations) -> BorderContrast:
 
 
 def border_cells(grid: tuple[int, int], extent: Extent | None = None) -> Tensor:
-    """Which cells of a grid, that covers this part of an image, are border, (h, w) bool.
-
-    Those whose center is nearer to an edge than a tenth of the side, and at least one cell: a ring
-    of one cell at 14 × 14, of three at 28 × 28.
-    """
+    """Which cells of a grid, that covers this part of an image, are border, (h, w) bool. Those
+    whose center is nearer to an edge than a tenth of the side, and at least one cell: a ring of one
+    cell at 14 × 14, of three at 28 × 28."""
 
     def near_an_end(cells: int, ends: tuple[float, float]) -> Tensor:
         share = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
@@ -218,11 +210,9 @@ def separation_warning(separation: float, by_sign: bool = False) -> str | None:
 
 @torch.no_grad()
 def object_factor(activations: Activations, weights: Tensor) -> Factorization:
-    """The best single factor of A·diag(weights), A nowhere negative, without a copy of A.
-
-    By Perron and Frobenius it is the pair of leading singular vectors, computed by power iteration
-    with one read of A each. W has length 1; over several ranks A and the maps are those of all.
-    """
+    """The best single factor of A·diag(weights), A nowhere negative, without a copy of A. By Perron
+    and Frobenius it is the pair of leading singular vectors, computed by power iteration with one
+    read of A each. W has length 1; over several ranks A and the maps are those of all."""
     rows = RowBlocks(activations.blocks)
     if weights.shape != (rows.n_channels,):
         raise InputError(
@@ -253,10 +243,8 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
 
 
 def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) -> Factorization:
-    """The object from several layers: :func:`object_factor` of each, fused by :func:`fuse`.
-
-    Its maps are in [0, 1], on the finest grid. W has the layers' channels side by side.
-    """
+    """The object from several layers: :func:`object_factor` of each, fused by :func:`fuse`. Its
+    maps are in [0, 1], on the finest grid. W has the layers' channels side by side."""
     factors = [object_factor(*pair) for pair in zip(activations, weights, strict=True)]
     components = torch.cat([f.components * f.heatmaps.scale for f in factors], dim=1)
     unit_maps = [
@@ -270,11 +258,9 @@ def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) 
 
 
 def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
-    """One object map from those of several layers: their geometric mean, √(H₁ · H₂) for two.
-
-    Each has one factor, in [0, 1], and is sampled bilinearly on the finest grid. What is off in one
-    layer is off in the result.
-    """
+    """One object map from those of several layers: their geometric mean, √(H₁ · H₂) for two. Each
+    has one factor, in [0, 1], and is sampled bilinearly on the finest grid. What is off in one
+    layer is off in the result."""
     if not maps:
         raise InputError("there are no heat maps to fuse; give those of one layer or more")
     if any(m.n_factors != 1 or m.signed for m in maps):

@@ -47,11 +47,9 @@ class PartSpace:
 
     @torch.no_grad()
     def coefficients(self, activations: Activations, object_cells: Tensor | None = None) -> Tensor:
-        """H (rows, k): how likely each cell is each part, softmax(−8 d² / variance).
-
-        d is the distance from the centroids. Rows sum to 1, to less where there is a background;
-        those without any object (``object_cells``, the share of each cell, or bool) are 0.
-        """
+        """H (rows, k): how likely each cell is each part, softmax(−8 d² / variance). d is the
+        distance from the centroids. Rows sum to 1, to less where there is a background; those
+        without any object (``object_cells``, the share of each cell, or bool) are 0."""
         rows = RowBlocks(activations.blocks)
         centroids = self.components
         if self.background is not None:
@@ -68,10 +66,8 @@ def factorize_inside(
     activations: Activations, object_cells: Tensor, k: int, random_state: int | None = 0
 ) -> tuple[Factorization, PartSpace]:
     """The parts of an object whose cells are known, and what finds them in other images.
-
     ``object_cells`` (rows,) is the share of each cell that is object, or bool. Cells that are at
-    least half object are fitted; all that hold any of it get parts.
-    """
+    least half object are fitted; all that hold any of it get parts."""
     space, n_iter = _fit(activations, object_cells >= _OBJECT_SHARE, k, random_state)
     H = space.coefficients(activations, object_cells)
     return _factorization(activations, H, space, n_iter, object_cells > 0), space
@@ -81,10 +77,8 @@ def factorize_filled(
     activations: Activations, k: int, random_state: int | None = 0
 ) -> tuple[Factorization, PartSpace]:
     """As :func:`factorize_inside`, for objects that fill the frame: k + 1 clusters over all cells.
-
     The cluster that takes up more of the border than of the whole, by the largest factor, is the
-    background, and holds what rows of H lack of 1.
-    """
+    background, and holds what rows of H lack of 1."""
     everything = torch.ones(sum(image.n_cells for image in activations.images), dtype=torch.bool)
     space, n_iter = _fit(activations, everything, k + 1, random_state)
     H = space.coefficients(activations)
@@ -99,19 +93,15 @@ def factorize_filled(
 
 def fills_frame(separation: float, by_sign: bool = False) -> bool:
     """Whether the objects of a set fill the frame, by the separation of the coarser object layer.
-
     The middles of annotated boxes lie below the limit, nearly all sets of whole objects above it
-    (``benchmarks/objects.py --only separation``).
-    """
+    (``benchmarks/objects.py --only separation``)."""
     return separation < least_separation(by_sign)
 
 
 def part_layer(layer_map: LayerMap) -> Layer:
-    """The layer whose activations tell parts apart: ``blocks.6.0.bn2``, ``conv5_4``, ``layer4``.
-
-    In the stage and stride of the coarser of the contrast layers it is the last map that is nowhere
-    negative, depthwise ones included. Where that layer is signed, it is itself, by sign.
-    """
+    """The layer whose activations tell parts apart: ``blocks.6.0.bn2``, ``conv5_4``, ``layer4``. In
+    the stage and stride of the coarser of the contrast layers it is the last map that is nowhere
+    negative, depthwise ones included. Where that layer is signed, it is itself, by sign."""
     coarser = contrast_layers(layer_map)[-1]
     stage = coarser.path.partition(".")[0]
     suitable = [

@@ -45,11 +45,9 @@ def factorize(
     channel_weights: Tensor | None = None,
     device: torch.device | None = None,
 ) -> Factorization:
-    """A ≈ H W, or A·diag(channel_weights) ≈ H W, with the columns of H as heat maps.
-
-    It is computed on ``device``, by default where A is. With several processes, A is all their rows
-    together, and the heat maps are those of all images.
-    """
+    """A ≈ H W, or A·diag(channel_weights) ≈ H W, with the columns of H as heat maps. It is computed
+    on ``device``, by default where A is. With several processes, A is all their rows together, and
+    the heat maps are those of all images."""
     A = RowBlocks(activations.blocks, device, scaled_by(channel_weights))
     H = distributed.gather_rows(estimator.fit_transform(A))
     heatmaps = HeatMaps.of_images(H, distributed.gather(activations.images))
@@ -68,11 +66,8 @@ def discover_by_paper(
     watch: Stopwatch,
     weigh: Callable[[Activations], BorderContrast] | None = None,
 ) -> Findings:
-    """The factors of one layer, for each number of factors.
-
-    Two steps are not the paper's, and only taken when asked for: `weigh`, which multiplies the
-    channels of A, and choosing k.
-    """
+    """The factors of one layer, for each number of factors. Two steps are not the paper's, and only
+    taken when asked for: `weigh`, which multiplies the channels of A, and choosing k."""
     activation_set = ActivationSet.extracted(images, backbone, [layer], settings, watch)
     activations = activation_set.activations[layer.path]
 

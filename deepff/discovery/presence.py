@@ -34,10 +34,8 @@ class _Piece(NamedTuple):
 
 def with_presence(objects: Factorization, head: Activations) -> Factorization:
     """The objects of a set with the instances that each kind is known by, and scores of all pieces.
-
     An image's pieces are scored by other images' instances. Over several ranks the maps are of all
-    their images, and ``head`` is of this rank's.
-    """
+    their images, and ``head`` is of this rank's."""
     before, total = rows_before(len(head.images))
     pieces = [_pieces(objects.heatmaps, before + i, head, i) for i in range(len(head.images))]
     step = max(1, -(-total // _MAX_KNOWN))
@@ -58,11 +56,9 @@ def with_presence(objects: Factorization, head: Activations) -> Factorization:
 
 
 def with_scores(objects: Factorization, head: Activations, known: KnownInstances) -> Factorization:
-    """Objects in new images with the scores of their pieces, by the instances of their bank.
-
-    Where two kinds claim the same thing, it is of the kind with the higher score, and a kind of
-    which nothing is left in an image is taken out of it.
-    """
+    """Objects in new images with the scores of their pieces, by the instances of their bank. Where
+    two kinds claim the same thing, it is of the kind with the higher score, and a kind of which
+    nothing is left in an image is taken out of it."""
     heatmaps = objects.heatmaps
     pieces = [_pieces(heatmaps, i, head, i) for i in range(len(head.images))]
     scores = _score_maps(heatmaps, 0, pieces, known)
@@ -77,10 +73,8 @@ def with_scores(objects: Factorization, head: Activations, known: KnownInstances
 
 
 def with_negatives(known: KnownInstances, objects: HeatMaps, head: Activations) -> KnownInstances:
-    """Known instances that new ones are told by from what their maps mark in these images.
-
-    The images show none of the things.
-    """
+    """Known instances that new ones are told by from what their maps mark in these images. The
+    images show none of the things."""
     rows = [torch.zeros(0, head.channels + 2)]
     for i in range(0, len(head.images), max(1, -(-len(head.images) // _MAX_KNOWN))):
         for piece in _pieces(objects, i, head, i):
@@ -139,11 +133,9 @@ def _score_maps(
     known: KnownInstances,
     known_images: Tensor | None = None,
 ) -> HeatMaps:
-    """The score of each cell's piece, (rows of all images, k); 0 outside of pieces.
-
-    ``pieces`` are those of this rank's images, ``before`` the number of images of lower ranks.
-    Instances known from an image (`known_images`) are not compared with its own.
-    """
+    """The score of each cell's piece, (rows of all images, k); 0 outside of pieces. ``pieces`` are
+    those of this rank's images, ``before`` the number of images of lower ranks. Instances known
+    from an image (`known_images`) are not compared with its own."""
     rows = [maps.coefficients[:0]]
     for i, of_image in enumerate(pieces, before):
         painted = torch.zeros_like(maps.grid(i))

@@ -85,21 +85,16 @@ class _Lesson:
 
 
 def classify_object(factorization: Factorization, cells: Cells) -> Factorization:
-    """The object with the pixel classifier that its masks teach.
-
-    It is returned without one if the masks tell nothing apart. Over several ranks its maps are of
-    all their images.
-    """
+    """The object with the pixel classifier that its masks teach. It is returned without one if the
+    masks tell nothing apart. Over several ranks its maps are of all their images."""
     return _classified(factorization, _object_lesson(factorization, cells), cells)
 
 
 def classify_parts(
     parts: Mapping[int, Factorization], whole: Factorization | None, cells: Cells
 ) -> dict[int, Factorization]:
-    """Parts, by k, with the pixel classifiers that their masks teach: one class per part.
-
-    ``whole`` is the object; None where it fills the frame.
-    """
+    """Parts, by k, with the pixel classifiers that their masks teach: one class per part. ``whole``
+    is the object; None where it fills the frame."""
     of_object = None if whole is None else _object_lesson(whole, cells)
     # The same for every k.
     object_labels = None if of_object is None else cache(of_object.first)
@@ -246,10 +241,8 @@ def classified(
     model: nn.Module | Backbone | None = None,
     device: str = Device.AUTO,
 ) -> dict[str, Tensor]:
-    """How likely each cell of images is each class, (k, h, w) by name, a few images at a time.
-
-    By masks made by hand, grids cover the images.
-    """
+    """How likely each cell of images is each class, (k, h, w) by name, a few images at a time. By
+    masks made by hand, grids cover the images."""
     backbone = classifier.sources[0].backbone(model=model, device=device)
     maps: dict[str, Tensor] = {}
     layer = cell_layer(classifier.sources)

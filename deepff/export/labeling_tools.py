@@ -28,11 +28,9 @@ def write_labelme(
     folder: Path,
     settings: ExportOptions,
 ) -> None:
-    """Write ``<folder>/<image>.json`` with polygons, and ``<folder>/labels.txt``.
-
-    LabelMe opens ``a.json`` with ``a.jpg`` in the same folder. Next to the user's own files,
-    ``a.png`` has ``a.png.json`` if there is ``a.jpg`` too.
-    """
+    """Write ``<folder>/<image>.json`` with polygons, and ``<folder>/labels.txt``. LabelMe opens
+    ``a.json`` with ``a.jpg`` in the same folder. Next to the user's own files, ``a.png`` has
+    ``a.png.json`` if there is ``a.jpg`` too."""
     mode = settings.images or Photographs.NONE
     taken: set[str] = set()
     for image in images:
@@ -84,11 +82,9 @@ def write_label_studio(
     folder: Path,
     settings: ExportOptions,
 ) -> None:
-    """Write ``<folder>/tasks.json``, brush masks as predictions, and ``label_config.xml``.
-
-    Label Studio serves the images if LOCAL_FILES_DOCUMENT_ROOT is the folder above the set's, and
-    the set's folder is a storage of the project.
-    """
+    """Write ``<folder>/tasks.json``, brush masks as predictions, and ``label_config.xml``. Label
+    Studio serves the images if LOCAL_FILES_DOCUMENT_ROOT is the folder above the set's, and the
+    set's folder is a storage of the project."""
     with atomic_text(folder / "tasks.json") as file:
         file.write("[")
         for number, image in enumerate(images, 1):
@@ -138,9 +134,7 @@ def _brush_result(image: AnnotatedImage, instance: Instance, name: str, id: str)
 
 def brush_run_lengths(mask: np.ndarray) -> list[int]:
     """A mask (H, W) in Label Studio's brush format: the bytes of a packed RGBA image of 0 and 255.
-
-    It is the format of the JavaScript library @thi.ng/rle-pack.
-    """
+    It is the format of the JavaScript library @thi.ng/rle-pack."""
     # Bits: the number of values (32), bits per value minus one (5), the four widths of a length
     # minus one (4 each); then for each run a 1, which width (2), its length minus one, its value.
     widths = "".join(f"{width - 1:04b}" for width in _LENGTH_BITS)
@@ -164,11 +158,9 @@ def write_cvat(
     folder: Path,
     settings: ExportOptions,
 ) -> None:
-    """Write masks as "CVAT for images 1.1", ``<folder>/annotations.xml``, and ``labels.json``.
-
-    CVAT matches images by name; in a data set with its images, they are in ``images/``.
-    ``labels.json`` can be pasted under "Raw" in the form for a task's labels.
-    """
+    """Write masks as "CVAT for images 1.1", ``<folder>/annotations.xml``, and ``labels.json``. CVAT
+    matches images by name; in a data set with its images, they are in ``images/``. ``labels.json``
+    can be pasted under "Raw" in the form for a task's labels."""
     labels = [
         {"name": name, "color": color, "type": "mask", "attributes": []}
         for name, color in zip(names, hex_colors(factor_colors(len(names))), strict=True)

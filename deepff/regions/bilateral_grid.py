@@ -16,11 +16,9 @@ _MOST_NODES = 2**23  # that are filtered at once
 
 
 class BilateralGrid:
-    """Sums over pixels, weighted by exp(−|xᵢ − xⱼ|² / 2σₓ² − |cᵢ − cⱼ|² / 2σ_c²).
-
-    A bilateral grid (Chen, Paris & Durand, SIGGRAPH 2007) whose colors are a palette of the image.
-    ``position_sigma`` σₓ is in pixels, ``color_sigma`` σ_c in steps of 255.
-    """
+    """Sums over pixels, weighted by exp(−|xᵢ − xⱼ|² / 2σₓ² − |cᵢ − cⱼ|² / 2σ_c²). A bilateral grid
+    (Chen, Paris & Durand, SIGGRAPH 2007) whose colors are a palette of the image.
+    ``position_sigma`` σₓ is in pixels, ``color_sigma`` σ_c in steps of 255."""
 
     # Means over pixels that are near and look the same are right to 0.03 on photographs, because of
     # the steps of the palette, about 4 of 255.
@@ -52,9 +50,7 @@ class BilateralGrid:
 
     def filter(self, values: Tensor) -> Tensor:
         """The weighted sums of all pixels' values at each pixel, like values (B, labels, H, W).
-
-        They are up to a factor that is the same for all pixels.
-        """
+        They are up to a factor that is the same for all pixels."""
         at_once = max(1, _MOST_NODES // self._n_nodes)
         return torch.cat([self._filter(some) for some in values.split(at_once, dim=1)], dim=1)
 

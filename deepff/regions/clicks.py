@@ -69,10 +69,8 @@ def clicked(
     target: int,
     sure: Sequence[Pixel] = (),
 ) -> np.ndarray:
-    """Where a click changes a label map, (h, w) bool: around it, in pixels of the label there.
-
-    They become ``target``. Pixels clicked earlier, ``sure``, stay as they are.
-    """
+    """Where a click changes a label map, (h, w) bool: around it, in pixels of the label there. They
+    become ``target``. Pixels clicked earlier, ``sure``, stay as they are."""
     label = values[pixel]
     nodes = _Nodes.of(scene, values)
     click = nodes.numbers[pixel]
@@ -98,9 +96,7 @@ def clicked(
 
 def boxed(scene: ClickScene, values: np.ndarray, box: tuple[Pixel, Pixel]) -> np.ndarray:
     """What stands out in a box from what is around it, (h, w) bool; of a label map's background.
-
-    The box is its first and last pixel.
-    """
+    The box is its first and last pixel."""
     (top, left), (bottom, right) = box
     inside = np.zeros(scene.shape, bool)
     inside[top : bottom + 1, left : right + 1] = True

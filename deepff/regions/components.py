@@ -26,9 +26,7 @@ EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 
 def connected_components(mask: np.ndarray) -> tuple[np.ndarray, int]:
     """The 8-connected components of a mask (H, W): each pixel's component, int32, and their number.
-
-    Components count from 1, in the order of their first pixels, row by row; 0 is outside.
-    """
+    Components count from 1, in the order of their first pixels, row by row; 0 is outside."""
     from scipy import ndimage
 
     components, n_components = ndimage.label(mask, structure=EIGHT_CONNECTED)
@@ -46,10 +44,8 @@ def least_area(size: tuple[int, int]) -> int:
 
 
 def least_instance(size: tuple[int, int], scores: Tensor | None) -> int:
-    """As :func:`least_area`; with scores (r, h, w) four of their cells, if these are more.
-
-    Too little is seen of what is smaller to say what it is.
-    """
+    """As :func:`least_area`; with scores (r, h, w) four of their cells, if these are more. Too
+    little is seen of what is smaller to say what it is."""
     if scores is None:
         return least_area(size)
     height, width = size
@@ -59,9 +55,7 @@ def least_instance(size: tuple[int, int], scores: Tensor | None) -> int:
 
 def component_boxes(mask: Tensor | np.ndarray, min_area: int = 1) -> list[Box]:
     """The boxes around a mask's components of ``min_area`` pixels or more, the largest first.
-
-    Equally large components keep the order of their first pixels, row by row.
-    """
+    Equally large components keep the order of their first pixels, row by row."""
     return [box for box, _ in scored_boxes(mask, min_area)]
 
 
@@ -86,10 +80,8 @@ def scored_boxes(
 
 def named_pieces(mask: np.ndarray, maps: Tensor, factors: Collection[int]) -> np.ndarray:
     """Give each component of a mask (H, W) to one of the factors: uint8 (H, W), factor j is j + 1.
-
     The one with the largest mean over its pixels, of ``maps`` (k, h, w) as shares of their maximum;
-    specks (:func:`least_area`) become background, 0.
-    """
+    specks (:func:`least_area`) become background, 0."""
     # In a set of bears and elephants (two groups of iCoseg, k = 6) the object's components fit both
     # far better than the factors' masks do: benchmarks/names.py --only pairs.
     components, n_components = connected_components(mask)
@@ -105,10 +97,8 @@ def named_pieces(mask: np.ndarray, maps: Tensor, factors: Collection[int]) -> np
 
 def component_scores(components: np.ndarray, n_components: int, scores: Tensor) -> np.ndarray:
     """The scores of numbered components (H, W), from a map (h, w) of scores: (n_components + 1,).
-
     The largest in the cells that a component fills at least half as much as any cell; 0 for one
-    that is nowhere scored, and for the background.
-    """
+    that is nowhere scored, and for the background."""
     pixels = _pixels_in_cells(components, n_components, (scores.shape[0], scores.shape[1]))
     is_in = pixels * 2 >= pixels.max(1, keepdims=True).clip(1)
     return np.where(is_in, scores.flatten().cpu().double().numpy(), 0.0).max(1)

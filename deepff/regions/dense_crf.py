@@ -118,10 +118,8 @@ _KEPT: Kept[CrfKernels] = Kept(_MOST_KEPT)
 def crf_kernels(
     images: Tensor, size: int = DENSE_CRF_SIZE, smoothness_sigma: float = _SMOOTHNESS_SIGMA
 ) -> CrfKernels:
-    """The kernels of images (B, 3, H, W) in [0, 1], reduced to ``size`` pixels.
-
-    Those of some hundred images are kept, as several steps ask for the same.
-    """
+    """The kernels of images (B, 3, H, W) in [0, 1], reduced to ``size`` pixels. Those of some
+    hundred images are kept, as several steps ask for the same."""
     guide = (at_working_size(images, size) * 255).round().to(torch.uint8)
     pixels = guide.cpu().numpy()
     digest = hashlib.sha256(pixels.tobytes()).digest()
@@ -159,10 +157,8 @@ def refined_by_kernels(
     bilateral_weight: float = _BILATERAL_WEIGHT,
     n_iter: int = _ITERATIONS,
 ) -> Tensor:
-    """:func:`dense_crf` of probabilities (B, k, h, w) by kernels that serve several maps.
-
-    The result, (B, k, *kernels.shape), has the size of the reduced images.
-    """
+    """:func:`dense_crf` of probabilities (B, k, h, w) by kernels that serve several maps. The
+    result, (B, k, *kernels.shape), has the size of the reduced images."""
     unary = functional.interpolate(probabilities.float(), kernels.shape, mode="bilinear")
     if not (unary.min() >= 0 and unary.sum(1).max() <= 1 + _ROUNDING):
         raise InputError(
@@ -175,9 +171,7 @@ def refined_by_kernels(
 
 def refined_densely(kernels: CrfKernels, maps: Tensor, thresholds: Tensor) -> Tensor:
     """:func:`refined_by_kernels` of maps (B, k, h, w) in [0, 1] with thresholds (k,) or (B, k).
-
-    Holes are left.
-    """
+    Holes are left."""
     # Probabilities change faster than the maps that they come from: upsampling these first is
     # worth 0.009 IoU on iCoseg.
     smooth = functional.interpolate(maps.float(), kernels.shape, mode="bilinear")
@@ -185,11 +179,9 @@ def refined_densely(kernels: CrfKernels, maps: Tensor, thresholds: Tensor) -> Te
 
 
 def refined_parts(kernels: CrfKernels, object_probability: Tensor, maps: Tensor) -> Tensor:
-    """The parts of one image refined together along its edges: (k, H, W).
-
-    They sum to the object's probability (1, H, W), which stays as it is; maps (k, h, w) are as for
-    :func:`deepff.regions.probabilities.part_probabilities`.
-    """
+    """The parts of one image refined together along its edges: (k, H, W). They sum to the object's
+    probability (1, H, W), which stays as it is; maps (k, h, w) are as for
+    :func:`deepff.regions.probabilities.part_probabilities`."""
     # A dense CRF over the k parts alone shares the object's probability, which is refined already.
     # With the background as one more label, the parts would lose pixels to it at every edge because
     # there are several (Car Parts, every other image, k = 2, 4, 6: factor quality 0.375, and 0.378
@@ -205,9 +197,7 @@ def mean_field(
     unary: Tensor, kernels: Sequence[tuple[float, NormalizedKernel]], n_iter: int
 ) -> Tensor:
     """The formula of :func:`dense_crf` for weighted kernels, at the images' size: (B, k, H, W).
-
-    ``unary`` (B, k, H, W) is not negative and at most 1 in sum.
-    """
+    ``unary`` (B, k, H, W) is not negative and at most 1 in sum."""
     tiny = torch.finfo(unary.dtype).tiny
     log_unary = with_background(unary).clamp_min(tiny).log()
     # K is linear and the labels sum to 1, so the background's needs no filtering.

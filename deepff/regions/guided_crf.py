@@ -71,11 +71,9 @@ REFINER = Refiner(_SIZE, guided_crf, fills_holes=False)
 
 
 def mean_field(images: Tensor, unary: Tensor, numbers: Numbers) -> Tensor:
-    """The formula of :func:`guided_crf` on images (B, 3, H, W) at their size.
-
-    ``unary`` (B, k, H, W) is positive and below 1 in sum. Returns the logits of Q, (B, 1 + k, H,
-    W), the background first.
-    """
+    """The formula of :func:`guided_crf` on images (B, 3, H, W) at their size. ``unary`` (B, k, H,
+    W) is positive and below 1 in sum. Returns the logits of Q, (B, 1 + k, H, W), the background
+    first."""
     from kornia.filters import guided_blur
 
     # The filter mirrors the image at its borders, which needs more pixels than the radius.
@@ -112,9 +110,7 @@ def refined_maps(
     heatmaps: HeatMaps, images: Sequence[ImageRecord], size: int | None = None
 ) -> HeatMaps:
     """The heat maps of a whole set refined by :func:`dff_crf`, 49 KB or less per image and factor.
-
-    They are in a temporary file, since those of a large set don't fit in memory.
-    """
+    They are in a temporary file, since those of a large set don't fit in memory."""
     size = min(_SIZE, size or _SIZE)
     grids = [reduced_shape(shape, size) for shape in heatmaps.image_sizes]
     shape = sum(map(math.prod, grids)), heatmaps.n_factors

@@ -32,11 +32,9 @@ def told_apart(names: Sequence[str | None]) -> list[str | None]:
 
 
 def read_parts(path: str | Path, n_factors: int) -> dict[int, str]:
-    """Part names by factor number, from a small YAML or JSON file that a person wrote.
-
-    One line per factor (``0: head``) or the same in braces (``{0: head, 2: torso}``). Two factors
-    may have one name. Raises InputError where the file or a factor number doesn't fit.
-    """
+    """Part names by factor number, from a small YAML or JSON file that a person wrote. One line per
+    factor (``0: head``) or the same in braces (``{0: head, 2: torso}``). Two factors may have one
+    name. Raises InputError where the file or a factor number doesn't fit."""
     import yaml
 
     try:
@@ -111,10 +109,8 @@ def part_masks(masks: Tensor, parts: Mapping[int, str], names: Sequence[str]) ->
 
 
 def part_map(label_map: Tensor, parts: Mapping[int, str], names: Sequence[str]) -> Tensor:
-    """A label map of factors (H, W) as one of the named parts: part i is i + 1.
-
-    A factor without a name becomes background.
-    """
+    """A label map of factors (H, W) as one of the named parts: part i is i + 1. A factor without a
+    name becomes background."""
     labels = label_map.long()
     n_labels = max(max(parts, default=-1) + 2, int(labels.max()) + 1 if labels.numel() else 1)
     part_of_label = torch.zeros(n_labels, dtype=label_map.dtype, device=label_map.device)

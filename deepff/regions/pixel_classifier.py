@@ -136,9 +136,7 @@ def classes_by_kernels(kernels: CrfKernels, probabilities: Tensor, n_iter: int =
 
 def label_confidence(shares: Tensor) -> Tensor:
     """By how much the largest share of a cell exceeds the next, (k, h, w) to (h, w), in [0, 1].
-
-    What the shares lack of 1 is the background's; for one class of share y it is |2y − 1|.
-    """
+    What the shares lack of 1 is the background's; for one class of share y it is |2y − 1|."""
     every = torch.cat([1 - shares.sum(0, keepdim=True), shares])
     first, second = every.topk(2, dim=0).values
     return first - second
@@ -194,10 +192,8 @@ def sample_cells(
     sources: Sequence[FeatureSource],
     most: tuple[int, int] = (_MAX_IMAGES, _MAX_CELLS),
 ) -> CellSample:
-    """Draw images evenly over the set of all ranks, and cells of these, from a fixed seed.
-
-    At most ``most`` images and cells.
-    """
+    """Draw images evenly over the set of all ranks, and cells of these, from a fixed seed. At most
+    ``most`` images and cells."""
     cells = cell_layer(sources)
     images = activations[cells].images
     before, total = rows_before(len(images))
@@ -229,11 +225,9 @@ def sample_cells(
 
 
 def principal_components(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean (c,) of rows (m, c), and a basis (c, d) of their first 64 principal components.
-
-    It is scaled by the standard deviation along the first, so that a penalty falls on what varies
-    less.
-    """
+    """The mean (c,) of rows (m, c), and a basis (c, d) of their first 64 principal components. It
+    is scaled by the standard deviation along the first, so that a penalty falls on what varies
+    less."""
     from scipy.linalg import eigh
 
     mean = rows.mean(0)

@@ -24,11 +24,9 @@ _EVEN_SHARE = 0.02
 
 
 class Refiner(NamedTuple):
-    """A refinement of one image's maps along its edges.
-
-    ``probabilities`` takes an image, its maps (k, h, w) in [0, 1], thresholds (k,) in their units
-    and a size, and returns (k, H, W) at the image's size.
-    """
+    """A refinement of one image's maps along its edges. ``probabilities`` takes an image, its maps
+    (k, h, w) in [0, 1], thresholds (k,) in their units and a size, and returns (k, H, W) at the
+    image's size."""
 
     size: int  # the longer side in pixels that it works at
     probabilities: Callable[[Tensor | np.ndarray, Tensor, Tensor, int], Tensor]
@@ -57,11 +55,9 @@ def unary_probabilities(maps: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def part_probabilities(object_probability: Tensor, maps: Tensor) -> Tensor:
-    """Share the object's probability (1, H, W) among the parts, pixel by pixel: (k, H, W).
-
-    In proportion to the maps (k, h, w), which are nowhere negative, have one unit and cover the
-    image, but for 2 % shared evenly; evenly where all maps are 0.
-    """
+    """Share the object's probability (1, H, W) among the parts, pixel by pixel: (k, H, W). In
+    proportion to the maps (k, h, w), which are nowhere negative, have one unit and cover the image,
+    but for 2 % shared evenly; evenly where all maps are 0."""
     upsampled = functional.interpolate(
         maps[None], object_probability.shape[-2:], mode="bilinear", align_corners=False
     )[0]
@@ -77,11 +73,9 @@ def with_background(factors: Tensor) -> Tensor:
 
 
 def refined_masks(probabilities: Tensor) -> Tensor:
-    """One factor per pixel, as masks (k, H, W) that don't overlap.
-
-    A pixel is background where that is more likely than all the factors together, else the most
-    likely factor's; of equal ones the first.
-    """
+    """One factor per pixel, as masks (k, H, W) that don't overlap. A pixel is background where that
+    is more likely than all the factors together, else the most likely factor's; of equal ones the
+    first."""
     factors = torch.arange(1, len(probabilities) + 1, device=probabilities.device)
     return largest_factor(probabilities, probabilities.sum(0) >= 0.5) == factors[:, None, None]
 
@@ -113,10 +107,8 @@ def enclosed(background: Tensor) -> Tensor:
 
 
 def photo_of(image: ImageRecord, size: int) -> Tensor:
-    """An image of the set as (3, h, w) in [0, 1], reduced to the size that a CRF works at.
-
-    Raises InputError where it cannot be read any more, or has another size than it had.
-    """
+    """An image of the set as (3, h, w) in [0, 1], reduced to the size that a CRF works at. Raises
+    InputError where it cannot be read any more, or has another size than it had."""
     try:
         photo = read_reduced(image.unchanged_origin(), size, image.stretch)
     except UnreadableImageError as error:
@@ -143,10 +135,8 @@ def at_working_size(images: Tensor, size: int) -> Tensor:
 
 
 def as_image_batch(image: Tensor | np.ndarray, maps: Tensor) -> Tensor:
-    """An image, uint8 (H, W, 3) or float (3, H, W), as (1, 3, H, W) float32 in [0, 1].
-
-    It is on the maps' device. Raises InputError where it is no image, or maps are not (k, h, w).
-    """
+    """An image, uint8 (H, W, 3) or float (3, H, W), as (1, 3, H, W) float32 in [0, 1]. It is on the
+    maps' device. Raises InputError where it is no image, or maps are not (k, h, w)."""
     if isinstance(image, np.ndarray):
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise InputError(

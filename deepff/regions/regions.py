@@ -80,9 +80,7 @@ class Regions:
 
 def region_names(result: Run, k: int | None, options: RegionOptions) -> list[str]:
     """The regions' names in the order of their masks: the parts', or the factors' default names.
-
-    Kinds of objects are called what the network calls them, where it does and no two the same.
-    """
+    Kinds of objects are called what the network calls them, where it does and no two the same."""
     factorization = result.factorization(k)
     n_factors = factorization.heatmaps.n_factors
     if options.parts is None:
@@ -142,10 +140,8 @@ def with_regions(
     pixel_bytes: int = 0,
 ) -> Iterator[T]:
     """What ``use(index, regions)`` returns for each image in turn, in the threads that find them.
-
     ``use`` takes ``pixel_bytes`` of memory per pixel of an image; the rest is as for
-    :func:`find_regions`.
-    """
+    :func:`find_regions`."""
     heatmaps = result.factorization(k).heatmaps
     options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
     costs = _costs(heatmaps, options, pixel_bytes)
@@ -156,11 +152,9 @@ def with_regions(
 def region_finder(
     result: Run, k: int | None, options: RegionOptions, crf_size: int | None = None
 ) -> Callable[[int], Regions]:
-    """A function from an image's index to its regions; see :func:`find_regions`.
-
-    Thresholds over the set are computed at once, those of single images when they are asked for.
-    ``crf_size`` limits the longer side in pixels at which refinements work.
-    """
+    """A function from an image's index to its regions; see :func:`find_regions`. Thresholds over
+    the set are computed at once, those of single images when they are asked for. ``crf_size``
+    limits the longer side in pixels at which refinements work."""
     factorization = result.factorization(k)
     options = available(options, factorization)
     names, parts = region_names(result, k, options), options.parts
@@ -263,10 +257,8 @@ def likely(regions: Regions, scores: Tensor, least: float) -> Regions:
 
 
 def available(options: RegionOptions, factorization: Factorization) -> RegionOptions:
-    """The options, with the dense CRF instead of a classifier that the factors don't have.
-
-    A recipe asks for the classifier by default, but the set may have taught none.
-    """
+    """The options, with the dense CRF instead of a classifier that the factors don't have. A recipe
+    asks for the classifier by default, but the set may have taught none."""
     if options.refine == Refinement.CLASSIFIER and factorization.probabilities is None:
         return replace(options, refine=Refinement.DENSE_CRF)
     return options
@@ -411,10 +403,8 @@ def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Callable
 def _probabilities(
     result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Bands]:
-    """The factors' probabilities in an image in bands, (k, rows, W): 1/2 at the threshold.
-
-    Holes are not filled yet.
-    """
+    """The factors' probabilities in an image in bands, (k, rows, W): 1/2 at the threshold. Holes
+    are not filled yet."""
     heatmaps = factors.heatmaps
     if options.refine == Refinement.CLASSIFIER and factors.probabilities is not None:
         classes = factors.probabilities
@@ -450,9 +440,7 @@ def _probabilities(
 
 def _surer(maps: Tensor, limits: Tensor) -> Tensor:
     """Maps in [0, 1] whose maximum is on, 19 to 1, in a CRF's unary, however high the limits are.
-
-    Values below their limit stay as they are.
-    """
+    Values below their limit stay as they are."""
     # A share of the maximum is far above what most of the object has. Where it is a half, the unary
     # would not be surer than 4 to 1 anywhere, and the CRF calls nearly all background.
     limits = limits.clamp(1 / _SURE_ODDS, _HIGHEST_LIMIT)[:, None, None]

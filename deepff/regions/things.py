@@ -14,10 +14,8 @@ _FINER = 8  # how many times finer than the map the lines between things are
 
 
 def things(values: np.ndarray, limit: float) -> np.ndarray:
-    """The number of the thing in each cell of a map (h, w), from 1; 0 below the limit.
-
-    A connected piece is one thing, unless a neck between two of its peaks is narrow.
-    """
+    """The number of the thing in each cell of a map (h, w), from 1; 0 below the limit. A connected
+    piece is one thing, unless a neck between two of its peaks is narrow."""
     from skimage.morphology import h_maxima
     from skimage.segmentation import watershed
 

@@ -68,9 +68,7 @@ def _one_by_one(maps: Iterable[Tensor]) -> Iterator[Iterable[Tensor]]:
 
 def masks(maps: Tensor, thresholds: Tensor) -> Tensor:
     """Where each factor is on, value >= threshold and value > 0: (k, H, W) bool, may overlap.
-
-    ``maps`` (k, H, W) are one image's, ``thresholds`` (k,) its row of :func:`thresholds`.
-    """
+    ``maps`` (k, H, W) are one image's, ``thresholds`` (k,) its row of :func:`thresholds`."""
     # The second condition settles what the paper's rule leaves open. Where more than three quarters
     # of a factor's pixels are exactly 0, their 75th percentile is 0 and >= alone would turn on the
     # whole set; but a pixel whose coefficient is 0 has none of the factor. In the signed maps of
@@ -79,11 +77,9 @@ def masks(maps: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def label_map(maps: Tensor, masks: Tensor, scale: Tensor | None = None) -> Tensor:
-    """One factor per pixel (H, W), the largest of those whose mask has the pixel; j is j + 1.
-
-    0 is the background. Maps (k, H, W) are compared as shares of ``scale`` (k,), each factor's
-    maximum over the set; None where they are on one scale already.
-    """
+    """One factor per pixel (H, W), the largest of those whose mask has the pixel; j is j + 1. 0 is
+    the background. Maps (k, H, W) are compared as shares of ``scale`` (k,), each factor's maximum
+    over the set; None where they are on one scale already."""
     # NMF fixes each factor only up to a scale, so raw coefficients of two factors can't be
     # compared. Values relative to the thresholds would let a rare factor win everywhere it is
     # barely on, because its percentile is close to 0.
@@ -94,10 +90,8 @@ def label_map(maps: Tensor, masks: Tensor, scale: Tensor | None = None) -> Tenso
 
 def largest_factor(values: Tensor, foreground: Tensor) -> Tensor:
     """Labels (H, W) from values (k, H, W): j + 1 where factor j is the largest, 0 elsewhere.
-
     ``foreground`` (H, W) is where there is a factor; of equal ones the first wins; uint8, or int32
-    for k > 255.
-    """
+    for k > 255."""
     # max gives the first of equal ones too, in a ninth of argmax's time.
     dtype = torch.uint8 if len(values) <= 255 else torch.int32
     return ((values.max(0).indices + 1) * foreground).to(dtype)

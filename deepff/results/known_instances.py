@@ -113,9 +113,7 @@ class KnownInstances:
 
     def _scale(self, mistaken: float) -> tuple[float, float]:
         """The likeness with a score of 0.5, and the difference that makes the odds e times as high.
-
-        Of one factor, of which a share of the images without the thing may have that score.
-        """
+        Of one factor, of which a share of the images without the thing may have that score."""
         low, spread = _USUAL
         n = len(self.features)
         if n >= _FEWEST:
@@ -140,9 +138,7 @@ class KnownInstances:
         self, features: Tensor, others: Tensor | None = None, negatives: Tensor | None = None
     ) -> Tensor:
         """Of features (m, c); masks say which known instances and negatives each is compared with.
-
-        Masks are (m, n) or (n,) bool; None stands for all.
-        """
+        Masks are (m, n) or (n,) bool; None stands for all."""
         likeness = _largest_cosines(features, self.features, others)
         likeness -= _BACKGROUND * _largest_cosines(features, self.backgrounds, others)
         if self.negatives is not None and len(self.negatives.features):

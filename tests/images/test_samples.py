@@ -72,7 +72,7 @@ def test_one_factor_follows_each_subject_from_image_to_image(result: deepff.Resu
 
 
 def test_a_photograph_that_is_not_installed_is_named() -> None:
-    with pytest.raises(deepff.InputError, match="none.jpg of scikit-image or scikit-learn is not"):
+    with pytest.raises(deepff.InputError, match=r"none.jpg of scikit-image or scikit-learn is not"):
         photographs(["coffee.png", "none.jpg"])
 
 
