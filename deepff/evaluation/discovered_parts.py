@@ -70,7 +70,7 @@ SUMMARY_NOTE = (
 
 QUALITY_NOTES = (
     "Quality is the mean over the factors of the set-wide IoU with their best part",
-    "NMI is the normalised mutual information (arithmetic mean) of factor and part over all pixels "
+    "NMI is the normalized mutual information (arithmetic mean) of factor and part over all pixels "
     "of the set, where the background is one more part, and FG-NMI over those that have a part "
     "(Choudhury et al., NeurIPS 2021); a pixel's factor is the largest relative to its maximum "
     "over the set among those that are on, and pixels that are on in none are one more group",
@@ -94,7 +94,7 @@ def table4(
         name: attempts.run(name, _evaluate, load, network, ks, crf, seeds)
         for name, load in part_sets(root, classes, TABLE4_OTHERS).items()
     }
-    title = "Table 4: parts labelled automatically (IoU)"
+    title = "Table 4: parts labeled automatically (IoU)"
     return part_tables("table4", title, network, scores, attempts, ks, seeds, not is_coco(root))
 
 

@@ -55,7 +55,7 @@ PAPER_SETS = {
 PART_FACTORS = (2, 3, 4)
 
 BASELINE_NOTE = (
-    "k-means has two clusters, of which that with the longer centre is taken for the object; "
+    "k-means has two clusters, and the one with the longer center is the object; "
     "“Le et al.” is our reading of their k-means on max-pooled filters; on a layer that is never "
     "negative, PCA's first component is what NMF finds with one factor, so the two rows agree; the "
     "guided CRF is ours, with the threshold in the unary and masks where the probability is 1/2"
@@ -118,7 +118,7 @@ def table1(
     top = score_table("table1-top", title, scores, columns, attempts, network.describe, notes)
     tables = {"table1-top": top}
     if any(of_parts.values()):
-        title = "Table 1, bottom: iCoseg, parts labelled automatically (IoU)"
+        title = "Table 1, bottom: iCoseg, parts labeled automatically (IoU)"
         tables |= part_tables(
             "table1-bottom", title, network, of_parts, part_attempts, PART_FACTORS, seeds
         )

@@ -266,7 +266,7 @@ def as_pixels(item: Any) -> np.ndarray:
     elif isinstance(item, np.ndarray):
         form = f"an array {item.shape}"
         if not (item.ndim == 2 or (item.ndim == 3 and item.shape[2] in (3, 4))):
-            raise UnreadableImageError(f"{form}; give (H, W, 3) or grey (H, W)")
+            raise UnreadableImageError(f"{form}; give (H, W, 3) or gray (H, W)")
         pixels = _in_8_bits(item if item.ndim == 3 else item[..., None], form)
     else:
         raise UnreadableImageError(f"a {type(item).__name__} is not an image")
@@ -283,7 +283,7 @@ def _in_8_bits(values: np.ndarray, form: str) -> np.ndarray:
     if np.issubdtype(values.dtype, np.floating):
         if not (values.min() >= 0 and values.max() <= 1):
             raise UnreadableImageError(
-                f"{form} of values outside 0 to 1; give images before their normalisation"
+                f"{form} of values outside 0 to 1; give images before their normalization"
             )
         return np.rint(values * 255).astype(np.uint8)
     if values.dtype == np.uint16:

@@ -125,7 +125,7 @@ def _advice(backbone: Backbone, error: Exception) -> str:
         n = first.in_channels
         if n in (1, 3):
             return f"it takes {n} channel{'s' if n > 1 else ''}: load it with channels={n}"
-        return f"it takes {n} channels, but images have 3, or 1 where they are taken as grey"
+        return f"it takes {n} channels, but images have 3, or 1 where they are taken as gray"
     kinds = {p.dtype for p in backbone.network.parameters() if p.is_floating_point()}
     if len(kinds) > 1:
         names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))

@@ -52,7 +52,7 @@ def build(model: str, pretrained: bool, channels: int, options: dict[str, Any]) 
         return _build_timm(name, pretrained, options | {"in_chans": channels})
     if channels != 3:
         raise InputError(
-            f"{model} takes images of 3 channels; for grey ones give a network of timm "
+            f"{model} takes images of 3 channels; for gray ones give a network of timm "
             f"(timm/NAME) or your own"
         )
     if model in LITE:

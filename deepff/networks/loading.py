@@ -173,7 +173,7 @@ def _check_numbers(
             "give both of these, or leave num_classes out"
         )
     if channels not in (1, 3):
-        raise InputError(f"channels is {channels!r}; images have 3, or 1 where taken as grey")
+        raise InputError(f"channels is {channels!r}; images have 3, or 1 where taken as gray")
 
 
 def select_device(device: str | torch.device = Device.AUTO) -> torch.device:

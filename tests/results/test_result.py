@@ -148,10 +148,10 @@ def test_pixels_are_the_same_in_whatever_form(item: object) -> None:
     ("item", "reason"),
     [
         (np.zeros((4, 4, 5), np.uint8), "give"),
-        (torch.full((3, 2, 2), 2.0), "before their normalisation"),
+        (torch.full((3, 2, 2), 2.0), "before their normalization"),
         (torch.zeros(2, 2), "give"),
         (torch.zeros(3, 2, 2, dtype=torch.int64), "uint8"),
-        (np.full((2, 2, 3), np.nan), "before their normalisation"),
+        (np.full((2, 2, 3), np.nan), "before their normalization"),
         ({"pixels": 1}, "a dict is not an image"),
     ],
 )
