@@ -56,10 +56,13 @@ def _moved(before: Settings, after: Settings) -> bool:
 
 def name_factor(labels: Labels, number: int, name: str) -> Labels:
     """Name a factor of the chosen k, with single spaces between words. Where no other factor has
-    the old name, masks that images keep follow."""
+    the old name, masks that images keep follow. What was only suggested as background is so no
+    longer."""
     own = labels.parts.get(number, "")
     name = _spelled(labels, name, own if len(labels.region(number)) == 1 else "")
-    factor = replace(labels.factor(number), name=name, suggested=False)
+    before = labels.factor(number)
+    keep = before.keep or (before.suggested and bool(name))
+    factor = replace(before, name=name, keep=keep, suggested=False)
     return _edit(labels, _renamed(labels, {number: factor}))
 
 

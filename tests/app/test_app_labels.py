@@ -30,7 +30,7 @@ from deepff.app.edits import (
 )
 from deepff.app.label_content import content_of, parsed
 from deepff.app.label_file import FILE, LabelStore, StaleLabelsError, export_labelled
-from deepff.app.labels import KeptMask, Labels, Settings
+from deepff.app.labels import Factor, KeptMask, Labels, Settings
 from deepff.app.workspace import Workspace, suggestions
 from deepff.cli.main import app
 from deepff.errors import InputError
@@ -126,6 +126,13 @@ def test_names_and_background_belong_to_their_k() -> None:
     labels = name_factor(name_factor(labels, 1, "zebra"), 1, "Affe")
     assert labels.name_suggestions() == ["Affe", "head of it", "zebra"]
     assert set_settings(labels, k=3).parts == {0: "head of it", 1: "head of it"}
+
+
+def test_a_name_keeps_a_factor_that_was_only_suggested_as_background() -> None:
+    suggested = replace(EMPTY, factors={(3, 0): Factor("", False, suggested=True)})
+    assert name_factor(suggested, 0, "flower").parts[0] == "flower"
+    decided = keep_factor(EMPTY, 1, False)
+    assert 1 not in name_factor(decided, 1, "sky").parts
 
 
 def test_a_class_needs_no_factor_and_has_one_spelling() -> None:
