@@ -188,7 +188,10 @@ def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str,
         return edits.set_masks(labels, {name: kept if is_accepted else None})
     if kind == "drop":
         if labels.image(name).mask is not None or labels.settings.taught:
-            mask = without_class(workspace.masks.current(labels, name), data["name"])
+            before = workspace.masks.current(labels, name)
+            mask = without_class(before, data["name"])
+            if (mask.values == before.values).all():
+                raise InputError(f"{data['name']} is not in this mask; Undo brings back what was")
             return edits.set_masks(labels, {name: keep(labels, name, mask, mended=True)})
         region = labels.region(data["factor"])
         return edits.drop_factors(labels, name, region, bool(data["drop"]))

@@ -218,6 +218,11 @@ def test_a_lesson_of_classes_stands_for_factors(workspace: Workspace, view: View
     act(workspace, view, {"act": "drop", "image": "1", "name": "y", "factor": "0", "drop": "1"})
     kept = store.labels.image("b.png").mask
     assert kept is not None and kept.names == ("wheel",)
+    again = act(
+        workspace, view, {"act": "drop", "image": "1", "name": "y", "factor": "0", "drop": "1"}
+    )
+    assert "is not in this mask; Undo brings back what was" in str(again)
+    assert store.labels.image("b.png").mask == kept
     choose(workspace, view, "cut", 0.4)
     assert store.labels.settings.taught == () and store.labels.settings.lesson == ""
     act(workspace, view, {"act": "undo"})
