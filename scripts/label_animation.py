@@ -1,4 +1,4 @@
-"""Make docs/label.webp anew: `deepff label`, from a folder of photographs to accepted masks.
+"""Make docs/label.webp: `deepff label`, from a folder of photographs to accepted masks.
 
 usage: python scripts/label_animation.py      (with the environment of scripts/test, and Chromium)
 """

@@ -14,14 +14,14 @@ from deepff.activations.activations import Activations
 from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import RunSettings, shown_call
 from deepff.discovery.contrast import fuse, scaled_by
-from deepff.discovery.presence import with_negatives, with_scores
+from deepff.discovery.presence import negatives_in, with_scores
 from deepff.errors import InputError, InputWarning
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
 from deepff.images.image_set import Images, SetImage, resolve_images
 from deepff.layers.later import OpenLayer
 from deepff.networks.backbone import Backbone
-from deepff.options import BATCH_SIZE, MIN_SCORE, Device
+from deepff.options import BATCH_SIZE, Device
 from deepff.result import Result
 from deepff.results.concept_bank import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
@@ -168,19 +168,18 @@ def _told_by(
     find = _factorizations if len(bank.of_kinds) == 1 else _kinds
     (objects,) = find(unclassified, [by_layer[s.layer] for s in bank.sources], []).values()
     head = by_layer[bank.known.source.layer]
-    known = with_negatives(bank.known, objects.heatmaps, head)
-    scores = with_scores(objects, head, bank.known).scores
-    assert scores is not None
-    n_like = sum(bool((scores.grid(i) >= MIN_SCORE).any()) for i in range(len(scores)))
-    if n_like * 2 > len(scores):
+    negatives, n_likely = negatives_in(objects.heatmaps, head, bank.known)
+    if n_likely * 2 > len(head.images):
         warnings.warn(
-            f"{n_like} of the {len(scores)} images without the object seem to show it; if they do, "
-            "it is no longer recognized in other images",
+            f"{n_likely} of the {len(head.images)} images without the object seem to show it; if "
+            "they do, it is no longer recognized in other images",
             InputWarning,
             stacklevel=3,
         )
     watch.lap("images without the object")
-    return replace(bank, known=known)
+    before = bank.known.negatives
+    negatives = before.joined(negatives) if before else negatives
+    return replace(bank, known=replace(bank.known, negatives=negatives))
 
 
 def _factorizations(

@@ -1,8 +1,8 @@
 """Is it there? Scores of the pieces of objects' maps, by the instances that each kind is known by.
 
 A piece is connected in the object's map, thresholded by Otsu in its image, and parted where it has
-a narrow neck (:mod:`deepff.regions.things`). Its feature is the mean
-of the head layer's activations over it, weighted by the map.
+a narrow neck (:mod:`deepff.regions.things`). Its feature is the mean of the head layer's
+activations over it, weighted by the map.
 """
 
 from dataclasses import replace
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from deepff.activations.activations import Activations
 from deepff.discovery.kinds import cells_of, weighted_mean
-from deepff.options import Threshold
-from deepff.regions.things import things
-from deepff.regions.thresholds import thresholds
+from deepff.options import MIN_SCORE
+from deepff.regions.things import things_in
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.known_instances import KnownInstances, Negatives
@@ -72,18 +71,23 @@ def with_scores(objects: Factorization, head: Activations, known: KnownInstances
     )
 
 
-def with_negatives(known: KnownInstances, objects: HeatMaps, head: Activations) -> KnownInstances:
-    """Known instances that new ones are told by from what their maps mark in these images. The
-    images show none of the things."""
-    rows = [torch.zeros(0, head.channels + 2)]
-    for i in range(0, len(head.images), max(1, -(-len(head.images) // _MAX_KNOWN))):
-        for piece in _pieces(objects, i, head, i):
+def negatives_in(
+    objects: HeatMaps, head: Activations, known: KnownInstances
+) -> tuple[Negatives, int]:
+    """What the maps mark in images that show none of the things, and in how many of the images it
+    is likely one of them by the known instances."""
+    step = max(1, -(-len(head.images) // _MAX_KNOWN))
+    rows, n_likely = [torch.zeros(0, head.channels + 2)], 0
+    for i in range(len(head.images)):
+        pieces = _pieces(objects, i, head, i)
+        scores = (float(known.scores(piece.feature[None], piece.kind)) for piece in pieces)
+        n_likely += max(scores, default=0.0) >= MIN_SCORE
+        for piece in pieces if i % step == 0 else ():
             about = piece.feature.new_tensor([float(piece.kind), float(i)])
             rows.append(torch.cat([piece.feature, about])[None].cpu())
     table = torch.cat(rows)
-    negatives = Negatives(table[:, :-2].half().float(), table[:, -2].long(), table[:, -1].long())
-    before = known.negatives
-    return replace(known, negatives=before.joined(negatives) if before else negatives)
+    features = table[:, :-2].half().float()
+    return Negatives(features, table[:, -2].long(), table[:, -1].long()), n_likely
 
 
 def _only(maps: HeatMaps, present: Tensor) -> HeatMaps:
@@ -98,13 +102,11 @@ def _only(maps: HeatMaps, present: Tensor) -> HeatMaps:
 def _pieces(maps: HeatMaps, index: int, head: Activations, image: int) -> list[_Piece]:
     """The pieces of all kinds in an image, ``index`` in the maps and ``image`` in the head."""
     record, rows, extent = head.images[image], head.image_rows[image], maps.extents[index]
-    limits = thresholds(maps.alone(index), Threshold.OTSU_IMAGE)[0]
-    pieces = []
-    for kind, (values, limit) in enumerate(zip(maps.grid(index), limits, strict=True)):
-        numbers = things(values.cpu().numpy(), float(limit))
+    values, pieces = maps.grid(index), []
+    for kind, numbers in enumerate(things_in(maps, index, values)):
         for number in range(1, numbers.max() + 1):
             mask = torch.from_numpy(numbers == number).to(values.device)
-            weights = cells_of(covering((values * mask)[None], extent), record)[0]
+            weights = cells_of(covering((values[kind] * mask)[None], extent), record)[0]
             pieces.append(_Piece(kind, mask, weighted_mean(rows, weights)))
     return pieces
 

@@ -93,7 +93,7 @@ def structure_fingerprint(network: nn.Module) -> str:
 
 def function_fingerprint(function: Callable[..., Any]) -> str:
     """16 hexadecimal digits of a function's instructions, its defaults, and what it uses. With an
-    object of an unknown kind they differ on each call: no two functions are taken for one."""
+    object of an unknown kind it differs on each call, so that two functions never look the same."""
     return _digest(_described(function, set()))
 
 

@@ -82,8 +82,8 @@ def clicked(
     limit = _DEEPER * depth[pixel] + _AT_LEAST
     prior = _PRIOR * (int(target > 0) - int(label > 0))
     odds = np.exp(prior * (nodes.mean @ scene.log_odds))
-    alike = nodes.kernel[click]
-    belief = _beliefs(nodes, alike * may_change, (1 - alike) * may_change, odds)
+    similar = nodes.kernel[click]
+    belief = _beliefs(nodes, similar * may_change, (1 - similar) * may_change, odds)
     belief[nodes.labels == target], belief[click] = 1, 1
     fixed = (nodes.labels != target) & (~may_change | (nodes.mean @ depth.ravel() > limit))
     for other in sure:
@@ -142,12 +142,12 @@ class _Nodes:
 
     @cached_property
     def kernel(self) -> np.ndarray:
-        """How much alike nodes are, (n, n) in [0, 1]."""
+        """How similar nodes are, (n, n) in [0, 1]."""
         return np.exp(-self.distances / 2)
 
     @property
     def affinities(self) -> np.ndarray:
-        """How much alike the two nodes of each edge are, (m,)."""
+        """How similar the two nodes of each edge are, (m,)."""
         return self.kernel[self.edges[0], self.edges[1]]
 
 

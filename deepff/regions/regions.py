@@ -33,7 +33,7 @@ from deepff.regions.probabilities import (
     photo_of,
     unary_probabilities,
 )
-from deepff.regions.things import parted, things
+from deepff.regions.things import parted, things_in
 from deepff.regions.thresholds import label_map, largest_factor, masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
@@ -185,11 +185,10 @@ def region_finder(
 
 def _parted(regions: Regions, heatmaps: HeatMaps, index: int) -> Regions:
     """The regions with lines between the things that touch in an object's map."""
-    maps, limits = heatmaps.covering(index), thresholds(heatmaps.alone(index), Threshold.OTSU_IMAGE)
     labels = regions.labels.clone()
     masks = []
-    for mask, values, limit in zip(regions.masks, maps, limits[0], strict=True):
-        numbers = things(values.cpu().numpy(), float(limit))
+    all_numbers = things_in(heatmaps, index, heatmaps.covering(index))
+    for mask, numbers in zip(regions.masks, all_numbers, strict=True):
         masks.append(torch.from_numpy(parted(mask.cpu().numpy(), numbers)).to(mask.device))
         labels[mask & ~masks[-1]] = 0
     return replace(regions, masks=torch.stack(masks), labels=labels)

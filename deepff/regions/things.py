@@ -3,14 +3,31 @@
 from collections import Counter
 
 import numpy as np
+from torch import Tensor
 
+from deepff.options import Threshold
 from deepff.regions.components import EIGHT_CONNECTED, connected_components
+from deepff.regions.thresholds import thresholds
+from deepff.results.heatmaps import HeatMaps
 
 # Chosen of ten pairs of limits by recall and precision of VOC 2007's animals.
 _LEAST_PEAK = 0.08  # how far a peak rises above the necks to others, as a share of the maximum
 _WIDEST_NECK = 0.5  # in relation to the side of the smaller thing, the root of its area
 _LEAST_CELLS = 4  # of a thing
 _FINER = 8  # how many times finer than the map the lines between things are
+# Both sides of all pairs of neighbors, and how much of a neck each pair is: corners only touch.
+_NEIGHBORS = (
+    (np.s_[:, :-1], np.s_[:, 1:], 1),
+    (np.s_[:-1], np.s_[1:], 1),
+    (np.s_[:-1, :-1], np.s_[1:, 1:], 0),
+    (np.s_[:-1, 1:], np.s_[1:, :-1], 0),
+)
+
+
+def things_in(heatmaps: HeatMaps, index: int, maps: Tensor) -> list[np.ndarray]:
+    """:func:`things` of each factor in an image's maps (k, h, w), above Otsu's threshold there."""
+    limits = thresholds(heatmaps.alone(index), Threshold.OTSU_IMAGE)[0].tolist()
+    return [things(of, limit) for of, limit in zip(maps.cpu().numpy(), limits, strict=True)]
 
 
 def things(values: np.ndarray, limit: float) -> np.ndarray:
@@ -38,12 +55,8 @@ def _widest_neck(numbers: np.ndarray) -> tuple[int, int] | None:
     """The two neighbors whose neck is the widest of those that are too wide, if any."""
     areas = np.bincount(numbers.ravel())
     lengths: Counter[tuple[int, int]] = Counter()
-    for a, b, length in (
-        (numbers[:, 1:], numbers[:, :-1], 1),
-        (numbers[1:], numbers[:-1], 1),
-        (numbers[1:, 1:], numbers[:-1, :-1], 0),
-        (numbers[1:, :-1], numbers[:-1, 1:], 0),
-    ):
+    for first, second, length in _NEIGHBORS:
+        a, b = numbers[first], numbers[second]
         for pair in np.sort(np.stack([a, b])[:, (a != b) & (a > 0) & (b > 0)], axis=0).T.tolist():
             lengths[pair[0], pair[1]] += length
 
@@ -74,12 +87,7 @@ def parted(mask: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     of_pixels = np.argmax(shares, axis=0)[np.ix_(rows, columns)] + 1
     # One neighbor of each pair that meets, also at corners, is on the line.
     lines = np.zeros_like(mask, dtype=bool)
-    for a, b in (
-        (np.s_[:-1], np.s_[1:]),
-        (np.s_[:, :-1], np.s_[:, 1:]),
-        (np.s_[:-1, :-1], np.s_[1:, 1:]),
-        (np.s_[:-1, 1:], np.s_[1:, :-1]),
-    ):
-        first, second = of_pixels[a], of_pixels[b]
-        lines[a] |= (first != second) & (piece_of[first] == piece_of[second])
+    for first, second, _ in _NEIGHBORS:
+        a, b = of_pixels[first], of_pixels[second]
+        lines[first] |= (a != b) & (piece_of[a] == piece_of[b])
     return mask & ~lines

@@ -84,30 +84,30 @@ class KnownInstances:
         theirs, because the scale of a factor that is known by few is loose. ``left_out`` (n,) bool
         says which of all known ones they are not to be compared with.
         """
-        score = torch.ones_like(features[:, 0])
         own = self.factors == factor
-        for among, which in ((own, factor), (torch.ones_like(own), _ANY)):
-            known = self._of_factors.get(which)
-            if known is None:
-                return torch.zeros_like(score)
-            others = None if left_out is None else ~left_out[among]
+        if not own.any():
+            return features.new_zeros(len(features))
+        among = {factor: own} if own.all() else {factor: own, _ANY: torch.ones_like(own)}
+        scores = []
+        for which, is_in in among.items():
+            others = None if left_out is None else ~left_out[is_in]
             low, spread = self._scales[which]
-            likeness = known._likeness(features, others)
-            score = torch.minimum(score, torch.sigmoid((likeness - low) / spread))
-            if own.all():
-                break
-        return score
+            likeness = self._of_factors[which]._likeness(features, others)
+            scores.append(torch.sigmoid((likeness - low) / spread))
+        return torch.stack(scores).amin(0)
 
     @cached_property
     def _of_factors(self) -> dict[int, KnownInstances]:
-        return {_ANY: self, **{of: self.alone(of) for of in self.factors.unique().tolist()}}
+        """Those of each factor alone, and where there are several, all."""
+        each = {factor: self.alone(factor) for factor in self.factors.unique().tolist()}
+        return each if len(each) < 2 else {**each, _ANY: self}
 
     @cached_property
     def _scales(self) -> dict[int, tuple[float, float]]:
-        """:meth:`_scale` of each factor, and of all of them as one."""
-        mistaken = _MISTAKEN / max(1, len(self._of_factors) - 1)
+        """:meth:`_scale` of each of them; the factors share the images that may be mistaken."""
+        share = _MISTAKEN / max(1, len(self.factors.unique()))
         return {
-            of: known._scale(_MISTAKEN if of == _ANY else mistaken)
+            of: known._scale(_MISTAKEN if of == _ANY else share)
             for of, known in self._of_factors.items()
         }
 

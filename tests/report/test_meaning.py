@@ -136,7 +136,7 @@ def test_a_name_that_is_not_the_likeliest_class_says_why(named: Result, tmp_path
     write_report(named, tmp_path / "out")
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("more of the set") == 1
-    # Equal names are told apart beside their crops, and in the legend of a figure.
+    # Equal names are numbered next to their crops, and in the legend of a figure.
     assert "<b>dog 1</b>" in page and "<b>dog 2</b>" in page
     assert captions(named.factorizations[3]) == ["factor 0: dog 1", "factor 1: dog 2", "factor 2"]
 

@@ -389,7 +389,7 @@ def test_images_and_boxes_of_a_result_with_scores_are_in_their_order(tmp_path: P
     # The script arranges the first gallery, whose images have the numbers of the set.
     assert captions == [in_order[2], in_order[0], in_order[1], *in_order]
     assert '<option value="score" selected>' in page
-    # The score is written in the box, on its color, and nothing beside it.
+    # The score is written in the box, on its color, and nothing next to it.
     photo, color = np.full((40, 80, 3), 128, np.uint8), factor_colors(1)[0]
     labels = np.zeros((40, 80), np.uint8)
     plain = region_picture(photo, labels, [(0, (0, 0, 60, 40), None)])

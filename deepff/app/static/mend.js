@@ -54,7 +54,7 @@
     return { apart: Math.hypot(ax - bx, ay - by), x: (ax + bx) / 2, y: (ay + by) / 2 };
   }
 
-  // All of the page but this view, which is everything beside its ancestors, is out of reach.
+  // Everything on the page but this view, so all siblings of its ancestors, is out of reach.
   function closeOff(closed) {
     for (let here = document.getElementById("mend"); here && here !== document.body; here = here.parentElement)
       for (const other of here.parentElement.children)
