@@ -101,7 +101,8 @@ def read_labels(path: Path) -> Iterator[Labeled]:
         if "annotations" in content:
             return (labeled for file in jsons for labeled in _coco(file))
         if "shapes" in content:
-            return (_labelme(root, file) for file in jsons if "shapes" in _json(file))
+            read = ((file, _json(file)) for file in jsons)
+            return (_labelme(root, file, of) for file, of in read if "shapes" in of)
     rows = ((file, _yolo_rows(file)) for file in files if file.suffix == ".txt")
     if names := _yolo_names(root):
         return (
@@ -146,8 +147,7 @@ def _coco(file: Path) -> Iterator[Labeled]:
         yield image["file_name"], partial(pieces, number)
 
 
-def _labelme(root: Path, file: Path) -> Labeled:
-    content = _json(file)
+def _labelme(root: Path, file: Path, content: dict[str, Any]) -> Labeled:
     photo = _ends(content["imagePath"])[-1]
 
     def pieces(size: Size) -> Pieces:
