@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from deepff.cli.parameters import (
+    IMAGES,
+    NETWORK,
     Cache,
     Command,
     DeviceChoice,
@@ -19,6 +21,7 @@ from deepff.cli.parameters import (
     Weights,
     factor_counts,
     listed,
+    option,
     with_panels,
 )
 from deepff.errors import InputError
@@ -37,39 +40,39 @@ app = typer.Typer(
 
 T = TypeVar("T")
 
-PAPER_GROUPS = "021,017,018,020,036,042"
-PART_CLASSES = "aeroplane,bird,car,motorbike,cat"
-EXAMPLE_CLASSES = f"{PART_CLASSES},cow"
+PAPER_GROUPS = "021, 017, 018, 020, 036, 042"  # with spaces, so that `--help` can wrap them
+PART_CLASSES = "aeroplane, bird, car, motorbike, cat"
+EXAMPLE_CLASSES = f"{PART_CLASSES}, cow"
 LITE_MODELS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 
 
-Data = Annotated[Path, typer.Option(help="Root of the data set.", show_default=False)]
-LayerName = Annotated[
-    str | None, typer.Option("--layer", help="Layer, as `deepff layers` lists it.")
+Data = Annotated[Path, typer.Option(help="Folder of the data set.", show_default=False)]
+LayerName = Annotated[str | None, option(NETWORK, "Layer: a name from `deepff layers`.", "--layer")]
+Crf = Annotated[
+    bool, typer.Option("--crf/--no-crf", help="Add rows for DFF-CRF and deepff's refinements.")
 ]
-Crf = Annotated[bool, typer.Option("--crf/--no-crf", help="With rows for DFF-CRF and for ours.")]
 Contrast = Annotated[
-    bool, typer.Option("--contrast/--no-contrast", help="With rows for the recipe contrast.")
+    bool, typer.Option("--contrast/--no-contrast", help="Add rows for the recipe contrast.")
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Take means over this many seeds.")]
-Out = Annotated[Path, typer.Option(help="Folder for Markdown, CSV and JSON.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Average over this many seeds.")]
+Out = Annotated[Path, typer.Option(help="Folder for Markdown, CSV and JSON files.")]
 Counts = Annotated[str, typer.Option("-k", help="Numbers of factors: 4, 1-4 or 2,3,6.")]
 PartClasses = Annotated[
-    str, typer.Option("--classes", help="PASCAL-Part's classes, separated by commas.")
+    str, typer.Option("--classes", help="Classes of PASCAL-Part, separated by commas.")
 ]
 Groups = Annotated[
     str,
     typer.Option(
-        help="iCoseg's groups by number or name, separated by commas, or all; the default is the "
+        help="Groups of iCoseg by number or name, separated by commas, or all. The default is the "
         "paper's."
     ),
 ]
 PartMasks = Annotated[
     Path | None,
-    typer.Option(help="iCoseg's part masks: a folder with one folder of label PNGs per group."),
+    typer.Option(help="Part masks for iCoseg: a folder with a folder of label PNGs per group."),
 ]
 ImageList = Annotated[
-    Path | None, typer.Option(help="Only the images of iCoseg that this file names, one per line.")
+    Path | None, typer.Option(help="File with the iCoseg images to use, one per line.")
 ]
 # The files that are written into the folders of --out, after the command's name, and into those of
 # --write-overlays.
@@ -86,7 +89,7 @@ class SetupPanel:
     cache: Cache = None
     device: DeviceChoice = Device.AUTO
     solver: Annotated[
-        Solver, typer.Option(help="How NMF is solved; mu: the paper's multiplicative updates.")
+        Solver, typer.Option(help="Solver of NMF. mu: the paper's multiplicative updates.")
     ] = Solver.HALS
     weights: Weights = None
 
@@ -150,12 +153,13 @@ def table2(
     data: Data,
     *,
     classes: Annotated[
-        str | None, typer.Option(help="Classes, separated by commas; all if not given.")
+        str | None, typer.Option(help="Classes of VOC, separated by commas. By default all.")
     ] = None,
     filter: Annotated[
         VocFilter,
-        typer.Option(
-            help="Leave out images whose instances are all this." + listed(VocFilter),
+        option(
+            IMAGES,
+            "Leave out images that show only instances of this kind." + listed(VocFilter),
             metavar="KIND",
         ),
     ] = VocFilter.DIFFICULT_OR_TRUNCATED,
@@ -185,18 +189,18 @@ def table3(
     mapping: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Which factor is which part: cow.yaml and horse.yaml, with lines like 0: head.",
+            help="Files that name the factors, cow.yaml and horse.yaml, with lines like 0: head.",
             show_default=False,
         ),
     ] = None,
     write_overlays: Annotated[
-        Path | None, typer.Option(help="Write the pictures that those files are made from here.")
+        Path | None, typer.Option(help="Folder for pictures that help you write these files.")
     ] = None,
     setup: NetworkPanel,
     crf: Crf = True,
     out: Out = Path("benchmark/table3"),
 ) -> None:
-    """Parts of PASCAL-Part's cows and horses with k = 3, from factors that a person names."""
+    """Parts of PASCAL-Part's cows and horses with k = 3, from factors that you name."""
     _check_files(out, "table3" + _PUBLISHED)
     if write_overlays is not None:
         _check_files(write_overlays, _OVERLAYS)
@@ -222,7 +226,7 @@ def table4(
     seeds: Seeds = 1,
     out: Out = Path("benchmark/table4"),
 ) -> None:
-    """Parts labeled automatically, on PASCAL-Part or on a COCO file of parts."""
+    """Parts named automatically, on PASCAL-Part or on a COCO file with parts."""
     counts = factor_counts(k)
     _check_files(out, "table4" + _PUBLISHED)
     network = _network(setup.model, setup.layer, setup)
@@ -238,13 +242,13 @@ def table4(
 def figure3(
     data: Data,
     *,
-    groups: Groups = "036,021",
+    groups: Groups = "036, 021",
     images: ImageList = None,
     k: Counts = "1-4",
     setup: NetworkPanel,
     out: Out = Path("benchmark/figure3"),
 ) -> None:
-    """Heat maps for each k over photos of iCoseg's groups: one picture."""
+    """Picture of the heat maps for each k on photos of iCoseg's groups."""
     counts = factor_counts(k)
     _check_files(out, "figure3" + _PUBLISHED)
     network = _network(setup.model, setup.layer, setup)
@@ -270,7 +274,7 @@ def figure5(
     setup: NetworkPanel,
     out: Out = Path("benchmark/figure5"),
 ) -> None:
-    """Heat maps with k = 3 over PASCAL-Part's photos, and IoUs: four successes and a failure."""
+    """Heat maps with k = 3 on PASCAL-Part's photos, with IoU: four successes and a failure."""
     _check_files(out, "figure5" + _PUBLISHED)
     network = _network(setup.model, setup.layer, setup)
 
@@ -288,23 +292,25 @@ def figure4(
     data: Data,
     *,
     model: Annotated[
-        list[str] | None, typer.Option(help="A network; again for more, a curve each.")
+        list[str] | None,
+        option(NETWORK, "Network: a name from `deepff models`. Repeat it for a curve each."),
     ] = None,
     layer: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A layer; again for more, a curve each. The default is the last of each stride of "
-            "a single network, and the default layer of each of several."
+        option(
+            NETWORK,
+            "Layer. Repeat it for a curve each. By default the last layer of each stride of one "
+            "network, or the default layers of several.",
         ),
     ] = None,
     which: PartsPanel,
     k: Counts = "1-6",
-    crf: Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks (DFF-CRF).")] = False,
+    crf: Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks with DFF-CRF.")] = False,
     seeds: Seeds = 3,
     setup: SetupPanel,
     out: Out = Path("benchmark/figure4"),
 ) -> None:
-    """Factor quality over k for layers of a network (a) or for networks (b): plot and table."""
+    """Plot and table of factor quality over k, for layers of a network or for networks."""
     from deepff.evaluation.curves import figure4, require_matplotlib, write_plot
     from deepff.evaluation.tables import to_stderr
 

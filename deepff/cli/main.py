@@ -88,7 +88,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Deep Feature Factorization: what a deep CNN treats as the same thing in a set of images."""
+    """Deep Feature Factorization: see what a network treats as the same thing across images."""
 
 
 EXAMPLES = """Examples:
@@ -124,46 +124,46 @@ def label(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="Folder of a result; or folders, files or globs of images, which are factorized "
+            help="Folder of a result, or images: folders, files or globs. Images are factorized "
             "first.",
             show_default=False,
         ),
     ],
     k: Annotated[
-        str | None, typer.Option("-k", help="Numbers of factors of a new result; by default 1-6.")
+        str | None, typer.Option("-k", help="Numbers of factors of a new result. By default 1-6.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for a new result; by default result.")
+        Path | None, typer.Option(help="Folder for a new result. By default result.")
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; by default for this machine alone.")
-    ] = "127.0.0.1",
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Existing labels, for images that you have not decided about: a file or folder "
+            "of COCO, YOLO outlines, LabelMe, or label maps as PNG.",
+            show_default=False,
+        ),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="By default the first free one from 7860.")
     ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. The default is open to this machine only.")
+    ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A name that the page may be asked for by, such as a proxy's; may be repeated.",
+            help="Another host name that the page is opened by, such as a proxy's. Repeatable.",
             show_default=False,
         ),
     ] = None,
     root_path: Annotated[
-        str, typer.Option(help="The path that a proxy serves the page under, such as /label.")
+        str, typer.Option(help="Path that a proxy serves the page under, such as /label.")
     ] = "",
-    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     photos: Photos = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Labels that exist, for images that nobody decided about: a file or folder of "
-            "COCO, YOLO (outlines), LabelMe, or label maps as PNG.",
-            show_default=False,
-        ),
-    ] = None,
     device: DeviceChoice = Device.AUTO,
 ) -> None:
-    """Name factors in the browser, look the images over, and export what they mark."""
+    """Name factors in the browser, check the images, and export masks and boxes."""
     import webbrowser
     from threading import Thread
 

@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 
 def models() -> None:
-    """List networks, with their default layers and what must be downloaded."""
+    """List the networks, their default layers, and what each one still needs."""
     rows = [(info.name, info.default_layer, info.download) for info in available_models()]
-    print_table(("model", "default layer", "to download"), rows)
+    print_table(("model", "default layer", "still needed"), rows)
 
 
 def layers(
-    model: Annotated[str, typer.Argument(help="Network, as `deepff models` lists it.")],
+    model: Annotated[str, typer.Argument(help="Network: a name from `deepff models`.")],
     layer: Annotated[
         list[str] | None,
-        typer.Option(help="Only this layer, and where its cells look with the network's weights."),
+        typer.Option(help="Only this layer, with its receptive-field centers. Repeatable."),
     ] = None,
     size: Size = SIZE,
     weights: Weights = None,
     num_classes: NumClasses = None,
 ) -> None:
-    """List a network's layers and the default one; where they go negative, semi-NMF is used."""
+    """List a network's layers and mark the default one."""
     from deepff.layers.centers import with_centers
     from deepff.layers.layer_map import list_layers, map_layers
     from deepff.networks.loading import load_backbone
@@ -101,8 +101,8 @@ def explain(
         list[str] | None,
         typer.Option(
             "--class",
-            help="Importance for this class, by label; may be repeated. By default the three that "
-            "the network takes most of the images for.",
+            help="Measure the importance for this class, by name. Repeatable. By default the three "
+            "classes that the network predicts most often.",
         ),
     ] = None,
     photos: Photos = None,
@@ -113,14 +113,14 @@ def explain(
         str | None,
         option(
             NETWORK,
-            "Words in place of the network's classes, where it is open_clip's: with commas "
-            "between, as cat,dog, or a file with one a line.",
+            "Words to name factors with, such as cat,dog, or a file with one per line. For "
+            "open_clip networks.",
         ),
     ] = None,
     overlays: Overlays = False,
     device: DeviceChoice = Device.AUTO,
 ) -> None:
-    """Name a result's factors, measure their importance to the network, and rewrite its report."""
+    """Add class names and importance of the factors to a result's report."""
     from deepff.meaning.class_names import factor_classes
     from deepff.meaning.open_network import opened_layers
     from deepff.networks.class_labels import read_labels, read_words
@@ -152,12 +152,10 @@ def explain(
 def compare(
     first: ResultFolder,
     second: ResultFolder,
-    out: Annotated[Path, option(OUTPUT, "Folder for the table and the picture.")] = Path(
-        "compared"
-    ),
+    out: Annotated[Path, option(OUTPUT, "Folder for a table and a picture.")] = Path("compared"),
     k: FactorCount = None,
 ) -> None:
-    """Match the factors of two results over the same images, by their maps."""
+    """Match the factors of two results on the same images by their heat maps."""
     from deepff.meaning.comparison import compare
     from deepff.report.load import load
     from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder

@@ -74,47 +74,45 @@ def with_panels(command: Callable[..., None]) -> Callable[..., None]:
 Size = Annotated[int, option(IMAGES, "Longer side of the resized images, in pixels.", min=1)]
 Photos = Annotated[
     Path | None,
-    option(
-        IMAGES, "Where the result's photographs are now, if they were moved: a folder or a glob."
-    ),
+    option(IMAGES, "Where the photographs are now, if they were moved: a folder or a glob."),
 ]
 
-Model = Annotated[str, option(NETWORK, "Network, as `deepff models` lists it, or timm/NAME.")]
+Model = Annotated[str, option(NETWORK, "Network: a name from `deepff models`, or timm/NAME.")]
 Weights = Annotated[
-    Path | None, option(NETWORK, "State dict (.pth, .safetensors) to use for the network.")
+    Path | None, option(NETWORK, "File with weights to load: a state dict, .pth or .safetensors.")
 ]
 NumClasses = Annotated[
-    int | None, option(NETWORK, "Outputs of the classifier in --weights.", min=1)
+    int | None, option(NETWORK, "How many classes the network in --weights has.", min=1)
 ]
 LabelsFile = Annotated[
     Path | None,
-    option(NETWORK, "The names of the network's classes, one a line; ImageNet's are known."),
+    option(NETWORK, "File of the network's class names, one per line. Not needed for ImageNet."),
 ]
 
-DeviceChoice = Annotated[Device, option(RUNNING, "Where to compute.")]
+DeviceChoice = Annotated[Device, option(RUNNING, "Device to compute on.")]
 EngineChoice = Annotated[
     Engine,
     option(
         RUNNING,
-        "What runs the network; auto: OpenVINO on a CPU where it is installed and pays, else "
-        "torch.",
+        "What runs the network. auto: OpenVINO on a CPU if it is installed and faster, else torch.",
     ),
 ]
 Cache = Annotated[
-    Path | None, option(RUNNING, "Keep activations here, for other runs and to resume.")
+    Path | None,
+    option(RUNNING, "Folder for activations. Later runs are faster, and stopped ones resume."),
 ]
 BatchSize = Annotated[int, option(RUNNING, "Images per forward pass.", min=1)]
 
 ResultFolder = Annotated[Path, typer.Argument(help="Folder of a result.", show_default=False)]
 FactorCount = Annotated[
-    int | None, option(REGIONS, "Which factorization; by default the largest.", "-k")
+    int | None, option(REGIONS, "Number of factors to use. By default the largest.", "-k")
 ]
 NewFolder = Annotated[Path, option(OUTPUT, "Folder for the result.")]
 Overwrite = Annotated[
     bool,
     option(
         OUTPUT,
-        "Remove what was made of another result in the folder, such as masks and exports.",
+        "Replace an earlier result even if it has masks or exports. These are deleted.",
         "--overwrite",
     ),
 ]
@@ -122,7 +120,7 @@ Overlays = Annotated[
     bool,
     option(
         OUTPUT,
-        "Write the heat maps over the photographs as pictures too, a strip an image and k.",
+        "Also write pictures of the heat maps over the photographs: a strip per image and k.",
         "--overlays",
     ),
 ]
@@ -130,8 +128,8 @@ MinArea = Annotated[
     int | None,
     option(
         OUTPUT,
-        f"Leave out components of fewer pixels; by default of less than {LEAST_SHARE:.2%} of "
-        "the image, or of four cells of an object's map.",
+        f"Leave out pieces with fewer pixels. By default {LEAST_SHARE:.2%} of the image, or four "
+        "cells of an object's heat map.",
         min=1,
     ),
 ]
@@ -146,8 +144,8 @@ class RegionPanel:
         bool,
         option(
             REGIONS,
-            "The object, not the factors: found by the recipe contrast, or with --recipe "
-            "paper the factor of k = 1.",
+            "Use the object in place of the factors. The recipe contrast finds it; with --recipe "
+            "paper it is the factor of k = 1.",
             "--object",
         ),
     ] = False
@@ -155,38 +153,35 @@ class RegionPanel:
         Recipe | None,
         option(
             REGIONS,
-            "What threshold and refinement are by default: percentile and none (paper), or "
-            "the set's pixel classifier, for boxes otsu-image and dense-crf (contrast). Without "
-            "it, as the result was made.",
+            "Sets the defaults of --threshold and --refine. paper: percentile, none. contrast: the "
+            "pixel classifier; for boxes otsu-image, dense-crf. By default the result's recipe.",
         ),
     ] = None
     threshold: Annotated[
         Threshold | None,
-        option(REGIONS, "How a heat map becomes a mask." + listed(Threshold), metavar="RULE"),
+        option(REGIONS, "How to turn heat maps into masks." + listed(Threshold), metavar="RULE"),
     ] = None
     value: Annotated[
         float | None,
-        option(REGIONS, "The percentile (by default 75) or fraction of the maximum (0.5)."),
+        option(REGIONS, "Value of --threshold: percentile (75) or fraction of the maximum (0.5)."),
     ] = None
     refine: Annotated[
         Refinement | None,
         option(
             REGIONS,
-            "Follow the image's edges: before the threshold (dff-crf), or after it."
-            + listed(Refinement),
+            "How to make masks follow the image's edges. dff-crf works before the threshold, the "
+            "others after it." + listed(Refinement),
             metavar="WAY",
         ),
     ] = None
-    crf: Annotated[bool, option(REGIONS, "The paper's DFF-CRF: --refine dff-crf.", "--crf")] = False
-    parts: Annotated[Path | None, option(REGIONS, "File of names, with lines such as 0: head.")] = (
-        None
-    )
+    crf: Annotated[bool, option(REGIONS, "Short for --refine dff-crf.", "--crf")] = False
+    parts: Annotated[Path | None, option(REGIONS, "File that names factors, as 0: head.")] = None
     min_score: Annotated[
         float | None,
         option(
             REGIONS,
-            "Leave out instances of objects with a lower score; by default 0.5 where a bank was "
-            "applied, else only outliers. 0 keeps all.",
+            "Leave out objects with a lower score; 0 keeps all. By default 0.5 after `deepff "
+            "apply`; else only outliers are left out.",
             min=0,
             max=1,
         ),
@@ -201,8 +196,8 @@ class ResultPanel:
         bool,
         option(
             OUTPUT,
-            "Replace files that deepff did not write, or that were changed since; never "
-            "photographs.",
+            "Also replace files that you changed or that deepff did not write. Photographs are "
+            "never replaced.",
             "--overwrite",
         ),
     ] = False
@@ -211,8 +206,8 @@ class ResultPanel:
         str | None,
         option(
             RUNNING,
-            "What images in work may take together, such as 2GiB; by default 1.5GiB, and "
-            "half of what is free at most.",
+            "Memory limit for the images in work, such as 2GiB. By default 1.5GiB, and at most "
+            "half of what is free.",
         ),
     ] = None
     weights: Weights = None

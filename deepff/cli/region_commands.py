@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def segment(folder: ResultFolder, regions: RegionPanel, opening: ResultPanel) -> None:
-    """Write masks and label maps of every image as PNG, into the result's folder."""
+    """Write PNG masks and label maps of every image to the result's folder."""
     from deepff.export.folder import compare_recipes, segment
     from deepff.report.load import load
 
@@ -62,12 +62,12 @@ def localize(
     regions: RegionPanel,
     *,
     largest: Annotated[
-        bool, option(OUTPUT, "One box per region: around its largest piece.", "--largest")
+        bool, option(OUTPUT, "One box per region, around its largest piece.", "--largest")
     ] = False,
     min_area: MinArea = None,
     opening: ResultPanel,
 ) -> None:
-    """Write boxes of every image as JSON and CSV, into the result's folder."""
+    """Write boxes of every image to the result's folder, as JSON and CSV."""
     from deepff.export.folder import localize
     from deepff.regions.regions import least_score
 
@@ -164,55 +164,56 @@ def export(
         list[ExportFormat],
         option(
             OUTPUT,
-            "What the annotations are written for; of several, each has a folder of its own."
+            "File format. Repeat it to write several, each in a separate folder."
             + listed(ExportFormat),
             metavar="FORMAT",
             show_default=False,
         ),
     ],
-    regions: RegionPanel,
     *,
-    instances: Annotated[
-        Instances, option(OUTPUT, "One annotation a connected component, or a part and image.")
-    ] = Instances.COMPONENTS,
-    min_area: MinArea = None,
-    simplify: Annotated[
-        float,
-        option(OUTPUT, "How far polygons may cut corners, in pixels; 0 keeps every pixel.", min=0),
-    ] = SIMPLIFY,
-    images: Annotated[
-        Photographs | None,
+    out: Annotated[
+        Path | None,
+        option(OUTPUT, "By default RESULT/export/FORMAT, where it replaces an earlier export."),
+    ] = None,
+    labels: Annotated[
+        bool, option(OUTPUT, "Export what you decided in `deepff label`.", "--labels")
+    ] = False,
+    which: Annotated[
+        Which | None,
         option(
             OUTPUT,
-            "Copies of the photographs or links to them, where the format wants them; by "
-            "default copies for COCO and VOC, links for YOLO.",
+            "With --labels: which images to write. By default accepted, or not-skipped if none is "
+            "accepted.",
         ),
     ] = None,
     split: Annotated[
         str | None,
         option(
             OUTPUT,
-            "Percentages of training, validation and test, such as 80/10/10; by default 80/20 for "
-            "YOLO and VOC, and one file for COCO.",
+            "Percentages for training, validation and test, such as 80/10/10. By default 80/20 for "
+            "YOLO and VOC; COCO gets one file.",
         ),
     ] = None,
-    seed: Annotated[int, option(OUTPUT, "By which images are drawn for --split.")] = 0,
-    out: Annotated[
-        Path | None, option(OUTPUT, "Folder to write to; by default RESULT/export/FORMAT, anew.")
-    ] = None,
-    opening: ResultPanel,
-    labels: Annotated[
-        bool,
-        option(OUTPUT, "What was decided with `deepff label`, in place of options.", "--labels"),
-    ] = False,
-    which: Annotated[
-        Which | None,
+    images: Annotated[
+        Photographs | None,
         option(
             OUTPUT,
-            "With --labels, the images to write; by default the accepted ones, or all but "
-            "skipped ones where none is.",
+            "Copy the photographs, link to them, or neither. By default copy for COCO and VOC, "
+            "link for YOLO, none for others.",
         ),
     ] = None,
+    instances: Annotated[
+        Instances,
+        option(OUTPUT, "One annotation per connected piece (components), or per image and part."),
+    ] = Instances.COMPONENTS,
+    min_area: MinArea = None,
+    simplify: Annotated[
+        float,
+        option(OUTPUT, "How far polygons may cut corners, in pixels. 0 keeps every pixel.", min=0),
+    ] = SIMPLIFY,
+    seed: Annotated[int, option(OUTPUT, "Random seed of --split.")] = 0,
+    regions: RegionPanel,
+    opening: ResultPanel,
 ) -> None:
     """Write masks and boxes for a labeling tool or a training program."""
     has_scores = False

@@ -56,20 +56,18 @@ class ImagePanel:
     """Which images are factorized, and how they are prepared."""
 
     images: Annotated[list[Path] | None, typer.Argument(help="Folders, files or globs.")] = None
-    sample: Annotated[
-        bool, option(IMAGES, "Use sample photographs, in several framings.", "--sample")
-    ] = False
+    sample: Annotated[bool, option(IMAGES, "Use deepff's sample photographs.", "--sample")] = False
     size: Size = SIZE
-    mean: Annotated[str | None, option(IMAGES, "Channel means, as R,G,B in [0, 1].")] = None
-    std: Annotated[str | None, option(IMAGES, "Channel deviations, as R,G,B.")] = None
-    interpolation: Annotated[
-        Interpolation | None,
-        option(IMAGES, "How images are resized; by default as the network was trained."),
-    ] = None
     stretch: Annotated[
         bool,
-        option(IMAGES, "Make the largest value of images of 10 to 16 bits white.", "--stretch"),
+        option(IMAGES, "Brighten 10- to 16-bit images: make the maximum white.", "--stretch"),
     ] = False
+    mean: Annotated[str | None, option(IMAGES, "Mean per channel, as R,G,B in [0, 1].")] = None
+    std: Annotated[str | None, option(IMAGES, "Standard deviation per channel.")] = None
+    interpolation: Annotated[
+        Interpolation | None,
+        option(IMAGES, "How to resize images. By default as in the network's training."),
+    ] = None
 
 
 @dataclass
@@ -79,7 +77,7 @@ class NetworkPanel:
     model: Model = MODEL
     layer: Annotated[
         list[str] | None,
-        option(NETWORK, "Layer, as `deepff layers` lists it; several give one map of the object."),
+        option(NETWORK, "Layer, from `deepff layers`. Repeat it for one object map from several."),
     ] = None
     weights: Weights = None
     num_classes: NumClasses = None
@@ -94,7 +92,8 @@ class FactorPanel:
         str | None,
         option(
             FACTORIZATION,
-            "Number of factors: 4, 1-4, 2,3,6 or auto; by default 4, or 1 for the object.",
+            "Number of factors: 4, 1-4, 2,3,6 or auto. By default 4; with --inside-object 3; with "
+            "--recipe contrast 1.",
             "-k",
             "--n-components",
         ),
@@ -103,42 +102,42 @@ class FactorPanel:
         Recipe | None,
         option(
             FACTORIZATION,
-            "contrast: one map of the object, from weighted, fused layers; by default paper.",
+            "paper (the default): several factors. contrast: one map of the object, which stands "
+            "out from the images' border.",
         ),
     ] = None
     inside_object: Annotated[
         bool,
-        option(
-            FACTORIZATION, "The factors are parts of the object, found first.", "--inside-object"
-        ),
+        option(FACTORIZATION, "Find the object first, then its parts.", "--inside-object"),
     ] = False
+    kinds: Annotated[
+        str | None,
+        option(
+            FACTORIZATION,
+            "With --recipe contrast: how many kinds of objects the images show. Each gets a "
+            "factor. By default auto.",
+        ),
+    ] = None
     method: Annotated[
         Method | None,
         option(
             FACTORIZATION,
-            "By default auto: nmf, or semi-nmf where the layer goes negative." + listed(Method),
+            "auto (the default): nmf, or semi-nmf if the layer has negative values."
+            + listed(Method),
             metavar="METHOD",
         ),
     ] = None
     solver: Annotated[
         Solver | None,
-        option(FACTORIZATION, "NMF: HALS (the default), or the paper's multiplicative updates."),
+        option(
+            FACTORIZATION, "For nmf: hals (the default), or the paper's multiplicative updates."
+        ),
     ] = None
     channel_weights: Annotated[
         ChannelWeights | None,
-        option(
-            FACTORIZATION, "border: channels weigh more the less they fire on the images' border."
-        ),
+        option(FACTORIZATION, "border: channels that respond at the images' border count less."),
     ] = None
-    kinds: Annotated[
-        str | None,
-        option(
-            FACTORIZATION,
-            "For --recipe contrast: how many kinds of things the images show, each a factor of "
-            "its own; by default auto.",
-        ),
-    ] = None
-    seed: Annotated[int, option(FACTORIZATION, "Seed of the factorization.", min=0)] = 0
+    seed: Annotated[int, option(FACTORIZATION, "Random seed of the factorization.", min=0)] = 0
 
 
 @dataclass
@@ -150,28 +149,28 @@ class RunPanel:
         str | None,
         option(
             RUNNING,
-            "What activations and coefficients may take in memory, such as 2GiB or 500MB; "
-            "the rest is on disk. By default what is free.",
+            "Memory limit for activations and coefficients, such as 2GiB or 500MB. The rest goes "
+            "to disk. By default what is free.",
         ),
     ] = None
     batch_size: BatchSize = BATCH_SIZE
     device: DeviceChoice = Device.AUTO
     engine: EngineChoice = Engine.AUTO
-    amp: Annotated[bool, option(RUNNING, "Mixed precision on a CUDA device.", "--amp")] = False
+    amp: Annotated[bool, option(RUNNING, "Use mixed precision on a CUDA device.", "--amp")] = False
 
 
 def discover(
     ctx: typer.Context,
-    images: ImagePanel,
-    network: NetworkPanel,
     factors: FactorPanel,
     *,
     out: NewFolder = Path("result"),
     overlays: Overlays = False,
     overwrite: Overwrite = False,
+    network: NetworkPanel,
+    images: ImagePanel,
     run: RunPanel,
 ) -> None:
-    """Find what a network treats as the same thing; write heat maps, pictures and a report."""
+    """Find what a network treats as the same thing, and write heat maps and a report."""
     _check(images, network, factors)
     k: list[int] | Literal["auto"] | None = (
         "auto" if factors.k == "auto" else None if factors.k is None else factor_counts(factors.k)
@@ -273,7 +272,7 @@ def _save(result: "Result", ctx: typer.Context, out: Path, overlays: bool, overw
 def apply(
     ctx: typer.Context,
     bank: Annotated[
-        Path, typer.Argument(help="A result's concepts.safetensors.", show_default=False)
+        Path, typer.Argument(help="The result's concepts.safetensors.", show_default=False)
     ],
     images: Annotated[
         list[Path], typer.Argument(help="Folders, files or globs.", show_default=False)
@@ -282,24 +281,24 @@ def apply(
         list[Path] | None,
         option(
             IMAGES,
-            "Images that do not show the object: a folder, file or glob, any number of times. They "
-            "tell what is left out for its score.",
+            "Images without the object: a folder, file or glob. Repeatable. They show which "
+            "scores are too low for the object.",
         ),
     ] = None,
-    weights: Weights = None,
-    num_classes: NumClasses = None,
     out: NewFolder = Path("result"),
     overlays: Overlays = False,
     overwrite: Overwrite = False,
+    weights: Weights = None,
+    num_classes: NumClasses = None,
     cache: Cache = None,
     batch_size: BatchSize = BATCH_SIZE,
     device: DeviceChoice = Device.AUTO,
     engine: EngineChoice = Engine.AUTO,
 ) -> None:
-    """Find a result's factors in new images, for segment, localize and export.
+    """Find a result's factors in new images. Then use segment, localize or export.
 
-    Names that were given in `deepff label` go along, and images in which it was decided that
-    nothing is here count as --without.
+    Names from `deepff label` are kept.
+    Images that were marked there as empty count as --without.
     """
     from deepff.app.label_file import FILE, carry_over, load_labels
     from deepff.app.labels import OBJECT

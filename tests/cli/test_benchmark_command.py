@@ -149,9 +149,9 @@ def test_former_names_of_figure_4_are_hidden_and_say_so(
 
 
 def test_defaults_spelt_out_for_the_command_line_are_the_tables_own() -> None:
-    assert PART_CLASSES.split(",") == list(TABLE4_CLASSES)
-    assert EXAMPLE_CLASSES.split(",") == list(FIGURE5_CLASSES)
-    assert PAPER_GROUPS.split(",") == list(PAPER_SETS)
+    assert PART_CLASSES.split(", ") == list(TABLE4_CLASSES)
+    assert EXAMPLE_CLASSES.split(", ") == list(FIGURE5_CLASSES)
+    assert PAPER_GROUPS.split(", ") == list(PAPER_SETS)
 
 
 def test_help_does_not_wait_for_torch() -> None:
