@@ -1,7 +1,5 @@
 """From a set of images to batches of decoded images of one shape, run through a network."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What runs a network over a set: PyTorch, or OpenVINO, which runs convolutions faster on a CPU."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

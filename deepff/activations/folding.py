@@ -1,7 +1,5 @@
 """Batch normalization folded into the convolutions before it, which then costs no time."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Whether a network gives the same values for an image each time, and whatever is next to it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The page, made with Gradio."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator

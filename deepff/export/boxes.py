@@ -1,7 +1,5 @@
 """Boxes as JSON and CSV, and regions as a table."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +65,7 @@ def region_table(
     all_regions: Iterable[Regions],
     heatmaps: HeatMaps,
     parts: Mapping[int, str] | None,
-) -> pandas.DataFrame:
+) -> "pandas.DataFrame":
     """One row per image and region; see :meth:`deepff.result.Result.to_dataframe`."""
     try:
         import pandas

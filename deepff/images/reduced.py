@@ -1,7 +1,5 @@
 """Images reduced to the size that pictures and CRFs take, and kept for later steps."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ but training with mirrored images brought them back. So the weights at hand are 
 fixed list of photographs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from bisect import bisect_left

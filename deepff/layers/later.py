@@ -1,7 +1,5 @@
 """Running a network up to some layers, or on from a layer's map to the outputs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass

@@ -1,7 +1,5 @@
 """A layer of a network, and where on the image its cells are drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +30,7 @@ class Centers:
     centred: float
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Centers:
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Centers":
         """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
         down, across = map(float, fields["offset"])
         error_down, error_across = map(float, fields["offset_error"])

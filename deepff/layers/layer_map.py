@@ -1,7 +1,5 @@
 """The layers of a network: which there are, and what they hold."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

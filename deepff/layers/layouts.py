@@ -1,7 +1,5 @@
 """From a module's output to a map (batch, channels, height, width), whatever its layout."""
 
-from __future__ import annotations
-
 import math
 from copy import copy
 from dataclasses import dataclass, replace

@@ -18,8 +18,6 @@ of a set are mostly of a few classes, so a factor that alone looks like a beaver
 weighed by how many of the images are of each class (:func:`standing_out`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple

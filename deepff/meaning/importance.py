@@ -15,8 +15,6 @@ Images go through the network one by one, as a whole, because of what bypasses t
 follows the layer runs on all changed maps of an image together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -53,7 +51,7 @@ def importance(
     classes: Sequence[str | int] | None = None,
     n_images: int = N_IMAGES,
     progress: bool = False,
-) -> Importance:
+) -> "Importance":
     """Measure how much the factors of one factorization, by default the largest, matter for the
     ``classes``, by label or index; by default the three that are first on most images. At most
     ``n_images`` are run, spread evenly over the set."""
@@ -220,7 +218,7 @@ class Importance:
         """The mean of the falls over the class's images: (k, m)."""
         return _mean_over(self.is_of, self.falls)
 
-    def to_dataframe(self) -> pandas.DataFrame:
+    def to_dataframe(self) -> "pandas.DataFrame":
         """One row per class and factor, the class's most important factor first.
 
         Its columns are ``class``, ``factor``, ``name``, ``fall``, ``sobol``, ``sensitivity``,
@@ -241,7 +239,7 @@ class Importance:
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Importance:
+    def from_dict(cls, values: dict[str, Any]) -> "Importance":
         """From what :meth:`to_dict` gave."""
         plain = ("labels", "names", "color_slots", "images")
         held: dict[str, Any] = {

@@ -1,7 +1,5 @@
 """A run's network, opened where it is not open, and the run's images as the network takes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Where else a patch is: the cosine of its cell with the cells of all images."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +26,7 @@ def similar(
     by: str = SimilarBy.ACTIVATIONS,
     k: int | None = None,
     progress: bool = False,
-) -> Similarity:
+) -> "Similarity":
     """Find where else in the set the patch at ``place``, (x, y) in pixels of an image, occurs.
 
     The image is an index or a name. Cells are compared by their activations, or by "factors": what

@@ -1,7 +1,5 @@
 """A network that is ready to run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature

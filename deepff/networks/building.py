@@ -1,7 +1,5 @@
 """Networks built by name: embedded, torchvision's, timm's, transformers' and open_clip's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches

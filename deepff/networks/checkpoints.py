@@ -1,7 +1,5 @@
 """Files of weights: reading any tensors by name, and fitting them to a network."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re
@@ -266,7 +264,7 @@ class _Match:
     keys: Mapping[str, str]  # from these names to the keys in the file
 
     @classmethod
-    def best(cls, network: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> _Match:
+    def best(cls, network: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> "_Match":
         """The renaming that fills most of the network; of equals averaged weights, or the plainest.
         Names are compared without what wraps modules, on either side."""
         names, plain = ({_bare(name): name for name in of} for of in (network, state))

@@ -1,7 +1,5 @@
 """The names of a network's classes, or words instead of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks by name or your own, with their weights, on a device."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Files of weights downloaded, and the digest of a network's weights."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import socket

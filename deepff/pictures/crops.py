@@ -1,7 +1,5 @@
 """Crops of the photographs where factors are strongest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The set at a glance, arranged like Figure 3 of Collins et al. (2018), and regions over photos."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 

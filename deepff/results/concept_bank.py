@@ -1,7 +1,5 @@
 """The concept bank: W with what is needed to apply it to new images."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -74,7 +72,7 @@ class ConceptBank:
     known: KnownInstances | None = None
 
     @property
-    def of_kinds(self) -> list[ConceptBank]:
+    def of_kinds(self) -> "list[ConceptBank]":
         """A bank for each kind of thing that the set showed."""
         if self.channel_weights is None or self.channel_weights.ndim == 1:
             return [self]
@@ -92,7 +90,7 @@ class ConceptBank:
             for kind, weights in enumerate(self.channel_weights)
         ]
 
-    def marks_as(self, other: ConceptBank) -> bool:
+    def marks_as(self, other: "ConceptBank") -> bool:
         """Whether it has the same components, classifiers and negatives as another, to the bit."""
         return _directions(self).keys() == _directions(other).keys() and all(
             torch.equal(tensor.cpu(), _directions(other)[name].cpu())

@@ -1,7 +1,5 @@
 """A factorization of an image set, and the classes that a network sees in its factors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,9 +22,9 @@ class Factorization:
     probabilities: HeatMaps | None = None  # the classifier's, on its cells
     known: KnownInstances | None = None  # the instances that objects are known by
     scores: HeatMaps | None = None  # how likely each piece of the objects' maps is one, in [0, 1]
-    classes: FactorClasses | None = None  # known once the factors were named
+    classes: "FactorClasses | None" = None  # known once the factors were named
 
-    def alone(self, index: int) -> Factorization:
+    def alone(self, index: int) -> "Factorization":
         """One of several factors that have nothing to do with each other: one kind of thing."""
         return replace(
             self,
@@ -60,7 +58,7 @@ class FactorClasses:
     names: tuple[str | None, ...]  # of the k factors: the class that stands out, if one does
     scale: float | None = None  # where the classes are words: from cosines to logits
 
-    def alone(self, index: int) -> FactorClasses:
+    def alone(self, index: int) -> "FactorClasses":
         """Those of one factor."""
         one = slice(index, index + 1)
         return replace(self, scores=self.scores[one], names=self.names[one])

@@ -1,7 +1,5 @@
 """How the values of each factor's maps are spread over a set, and thresholds read off that."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Histogram:
     n_images: int
 
     @classmethod
-    def of(cls, maps: Iterable[Tensor], bins: int) -> Histogram:
+    def of(cls, maps: Iterable[Tensor], bins: int) -> "Histogram":
         """Count the pixels of a set's maps, (k, H, W) per image. They are read twice, or once where
         0 bins ask for minimum and maximum alone."""
         n_images, low, high = _value_range(_in_bands(maps))
@@ -43,7 +41,7 @@ class Histogram:
         return cls(low, high, counts, n_images)
 
     @classmethod
-    def sampled(cls, heatmaps: HeatMaps) -> Histogram:
+    def sampled(cls, heatmaps: HeatMaps) -> "Histogram":
         """The histogram estimated at 112 pixels or so, each image weighted by its number of pixels.
         Thresholds differ from those at full size by about a thousandth of the maximum."""
         # An odd number of pixels to a cell has one at the cell's center, where the maximum is.
@@ -62,7 +60,7 @@ class Histogram:
             counts += counted * (math.prod(size) / math.prod(shape))
         return cls(low, high, counts, n_images)
 
-    def alone(self, index: int) -> Histogram:
+    def alone(self, index: int) -> "Histogram":
         """The histogram of one factor."""
         one = slice(index, index + 1)
         return Histogram(self.low[one], self.high[one], self.counts[one], self.n_images)

@@ -1,7 +1,5 @@
 """The instances that a class is known by, and how likely another one shows the same class."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,12 +33,12 @@ class Negatives:
     factors: Tensor  # (m,): the factor that marks each
     images: Tensor  # (m,): the number of the image that each is in
 
-    def of(self, factor: int) -> Negatives:
+    def of(self, factor: int) -> "Negatives":
         """Those of one factor, which becomes factor 0."""
         own = self.factors == factor
         return Negatives(self.features[own], self.factors[own] * 0, self.images[own])
 
-    def joined(self, other: Negatives) -> Negatives:
+    def joined(self, other: "Negatives") -> "Negatives":
         """These and those of other images."""
         after = self.images.max() + 1 if len(self.images) else 0
         return Negatives(
@@ -66,7 +64,7 @@ class KnownInstances:
     source: FeatureSource  # whose activations the features are means of
     negatives: Negatives | None = None
 
-    def alone(self, factor: int) -> KnownInstances:
+    def alone(self, factor: int) -> "KnownInstances":
         """Those of one factor, which becomes factor 0."""
         own = self.factors == factor
         return replace(
@@ -97,7 +95,7 @@ class KnownInstances:
         return torch.stack(scores).amin(0)
 
     @cached_property
-    def _of_factors(self) -> dict[int, KnownInstances]:
+    def _of_factors(self) -> "dict[int, KnownInstances]":
         """Those of each factor alone, and where there are several, all."""
         each = {factor: self.alone(factor) for factor in self.factors.unique().tolist()}
         return each if len(each) < 2 else {**each, _ANY: self}
