@@ -3,10 +3,12 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from torch import Tensor
 
 from deepff.activations.activations import Activations, ImageRecord
 from deepff.activations.batches import (
@@ -20,12 +22,13 @@ from deepff.activations.batches import (
 from deepff.activations.cache import ActivationCache, InMemory, Store
 from deepff.activations.engines import chosen_engine, torch_forward
 from deepff.activations.feature_source import DEFAULT_PREPARATION, FeatureSource, Preparation
-from deepff.activations.steadiness import warn_if_unsteady
+from deepff.activations.folding import copied, probe_side
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_set import SetImage, nothing_readable
 from deepff.images.reading import SkippedFile
+from deepff.layers.later import forward_to_layers
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import check_named_once
+from deepff.layers.layer_map import check_named_once, noise
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE
 from deepff.runtime.distributed import all_reduce_max, all_reduce_sum
@@ -34,6 +37,9 @@ from deepff.runtime.parallel import one_thread
 from deepff.runtime.progress import track
 
 _SQUEEZED = 2  # times as much along one side as along the other
+# Of the values' length. Rounding makes 1e-6, or 1e-2 in half precision; dropout of a tenth of the
+# values makes 0.4, and statistics of this batch, half of which is empty, about as much.
+_STEADY = 0.05
 
 
 def extract_layers(
@@ -74,7 +80,7 @@ def extract_layers(
         unreadable: dict[str, str] = {}
         if batches := cut_into_batches(planned, batch_size, stores):
             runs_openvino = forward is not None
-            warn_if_unsteady(backbone, layers)
+            _warn_if_unsteady(backbone, layers)
             forward = forward or torch_forward(backbone, layers)
             running = run_over(batches, backbone, layers, forward, preparation.amp)
             with one_thread() if runs_openvino else nullcontext():
@@ -117,6 +123,37 @@ def _check(
             InputWarning,
             stacklevel=3,
         )
+
+
+def _warn_if_unsteady(backbone: Backbone, layers: Sequence[Layer]) -> None:
+    """Warn where the layers' values for noise differ from call to call, or next to an image."""
+    alone = noise(backbone, probe_side(layers))
+    together = torch.cat([alone, torch.zeros_like(alone)])
+    with torch.no_grad():
+        try:
+            # Hooks are not for noise.
+            backbone = replace(backbone, network=copied(backbone.network)[0])
+            expected = forward_to_layers(backbone, layers, alone)
+            if _are_steady(expected, forward_to_layers(backbone, layers, together)):
+                return
+            is_random = not _are_steady(expected, forward_to_layers(backbone, layers, alone))
+        except InputError:  # it cannot be copied or run on noise
+            return
+    difference = (
+        "each time (probably dropout that stays on), so results differ from run to run: switch it "
+        "off"
+        if is_random
+        else "next to other images (probably statistics of the batch), so results depend on the "
+        "batch: run images one by one (batch_size=1)"
+    )
+    message = f"{backbone.name} gives other values for the same image {difference}"
+    warnings.warn(message, InputWarning, stacklevel=4)
+
+
+def _are_steady(values: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether the first image's are the same; what is not a number is not compared."""
+    pairs = [(a.float(), b[:1].float()) for a, b in zip(values, others, strict=True)]
+    return not any(bool((a - b).norm() > _STEADY * a.norm()) for a, b in pairs)
 
 
 def _check_not_zero(

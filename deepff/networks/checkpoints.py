@@ -18,25 +18,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from deepff.errors import InputError, first_line
+from deepff.errors import InputError
 
 StateDicts = dict[str, dict[str, Tensor]]
 
 _DEEPEST = 4  # nested mappings, as {"state": {"ema": {"model": {...}}}}
-_ADVICE = "save the network's weights by torch.save(network.state_dict(), FILE) or safetensors"
-_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save before version 1.6
-# The first bytes of files that people mistake for weights.
-_SIGNATURES = {
-    b"version https://git-lfs": "a Git LFS pointer and not the file itself; run git lfs pull",
-    b"\x89HDF": f"an HDF5 file, as Keras writes; {_ADVICE} from PyTorch",
-    b"GGUF": f"a GGUF file of a language model; {_ADVICE}",
-    b"\x93NUMPY": f"a NumPy array; {_ADVICE}",
-    b"\x1f\x8b": "a gzip archive; unpack it first",
-    b"7z\xbc\xaf": "a 7z archive; unpack it first",
-    b"\xfd7zXZ": "an xz archive; unpack it first",
-    b"BZh": "a bzip2 archive; unpack it first",
-    b"\x28\xb5\x2f\xfd": "a zstd archive; unpack it first",
-}
 # In the path or prefix of averaged weights, which are used rather than the last ones next to them.
 _AVERAGED = re.compile(r"(?<![a-z])(ema|swa)(?![a-z])|teacher|averag|shadow", re.IGNORECASE)
 # What parallel, compiled and checkpointed modules put before the names inside them, at any depth.
@@ -71,23 +57,15 @@ def read_state_dicts(path: Path) -> StateDicts:
         )
     if path.name.endswith(".index.json"):
         return {"": _sharded(path)}
-    with open(path, "rb") as stream:
-        head = stream.read(512)
-    if (kind := _other_kind(path, head)) is not None:
-        raise InputError(f"{path} is {kind}")
     try:
-        content = load_file(path) if _is_safetensors(path, head) else _unpickled(path)
-    except Exception as error:  # the readers fail in any way on other bytes
-        # PyTorch's own message on pickles advises to load unsafely.
-        unpickling = isinstance(error, pickle.UnpicklingError)
-        reason = "damaged, or pickled objects of unknown kinds" if unpickling else first_line(error)
-        if "Unsupported operand" in str(error):
-            reason = "damaged, or pickled by another protocol than torch.save's own"
+        content = load_file(path) if _is_safetensors(path) else _unpickled(path)
+    except Exception:  # the readers fail in any way on other bytes
+        # Not from that error: PyTorch's message on pickles advises to load unsafely.
         raise InputError(
-            f"{path} cannot be read as weights ({reason}); give a whole file "
-            f"saved by torch.save(network.state_dict(), FILE) or by safetensors"
-        ) from (None if unpickling else error)
-
+            f"{path} cannot be read as weights: it is damaged or another kind of file, such as a "
+            "Git LFS pointer, an archive, a web page, TorchScript or ONNX; give a whole file saved "
+            "by torch.save(network.state_dict(), FILE) or by safetensors"
+        ) from None
     states = dict(_tensor_mappings(content, set()))
     meta = content.get("meta") if isinstance(content, Mapping) else None
     if isinstance(meta, Mapping) and "mmengine_version" in meta:
@@ -126,46 +104,11 @@ def _sharded(index: Path) -> dict[str, Tensor]:
     return {key: tensor for shard in shards for key, tensor in shard.items()}
 
 
-def _other_kind(path: Path, head: bytes) -> str | None:
-    """What a file is if not weights, as the rest of a sentence; None if unknown."""
-    for signature, kind in _SIGNATURES.items():
-        if head.startswith(signature):
-            return kind
-    text = head.lstrip().lower()
-    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
-        return "a web page and not the file itself; download it again with the address of the file"
-    if text.startswith((b"{", b"[")) and head.isascii():
-        return f"a JSON file; {_ADVICE}"
-    # An ONNX file is a protocol buffer: its version, then who made it.
-    if path.suffix.lower() == ".onnx" or (head[:1] == b"\x08" and b"pytorch" in head[:32]):
-        return f"an ONNX graph, whose weights have lost their names; {_ADVICE}"
-    if head.startswith(b"PK"):
-        return _kind_of_zip(path)
-    if head.startswith(b"\x80") and not head.startswith(_LEGACY):
-        return f"a pickle that torch.save did not write, which could run any code; {_ADVICE}"
-    return None
-
-
-def _kind_of_zip(path: Path) -> str | None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return None
-    if any(name.endswith("/constants.pkl") for name in names):
-        return f"a TorchScript archive, a program and not weights; {_ADVICE}"
-    if any(name.endswith(".pt2") or "models/model.json" in name for name in names):
-        return f"an archive of torch.export, a program and not weights; {_ADVICE}"
-    if names and all(name.endswith(".npy") for name in names):
-        return f"an archive of NumPy arrays; {_ADVICE}"
-    if any(name.endswith("/data.pkl") for name in names):
-        return None
-    return "a ZIP archive; unpack it first, and give the file of weights in it"
-
-
-def _is_safetensors(path: Path, head: bytes) -> bool:
+def _is_safetensors(path: Path) -> bool:
+    with open(path, "rb") as stream:
+        head = stream.read(9)
     length = int.from_bytes(head[:8], "little")
-    starts = head[8:9] == b"{" and length <= path.stat().st_size - 8
+    starts = head[8:] == b"{" and length <= path.stat().st_size - 8
     return starts or path.suffix == ".safetensors"
 
 

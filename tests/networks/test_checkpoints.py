@@ -328,42 +328,30 @@ def scripted() -> bytes:
     return stream.getvalue()
 
 
-OTHER_KINDS: dict[str, tuple[Callable[[], bytes], str]] = {
-    "Git LFS": (
-        lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 9\n",
-        "is a Git LFS pointer and not the file itself; run git lfs pull",
-    ),
-    "a page": (lambda: b"\n <!DOCTYPE html><html><body>Sign in</body></html>", "is a web page"),
-    "another page": (lambda: b"<html>", "is a web page"),
-    "JSON": (lambda: b'{"metadata": {}, "weight_map": {}}', "is a JSON file"),
-    "TorchScript": (scripted, "is a TorchScript archive, a program and not weights"),
-    "ONNX": (lambda: b"\x08\x07\x12\x07pytorch\x1a\x052.4.0", "is an ONNX graph"),
-    "Keras": (lambda: b"\x89HDF\r\n\x1a\n" + bytes(99), "is an HDF5 file, as Keras writes"),
-    "GGUF": (lambda: b"GGUF\x03" + bytes(99), "is a GGUF file"),
-    "an array": (lambda: b"\x93NUMPY\x01\0" + bytes(99), "is a NumPy array"),
-    "arrays": (lambda: zipped(["a.npy", "b.npy"]), "is an archive of NumPy arrays"),
-    "zip": (lambda: zipped(["model/weights.pth", "model/README"]), "is a ZIP archive; unpack"),
-    "torch.export": (lambda: zipped(["m/models/model.json"]), "is an archive of torch.export"),
-    "a plain pickle": (
-        lambda: pickle.dumps({"model": {k: t.numpy() for k, t in STATE.items()}}),
-        "is a pickle that torch.save did not write",
-    ),
-    "gzip": (lambda: gzip.compress(b"x"), "is a gzip archive; unpack it first"),
+OTHER_KINDS: dict[str, Callable[[], bytes]] = {
+    "Git LFS": lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 9\n",
+    "a page": lambda: b"\n <!DOCTYPE html><html><body>Sign in</body></html>",
+    "JSON": lambda: b'{"metadata": {}, "weight_map": {}}',
+    "TorchScript": scripted,
+    "ONNX": lambda: b"\x08\x07\x12\x07pytorch\x1a\x052.4.0",
+    "Keras": lambda: b"\x89HDF\r\n\x1a\n" + bytes(99),
+    "GGUF": lambda: b"GGUF\x03" + bytes(99),
+    "an array": lambda: b"\x93NUMPY\x01\0" + bytes(99),
+    "arrays": lambda: zipped(["a.npy", "b.npy"]),
+    "zip": lambda: zipped(["model/weights.pth", "model/README"]),
+    "torch.export": lambda: zipped(["m/models/model.json"]),
+    "a plain pickle": lambda: pickle.dumps({"model": {k: t.numpy() for k, t in STATE.items()}}),
+    "gzip": lambda: gzip.compress(b"x"),
 }
 
 
 @pytest.mark.parametrize("case", OTHER_KINDS)
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_what_is_no_file_of_weights_is_called_what_it_is(
-    tmp_path: Path, case: str, suffix: str
-) -> None:
-    content, words = OTHER_KINDS[case]
+def test_what_is_no_file_of_weights_is_refused(tmp_path: Path, case: str, suffix: str) -> None:
     file = tmp_path / f"weights{suffix}"
-    file.write_bytes(content())
-    with pytest.raises(InputError) as error:
+    file.write_bytes(OTHER_KINDS[case]())
+    with pytest.raises(InputError, match=r"cannot be read as weights: .* saved by torch.save\("):
         load_backbone(small(), weights=file)
-    assert str(error.value).startswith(f"{file} {words}")
-    assert "weights_only" not in str(error.value)
 
 
 class Harmful:
@@ -414,7 +402,7 @@ def test_weights_of_8_bits_are_taken(tmp_path: Path) -> None:
 
 def test_other_protocols_and_tensors_without_values_are_named(tmp_path: Path) -> None:
     torch.save(STATE, tmp_path / "a.pth", pickle_protocol=4)
-    with pytest.raises(InputError, match=r"pickled by another protocol than torch.save's own"):
+    with pytest.raises(InputError, match=r"a\.pth cannot be read as weights"):
         load_backbone(small(), weights=tmp_path / "a.pth")
     with pytest.raises(InputError, match="holds no state dict but the keys stem"):
         loaded({key: tensor.to("meta") for key, tensor in STATE.items()}, tmp_path)
