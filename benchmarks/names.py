@@ -29,7 +29,7 @@ from pathlib import Path
 import deepff
 from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
 from deepff.evaluation.datasets.mask_folders import load_icoseg
-from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
+from deepff.evaluation.datasets.pascal import VOC_CLASSES, load_voc
 from deepff.images.image_files import ImageFile
 from deepff.meaning.class_names import factor_classes
 from deepff.networks.backbone import Backbone

@@ -28,7 +28,7 @@ from deepff.discovery.contrast import border_contrast
 from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
 from deepff.evaluation.datasets.ground_truth import GroundTruthImage
 from deepff.evaluation.datasets.mask_folders import load_icoseg
-from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
+from deepff.evaluation.datasets.pascal import VOC_CLASSES, load_voc
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.images.image_set import ImageItem, read_pixels
 from deepff.layers.layer_map import map_layers

@@ -31,11 +31,10 @@ from pathlib import Path
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets.mask_folders import load_icoseg
-from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
-from deepff.evaluation.datasets.pascal_voc import load_voc
+from deepff.evaluation.datasets.pascal import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part, load_voc
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
-from deepff.evaluation.heatmap_figures import FIGURE5_CLASSES
 from deepff.evaluation.objects import PAPER_SETS, icoseg_part_sets
+from deepff.evaluation.paper_figures import FIGURE5_CLASSES
 from deepff.runtime.files import atomic_path
 
 VGG = ("--model", "vgg19", "--layer", "conv5_4")

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 import deepff
-from deepff.evaluation.datasets.pascal_voc import find_voc, read_boxes
+from deepff.evaluation.datasets.pascal import find_voc, read_boxes
 from deepff.networks.loading import load_backbone
 
 ANIMALS = {"bird", "cat", "cow", "dog", "horse", "sheep"}

@@ -23,7 +23,7 @@ from deepff.discovery.teaching import Cells, classify_object
 from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.datasets.mask_folders import load_icoseg
-from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
+from deepff.evaluation.datasets.pascal import VOC_CLASSES, load_voc
 from deepff.evaluation.metrics import corloc, count_overlaps, factor_quality, iou
 from deepff.evaluation.predictions import Features, contrast_masks, count_by_variant
 from deepff.layers.layer_map import LayerMap, map_layers

@@ -55,7 +55,7 @@ def backbone() -> "Backbone":
 @pytest.fixture
 def cats_filling_the_frame(data_root: Path, tmp_path: Path) -> tuple[list[Path], Path]:
     """Eight photographs of cats, and a folder with the inner part of a cat's box in each."""
-    from deepff.evaluation.datasets.pascal_voc import load_voc
+    from deepff.evaluation.datasets.pascal import load_voc
 
     (cats,) = load_voc(data_root / "VOCdevkit", year=2007, classes=["cat"])
     folder = tmp_path / "cats"

@@ -16,7 +16,7 @@ from pycocotools.coco import COCO
 from scipy import ndimage
 
 from deepff.evaluation.datasets.mask_folders import read_part_names
-from deepff.evaluation.datasets.pascal_voc import read_boxes
+from deepff.evaluation.datasets.pascal import read_boxes
 from deepff.export.formats import FORMATS
 from deepff.export.instances import AnnotatedImage, find_instances
 from deepff.images.image_files import output_names

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.io
 
-from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES
+from deepff.evaluation.datasets.pascal import VOC_CLASSES
 
 # (class, truncated, difficult) of each object
 Objects = Sequence[tuple[str, int, int]]

@@ -173,7 +173,7 @@ def table2(
     _check_files(out, "table2" + _PUBLISHED)
     network = _network(setup.model, setup.layer, setup, contrast)
 
-    from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES
+    from deepff.evaluation.datasets.pascal import VOC_CLASSES
     from deepff.evaluation.objects import table2
 
     wanted = VOC_CLASSES if classes is None else _names(classes)
@@ -253,7 +253,7 @@ def figure3(
     _check_files(out, "figure3" + _PUBLISHED)
     network = _network(setup.model, setup.layer, setup)
 
-    from deepff.evaluation.heatmap_figures import figure3
+    from deepff.evaluation.paper_figures import figure3
     from deepff.pictures.crops import save_jpeg
 
     picture = figure3(network, data, counts, _names(groups), images)
@@ -278,7 +278,7 @@ def figure5(
     _check_files(out, "figure5" + _PUBLISHED)
     network = _network(setup.model, setup.layer, setup)
 
-    from deepff.evaluation.heatmap_figures import figure5
+    from deepff.evaluation.paper_figures import figure5
 
     _publish({"figure5": figure5(network, data, _names(classes))}, out)
 
@@ -311,7 +311,7 @@ def figure4(
     out: Out = Path("benchmark/figure4"),
 ) -> None:
     """Plot and table of factor quality over k, for layers of a network or for networks."""
-    from deepff.evaluation.curves import figure4, require_matplotlib, write_plot
+    from deepff.evaluation.paper_figures import figure4, require_matplotlib, write_plot
     from deepff.evaluation.tables import to_stderr
 
     counts = factor_counts(k)

@@ -13,8 +13,7 @@ from deepff.discovery.discover_parts import discover_parts
 from deepff.errors import InputError
 from deepff.evaluation.datasets.coco_parts import CAR_PARTS, coco_file, coco_folder, load_coco
 from deepff.evaluation.datasets.ground_truth import BACKGROUND, UNNAMED, GroundTruthSet
-from deepff.evaluation.datasets.pascal_part import TABLE4_PARTS, load_pascal_part
-from deepff.evaluation.datasets.pascal_voc import check_classes
+from deepff.evaluation.datasets.pascal import TABLE4_PARTS, check_classes, load_pascal_part
 from deepff.evaluation.metrics import (
     Overlaps,
     associated_iou,

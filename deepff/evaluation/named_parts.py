@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, load_pascal_part
+from deepff.evaluation.datasets.pascal import TABLE3_PARTS, load_pascal_part
 from deepff.evaluation.metrics import iou
 from deepff.evaluation.predictions import (
     DFF,

@@ -17,7 +17,7 @@ from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.datasets.mask_folders import icoseg_groups, load_icoseg, load_label_folder
-from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, check_classes, find_voc, load_voc
+from deepff.evaluation.datasets.pascal import VOC_CLASSES, check_classes, find_voc, load_voc
 from deepff.evaluation.discovered_parts import part_scores, part_tables
 from deepff.evaluation.metrics import Overlaps, best_iou, corloc, iou
 from deepff.evaluation.predictions import (

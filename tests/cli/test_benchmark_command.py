@@ -18,8 +18,8 @@ from deepff.cli.benchmark import (
 )
 from deepff.errors import InputError
 from deepff.evaluation.discovered_parts import TABLE4_CLASSES
-from deepff.evaluation.heatmap_figures import FIGURE5_CLASSES
 from deepff.evaluation.objects import PAPER_SETS
+from deepff.evaluation.paper_figures import FIGURE5_CLASSES
 
 
 def run(*arguments: str) -> str:

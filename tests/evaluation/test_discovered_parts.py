@@ -22,9 +22,9 @@ from color_squares import (
 from pascal_part_files import write_parts
 
 from deepff.errors import InputError
-from deepff.evaluation.curves import figure4, require_matplotlib
 from deepff.evaluation.discovered_parts import INSIDE, part_sets, table4
 from deepff.evaluation.metrics import normalized_mutual_information
+from deepff.evaluation.paper_figures import figure4, require_matplotlib
 from deepff.evaluation.predictions import Network
 from deepff.networks.loading import load_backbone
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from deepff.discovery.discover import discover
 from deepff.errors import InputError
-from deepff.evaluation.curves import figure4
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.discovered_parts import INSIDE
 from deepff.evaluation.metrics import count_overlaps, iou
 from deepff.evaluation.objects import column_names, icoseg_part_sets, table1, table2
+from deepff.evaluation.paper_figures import figure4
 from deepff.evaluation.predictions import Network
 from deepff.evaluation.tables import write_tables
 from deepff.networks.loading import load_backbone

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS
-from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES
+from deepff.evaluation.datasets.pascal import TABLE3_PARTS, VOC_CLASSES
 from deepff.evaluation.tables import (
     MAX_COLUMNS,
     SETTING,

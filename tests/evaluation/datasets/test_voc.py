@@ -10,8 +10,13 @@ from pascal_part_files import Objects, voc_annotation, write_parts
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.evaluation.datasets.pascal_part import TABLE3_PARTS, TABLE4_PARTS, load_pascal_part
-from deepff.evaluation.datasets.pascal_voc import VOC_CLASSES, load_voc
+from deepff.evaluation.datasets.pascal import (
+    TABLE3_PARTS,
+    TABLE4_PARTS,
+    VOC_CLASSES,
+    load_pascal_part,
+    load_voc,
+)
 from deepff.evaluation.metrics import count_overlaps, coverage, iou
 
 SHAPE = (4, 6)

@@ -9,7 +9,7 @@ from pascal_part_files import write_parts
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.evaluation.heatmap_figures import figure3, figure5
+from deepff.evaluation.paper_figures import figure3, figure5
 from deepff.evaluation.predictions import Network
 from deepff.images.painting import factor_colors
 
