@@ -18,10 +18,8 @@ class InputError(ValueError):
 
 
 class InputWarning(UserWarning):
-    """Something the user gave was taken otherwise than may be meant; the message is one sentence.
-
-    The command line prints it as one line.
-    """
+    """Something the user gave was taken otherwise than may be meant; one line on the command
+    line."""
 
 
 def first_line(error: BaseException) -> str:

@@ -53,10 +53,7 @@ class Interpolation(StrEnum):
 
 
 class Method(StrEnum):
-    """How activations are factorized; auto: by NMF, or by semi-NMF where they go negative.
-
-    Each of the others is the file in ``factorization/`` with its name.
-    """
+    """How activations are factorized; auto: by NMF, or by semi-NMF where they go negative."""
 
     words: str  # for readers of a result who did not choose the method
 
@@ -109,10 +106,8 @@ class Threshold(StrEnum):
 
 
 class Refinement(StrEnum):
-    """How regions follow the edges of the image; ``classifier`` is trained on the set's own masks.
-
-    Each of the others is the file in ``regions/`` with its name; DFF-CRF is with the guided CRF.
-    """
+    """How regions follow the edges of the image; DFF-CRF is the guided CRF of each factor by
+    itself."""
 
     NONE = "none"
     DFF_CRF = "dff-crf"
@@ -211,10 +206,8 @@ def chosen(choices: type[Choice], value: str, what: str) -> Choice:
 
 
 def threshold_value(threshold: str, value: float | None = None) -> float | None:
-    """A threshold's value: `value` if it is in the range, else the default; None if it has none.
-
-    The value is a percentile in [0, 100], or a fraction of the maximum in (0, 1].
-    """
+    """A threshold's value: a percentile in [0, 100] or a fraction of the maximum in (0, 1], by
+    default the method's; None if it has none."""
     threshold = chosen(Threshold, threshold, "threshold")
     if threshold not in THRESHOLD_VALUES:
         if value is not None:
@@ -390,11 +383,9 @@ def region_options(
     *,
     for_boxes: bool = False,
 ) -> RegionOptions:
-    """A recipe's region options, with those that are passed in place of the recipe's.
-
-    The classifier makes masks better and boxes worse (docs/objects.md), so `for_boxes` replaces the
-    recipe's classifier with the dense CRF. A threshold excludes the classifier, which has none.
-    """
+    """A recipe's region options, with those that are passed in place of the recipe's. The
+    classifier makes masks better and boxes worse (docs/objects.md), so `for_boxes` replaces it with
+    the dense CRF. A threshold excludes the classifier, which has none."""
     defaults = RECIPE_OPTIONS[chosen(Recipe, recipe, "recipe")]
     if threshold is not None and refine == Refinement.CLASSIFIER:
         raise InputError(

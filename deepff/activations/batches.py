@@ -68,8 +68,8 @@ def plan(
     preparation: Preparation,
     once_each: bool,
 ) -> tuple[list[PlannedImage], dict[str, str]]:
-    """Each image with its resized shape, grids and digest; and by name, why others are skipped.
-    With ``once_each``, as for a cache, images of equal content go through the network once."""
+    """Each image with its resized shape, grids and digest (its content, if ``once_each``); and by
+    name, why others are skipped."""
     fixed = layers[0].input_size
     multiple = max(layer.stride for layer in layers)
     planned: list[PlannedImage] = []

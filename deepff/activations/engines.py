@@ -121,9 +121,8 @@ def openvino_version() -> str | None:
 
 
 def openvino_forward(backbone: Backbone, layers: Sequence[Layer], folder: Path) -> Forward:
-    """What runs batches in OpenVINO: in float32, with as many threads as torch has. Its values are
-    compared with torch's on noise of another shape than the traced one. ``folder`` keeps the latest
-    `MOST_KEPT` conversions. Raises ConversionError."""
+    """What runs batches in OpenVINO in float32, compared with torch on noise of another shape than
+    the traced one; ``folder`` keeps the latest `MOST_KEPT` conversions. Raises ConversionError."""
     kept = folder / _key(backbone, layers)
     if (kept / _REASON).is_file():
         raise ConversionError((kept / _REASON).read_text("utf-8"))

@@ -53,13 +53,10 @@ def extract_layers(
     memory: int | None = None,
     progress: bool = False,
 ) -> tuple[list[Activations], list[SkippedFile]]:
-    """Collect the activations of layers for all images, in one pass, and the skipped files.
-
-    Images keep their aspect ratio and are batched by resized shape, with sides that are multiples
-    of the largest stride, so that the layers' grids cover the same pixels. What is in ``cache`` is
-    not run again; without it, what takes more than ``memory`` bytes is in a temporary file.
-    InputError where no image can be read, or activations are not finite or all zero.
-    """
+    """Collect the activations of layers for all images, in one pass, and the skipped files. Images
+    are batched by resized shape, with sides that are multiples of the largest stride, so that the
+    layers' grids cover the same pixels. What is in ``cache`` is not run again; without it, what
+    takes more than ``memory`` bytes is in a temporary file."""
     _check(backbone, layers, preparation, batch_size)
     planned, reasons = plan(images, backbone, layers, preparation, once_each=cache is not None)
     records = _records(planned, layers)

@@ -34,11 +34,9 @@ _HOOKS = (
 
 
 def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
-    """A copy of the network for reading these layers, with batch normalization folded.
-
-    y = γ (w ∗ x + b − μ) / √(σ² + ε) + β is a convolution with weights w γ / √(σ² + ε). The same
-    backbone if nothing can be folded, or the copy would give other values.
-    """
+    """A copy of the network for reading these layers: y = γ (w ∗ x + b − μ) / √(σ² + ε) + β is a
+    convolution with weights w γ / √(σ² + ε). The same backbone if nothing can be folded, or the
+    copy would give other values."""
     if backbone.dtype not in (torch.float32, torch.float64):
         return backbone  # rounding of the weights would be visible
     side = probe_side(layers)
@@ -216,11 +214,9 @@ def _are_close(values: Tensor, expected: Tensor) -> bool:
 
 
 class SamePaddedConv2d(nn.Conv2d):
-    """A convolution whose output has ⌈n / stride⌉ cells on n pixels, whatever its kernel.
-
-    Both sides are padded by what the end lacks, max(0, (⌈n / s⌉ − 1) s + (k − 1) d + 1 − n) pixels
-    rounded up by whole strides; the additional cells before the first are cut off.
-    """
+    """A convolution with ⌈n / stride⌉ cells on n pixels. Both sides are padded by what the end
+    lacks, max(0, (⌈n / s⌉ − 1) s + (k − 1) d + 1 − n) pixels rounded up by whole strides; the
+    additional cells before the first are cut off."""
 
     @classmethod
     def of(cls, conv: nn.Conv2d) -> Self:

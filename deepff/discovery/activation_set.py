@@ -27,8 +27,7 @@ from deepff.runtime.progress import Stopwatch
 
 @dataclass(frozen=True)
 class ActivationSet:
-    """The activations of several layers for the same images. Over several ranks the images are this
-    rank's."""
+    """The activations of several layers for the same images: over several ranks, this rank's."""
 
     backbone: Backbone
     layers: dict[str, Layer]  # by path, with receptive-field centers
@@ -120,8 +119,7 @@ class Findings:
 
 
 def result_of(findings: Findings, settings: RunSettings, **facts: Any) -> Result:
-    """The findings as a result over the images of all ranks, with the factors' names. ``facts`` are
-    further fields of the result."""
+    """The findings as a result over the images of all ranks, with names and further ``facts``."""
     activation_set = findings.activation_set
     activations = activation_set.of(findings.layers)
     finest = min(findings.layers, key=lambda layer: layer.stride)

@@ -62,8 +62,8 @@ class RunSettings:
     progress: bool = False
 
     def checked(self) -> "RunSettings":
-        """The settings with whole numbers as int; raises InputError for one that is out of range. A
-        memory bound must hold the sample of rows that factors start from."""
+        """The settings with whole numbers as int; raises InputError for one that is out of
+        range."""
         if self.memory is not None and (
             whole_number(self.memory, "memory, in bytes,", 0) < MIN_MEMORY
         ):

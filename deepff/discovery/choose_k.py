@@ -44,12 +44,9 @@ def select_k(
     random_state: int = 0,
     progress: bool = False,
 ) -> Selection:
-    """Choose k without labels: the largest up to ``k_max`` whose factors two halves agree on.
-
-    k factors are fitted to random halves of the images, and both label all cells; the agreement of
-    k is the mean :func:`matched_iou` over three splits. ``rows`` are A, or the rows (cells, c) of
-    each image, and ``cells`` which of them count; ``transform`` is applied to sampled rows before.
-    """
+    """Choose k without labels: the largest up to ``k_max`` whose factors two halves agree on, by
+    the mean :func:`matched_iou` over three splits. ``rows`` are A, or the rows (cells, c) of each
+    image, and ``cells`` which of them count; ``transform`` is applied to sampled rows before."""
     if k_max < 1:
         raise InputError(f"k_max is {k_max}; it must be at least 1")
     if not 0 < threshold <= 1:
@@ -68,9 +65,8 @@ def select_k(
 
 
 def matched_iou(labels: Tensor, others: Tensor, k: int) -> float:
-    """Mean IoU of two labelings, (cells,) of 0 to k − 1, matched one to one so that it is largest.
-    −1 is no label. A label that no cell has, in either labeling, is matched with IoU 0: a factor
-    that is not used is not a factor that occurs in both."""
+    """Mean IoU of two labelings, (cells,) of 0 to k − 1 or −1 for none, matched one to one so that
+    it is largest; a label that no cell has counts 0."""
     from scipy.optimize import linear_sum_assignment
 
     # Row and column 0 count the cells without a label, which are in no intersection.

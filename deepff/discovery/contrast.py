@@ -113,9 +113,8 @@ def object_findings(
 
 
 def contrast_layers(layer_map: LayerMap) -> list[Layer]:
-    """The two layers, finer and coarser, whose weighted maps are worth fusing. The coarser has the
-    stride of the default layer, the finer the next smaller stride: ``conv4_4`` and ``conv5_4`` of
-    VGG-19. It is the default layer alone where all have one stride."""
+    """The two layers, finer and coarser, whose weighted maps are worth fusing: of the default
+    layer's stride and of the next smaller one (``conv4_4`` and ``conv5_4`` of VGG-19)."""
     return weighable(stride_layers(layer_map)[-2:])
 
 
@@ -149,9 +148,8 @@ class BorderContrast:
 
 
 def border_contrast(activations: Activations) -> BorderContrast:
-    """How much more each channel fires inside the images than on their border, over the set. Reads
-    A once; over several ranks it is of all their images. Raises InputError where A goes negative,
-    or every cell is border."""
+    """How much more each channel fires inside the images of all ranks than on their border. Raises
+    InputError where A goes negative, or every cell is border."""
     rows = RowBlocks(activations.blocks)
     cells = [border_cells(x.grid, x.extent).flatten() for x in activations.images]
     on_border = torch.cat(cells) if cells else torch.zeros(0, dtype=torch.bool)
@@ -171,9 +169,8 @@ def border_contrast(activations: Activations) -> BorderContrast:
 
 
 def border_cells(grid: tuple[int, int], extent: Extent | None = None) -> Tensor:
-    """Which cells of a grid, that covers this part of an image, are border, (h, w) bool. Those
-    whose center is nearer to an edge than a tenth of the side, and at least one cell: a ring of one
-    cell at 14 × 14, of three at 28 × 28."""
+    """Which cells of a grid over this part of an image are border, (h, w) bool: whose center is
+    nearer to an edge than a tenth of the side, and at least one cell."""
 
     def near_an_end(cells: int, ends: tuple[float, float]) -> Tensor:
         share = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
@@ -187,12 +184,9 @@ def border_cells(grid: tuple[int, int], extent: Extent | None = None) -> Tensor:
 
 
 def least_separation(by_sign: bool) -> float:
-    """The separation from which a set's objects can be told from the border of its images.
-
-    ``by_sign`` says whether the coarser layer is. Measured by ``benchmarks/objects.py`` on
-    EfficientNet-Lite0: 0.13 to 0.34 on sets of whole objects, 0.03 to 0.08 where they fill the
-    frame, 0.04 to 0.05 without any object (by sign 0.15 to 0.27, 0.12 to 0.14, 0.10 to 0.12).
-    """
+    """The separation from which a set's objects can be told from the border of its images. Measured
+    by ``benchmarks/objects.py``: 0.13 to 0.34 on sets of whole objects, 0.03 to 0.08 where they
+    fill the frame, 0.04 to 0.05 without any (by sign 0.15 to 0.27, 0.12 to 0.14, 0.10 to 0.12)."""
     return _MIN_BY_SIGN if by_sign else _MIN_SEPARATION
 
 
@@ -258,9 +252,8 @@ def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) 
 
 
 def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
-    """One object map from those of several layers: their geometric mean, √(H₁ · H₂) for two. Each
-    has one factor, in [0, 1], and is sampled bilinearly on the finest grid. What is off in one
-    layer is off in the result."""
+    """One object map from those of several layers: their geometric mean, on the finest grid. What
+    is off in one layer is off in the result."""
     if not maps:
         raise InputError("there are no heat maps to fuse; give those of one layer or more")
     if any(m.n_factors != 1 or m.signed for m in maps):

@@ -31,11 +31,8 @@ _MAX_IMAGES = 2000  # that are clustered; others join the nearest kind
 
 def find_kinds(whole: HeatMaps, head: Activations, n_kinds: int | None = None) -> Tensor:
     """The kind of each image of the set, over all ranks: (n,), the most frequent kind is 0.
-
-    ``whole`` are the maps of one object for the whole set, over all ranks, and ``head`` the
-    activations that tell kinds apart, of this rank's images. Without a number of kinds, their
-    number follows from how different the images' objects are.
-    """
+    ``whole`` are the maps of one object for the whole set, ``head`` the activations that tell kinds
+    apart, of this rank's images. By default their number follows from how different objects are."""
     if n_kinds == 1:
         return torch.zeros(len(whole), dtype=torch.int64)
     before, total = rows_before(len(head.images))

@@ -65,9 +65,9 @@ class PartSpace:
 def factorize_inside(
     activations: Activations, object_cells: Tensor, k: int, random_state: int | None = 0
 ) -> tuple[Factorization, PartSpace]:
-    """The parts of an object whose cells are known, and what finds them in other images.
-    ``object_cells`` (rows,) is the share of each cell that is object, or bool. Cells that are at
-    least half object are fitted; all that hold any of it get parts."""
+    """The parts of an object, and what finds them in other images. ``object_cells`` (rows,) is the
+    share of each cell that is object: those with at least half are fitted, all with any get
+    parts."""
     space, n_iter = _fit(activations, object_cells >= _OBJECT_SHARE, k, random_state)
     H = space.coefficients(activations, object_cells)
     return _factorization(activations, H, space, n_iter, object_cells > 0), space
@@ -76,9 +76,8 @@ def factorize_inside(
 def factorize_filled(
     activations: Activations, k: int, random_state: int | None = 0
 ) -> tuple[Factorization, PartSpace]:
-    """As :func:`factorize_inside`, for objects that fill the frame: k + 1 clusters over all cells.
-    The cluster that takes up more of the border than of the whole, by the largest factor, is the
-    background, and holds what rows of H lack of 1."""
+    """As :func:`factorize_inside`, for objects that fill the frame: of k + 1 clusters the one that
+    takes up most more of the border than of the whole is the background."""
     everything = torch.ones(sum(image.n_cells for image in activations.images), dtype=torch.bool)
     space, n_iter = _fit(activations, everything, k + 1, random_state)
     H = space.coefficients(activations)
@@ -99,9 +98,9 @@ def fills_frame(separation: float, by_sign: bool = False) -> bool:
 
 
 def part_layer(layer_map: LayerMap) -> Layer:
-    """The layer whose activations tell parts apart: ``blocks.6.0.bn2``, ``conv5_4``, ``layer4``. In
-    the stage and stride of the coarser of the contrast layers it is the last map that is nowhere
-    negative, depthwise ones included. Where that layer is signed, it is itself, by sign."""
+    """The layer whose activations tell parts apart (``conv5_4``, ``layer4``): in the stage and
+    stride of the coarser contrast layer the last map that is nowhere negative, or itself by
+    sign."""
     coarser = contrast_layers(layer_map)[-1]
     stage = coarser.path.partition(".")[0]
     suitable = [

@@ -55,9 +55,8 @@ def with_presence(objects: Factorization, head: Activations) -> Factorization:
 
 
 def with_scores(objects: Factorization, head: Activations, known: KnownInstances) -> Factorization:
-    """Objects in new images with the scores of their pieces, by the instances of their bank. Where
-    two kinds claim the same thing, it is of the kind with the higher score, and a kind of which
-    nothing is left in an image is taken out of it."""
+    """Objects in new images with the scores of their pieces, by the instances of their bank. What
+    two kinds claim is of the higher score; a kind without anything left is taken out."""
     heatmaps = objects.heatmaps
     pieces = [_pieces(heatmaps, i, head, i) for i in range(len(head.images))]
     scores = _score_maps(heatmaps, 0, pieces, known)
@@ -74,8 +73,7 @@ def with_scores(objects: Factorization, head: Activations, known: KnownInstances
 def negatives_in(
     objects: HeatMaps, head: Activations, known: KnownInstances
 ) -> tuple[Negatives, int]:
-    """What the maps mark in images that show none of the things, and in how many of the images it
-    is likely one of them by the known instances."""
+    """What the maps mark in images without the things, and in how many images it is likely one."""
     step = max(1, -(-len(head.images) // _MAX_KNOWN))
     rows, n_likely = [torch.zeros(0, head.channels + 2)], 0
     for i in range(len(head.images)):

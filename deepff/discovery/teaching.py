@@ -85,16 +85,15 @@ class _Lesson:
 
 
 def classify_object(factorization: Factorization, cells: Cells) -> Factorization:
-    """The object with the pixel classifier that its masks teach. It is returned without one if the
-    masks tell nothing apart. Over several ranks its maps are of all their images."""
+    """The object with the pixel classifier that its masks teach, or without if they tell
+    nothing."""
     return _classified(factorization, _object_lesson(factorization, cells), cells)
 
 
 def classify_parts(
     parts: Mapping[int, Factorization], whole: Factorization | None, cells: Cells
 ) -> dict[int, Factorization]:
-    """Parts, by k, with the pixel classifiers that their masks teach: one class per part. ``whole``
-    is the object; None where it fills the frame."""
+    """Parts, by k, with the pixel classifiers that their masks, in ``whole`` if any, teach."""
     of_object = None if whole is None else _object_lesson(whole, cells)
     # The same for every k.
     object_labels = None if of_object is None else cache(of_object.first)
@@ -178,11 +177,9 @@ def teach(
     device: str = Device.AUTO,
 ) -> PixelClassifier:
     """Fit a classifier of any classes to masks of some images, and to their mirror images.
-
-    ``masks`` are label maps by image name, (H, W): 0 is the background, c + 1 is class c. With
-    ``likely``, what the classes' probabilities were in the run, these of other images count as
-    much. ``sources`` are the layers where another classifier of the object is taught again.
-    """
+    ``masks`` are label maps (H, W) by image name: 0 is the background, c + 1 class c. ``likely``,
+    the classes' probabilities in the run, count as much in other images. ``sources`` are the layers
+    where another classifier of the object is taught again."""
     taught = _some([image for image in run.images if image.name in masks])
     if not taught:
         raise InputError("no mask of an image of the set was given to teach by")

@@ -85,9 +85,8 @@ def table4(
     crf: bool = True,
     seeds: int = 1,
 ) -> dict[str, Table]:
-    """Automatic part labels, class by class: "table4", "table4-factors" and "table4-quality".
-    ``root`` is as for `part_sets`. ``crf`` adds rows for DFF-CRF, the guided CRF and parts inside
-    the object. Values are means over ``seeds`` seeds, from 0."""
+    """Automatic part labels, class by class: "table4", "table4-factors" and "table4-quality". With
+    ``crf`` rows for DFF-CRF, the guided CRF and parts inside the object."""
     attempts = Attempts()
     scores = {
         name: attempts.run(name, _evaluate, load, network, ks, crf, seeds)
@@ -124,8 +123,8 @@ def is_coco(root: str | Path) -> bool:
 def part_scores(
     features: Features, ks: Sequence[int], crf: bool, seeds: int, network: Network
 ) -> Scores:
-    """Label the factors of every method and k by coverage, and measure them. With ``crf`` also the
-    parts that `discover_parts` finds inside the object."""
+    """Measure the factors of every method and k, labeled by coverage, and with ``crf`` the parts
+    that `discover_parts` finds inside the object."""
     truth = features.truth
     inside, remarks = _inside(features, network, ks, seeds) if crf else ([], [])
     values: dict[str, dict[str, list[float | None]]] = {}
@@ -171,9 +170,8 @@ class LabeledFactor:
 def label_factors(
     overlaps: Overlaps, part_names: Sequence[str], others: Sequence[str] = ()
 ) -> list[LabeledFactor]:
-    """The labels of each factor: those that it covers more than half of, else the background. That
-    every factor has a label is our reading of the paper. ``others`` are annotated things that are
-    no part, such as "person"."""
+    """The labels of each factor: those that it covers more than half of, else the background (our
+    reading of the paper). ``others`` are annotated things that are no part, such as "person"."""
     associated = association(overlaps)
     associated[:, 0] = False
     associated[:, 0] = ~associated.any(axis=1) & (overlaps.predicted > 0)

@@ -90,9 +90,8 @@ def association(overlaps: Overlaps) -> np.ndarray:
 
 
 def iou(overlaps: Overlaps) -> np.ndarray:
-    """Set-wide IoU of each mask with each label, (k, p + 1); 0 where neither has a pixel.
-
-    |Σᵢ B ∩ P| / |Σᵢ B ∪ P| over the images i: large regions weigh more (Collins et al. 2018)."""
+    """Set-wide IoU of each mask with each label, |Σᵢ B ∩ P| / |Σᵢ B ∪ P| over the images i (Collins
+    et al. 2018): (k, p + 1); 0 where neither has a pixel."""
     intersection = overlaps.intersection
     return _ratio(intersection, overlaps.predicted[:, None] + overlaps.truth - intersection)
 
@@ -106,12 +105,9 @@ def associated_iou(overlaps: Overlaps, associated: np.ndarray) -> np.ndarray:
 
 
 def factor_quality(overlaps: Overlaps, n_parts: int | None = None) -> float:
-    """Mean over the masks of the set-wide IoU with their best part; the background is not a part.
-
-    Collins et al., ECCV 2018, Figure 4. A factor that marks the background thus scores what it
-    shares with a part, which is little, and is not left out of the mean. Labels above ``n_parts``
-    are no parts either.
-    """
+    """Mean over the masks of the set-wide IoU with their best part (Collins et al., ECCV 2018,
+    Figure 4). A factor that marks the background scores what it shares with a part, which is
+    little. Labels above ``n_parts`` are no parts."""
     n_parts = overlaps.n_parts if n_parts is None else n_parts
     if n_parts < 1:
         raise InputError("factor quality needs ground truth of at least one part")

@@ -47,11 +47,9 @@ def table3(
     classes: Sequence[str] = tuple(TABLE3_PARTS),
     crf: bool = True,
 ) -> Table:
-    """IoU of head, neck + torso and legs on PASCAL-Part's cows and horses, k = 3.
-
-    A person looks at pictures (written to ``overlays``) and writes which factor is which part, in
-    ``cow.yaml``, ``cow-pca.yaml`` and so on. A part's mask is that of all factors with its name.
-    """
+    """IoU of head, neck + torso and legs on PASCAL-Part's cows and horses, k = 3. A person looks at
+    pictures (written to ``overlays``) and writes which factor is which part, in ``cow.yaml``,
+    ``cow-pca.yaml`` and so on. A part's mask is that of all factors with its name."""
     if not mappings and overlays is None:
         raise InputError(
             "table 3 needs to know which factor is which part: write the pictures with "

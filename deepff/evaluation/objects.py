@@ -82,11 +82,9 @@ def table1(
     crf: bool = True,
     seeds: int = 1,
 ) -> dict[str, Table]:
-    """Set-wide IoU on groups of iCoseg: the object with k = 1, and parts with k = 2, 3, 4.
-
-    ``groups`` and ``images`` are as for `load_icoseg`, or ``["all"]``. ``parts``, a folder with a
-    folder of label images per group, adds "table1-bottom". Values are means over ``seeds`` seeds.
-    """
+    """Set-wide IoU on groups of iCoseg (see `load_icoseg`; or ``["all"]``): the object with k = 1.
+    ``parts``, a folder with a folder of label images per group, adds "table1-bottom", parts with k
+    = 2, 3, 4. Values are means over ``seeds`` seeds."""
     groups = _listed_groups(root, groups, parts)
     attempts, part_attempts = Attempts(), Attempts()
     scores: dict[str, Scores | None] = {}

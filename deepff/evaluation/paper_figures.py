@@ -49,8 +49,7 @@ def figure3(
     groups: Sequence[str],
     images: Path | None = None,
 ) -> Image.Image:
-    """For each group of iCoseg its photos, and a row of heat maps per k. ``root``, ``groups`` and
-    ``images`` are as for `load_icoseg`."""
+    """For each group of iCoseg (see `load_icoseg`) its photos, and a row of heat maps per k."""
     pictures = []
     for truth in load_icoseg(root, groups, images):
         features = collect(truth, network)
@@ -81,8 +80,8 @@ def figure4(
     in_paper: bool = False,
 ) -> tuple[Table, dict[str, Curve]]:
     """Factor quality of DFF, or DFF-CRF, over k: a table with a row per curve and k, and the
-    curves. ``networks`` and ``sets`` have what loads each curve's network and each set of images
-    with parts."""
+    curves. ``networks`` and ``sets`` have what loads each curve's network and each set with
+    parts."""
     attempts = Attempts()
 
     def evaluate_curve(label: str) -> Curve:
@@ -164,12 +163,9 @@ def write_plot(curves: Mapping[str, Curve], ks: Sequence[int], title: str, path:
 
 
 def figure5(network: Network, root: str | Path, classes: Sequence[str] = FIGURE5_CLASSES) -> Table:
-    """Each factor's parts and set-wide IoU, class by class, with a picture of examples.
-
-    ``root`` and ``classes`` are as for `part_sets`. A class has the four images whose factors fit
-    their parts best, and on the right the one where they fit worst: by the mean IoU, in the image,
-    of the factors that have parts.
-    """
+    """Each factor's parts and set-wide IoU, class by class (`part_sets`), with a picture of the
+    four images whose factors fit their parts best and, on the right, the one where they fit worst:
+    by the mean IoU, in the image, of the factors that have parts."""
     attempts = Attempts()
     examples = attempts.succeeded(
         {

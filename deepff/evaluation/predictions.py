@@ -204,12 +204,9 @@ def mean_activation(activations: Activations) -> Tensor:
 
 
 def category_consistent(activations: Activations, n_clusters: int = 5, seed: int = 0) -> Tensor:
-    """Sum of the channels that fire strongly in all images of the set: (rows, 1).
-
-    After Le, Yu, Zelinsky & Samaras (ICCV Workshops 2017), of which only the abstract was
-    available: of the channels' maxima in each image, clustered by k-means, the strongest cluster is
-    kept.
-    """
+    """Sum of the channels that fire strongly in all images of the set, (rows, 1): of the channels'
+    maxima in each image, clustered by k-means, the strongest cluster. After Le, Yu, Zelinsky &
+    Samaras (ICCV Workshops 2017), of which only the abstract was available."""
     from sklearn.cluster import KMeans
 
     maxima = torch.stack([rows.amax(0) for rows in activations.image_rows], dim=1).cpu().numpy()

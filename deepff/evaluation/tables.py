@@ -182,8 +182,7 @@ def score_table(
     in_paper: bool = True,
 ) -> Table:
     """A row per method and the mean over the columns, then the paper's rows. ``columns`` has the
-    set and the metric behind each column; ``describe`` gives the source for a number of images;
-    ``name`` is the table's in ``published.json``."""
+    set and the metric behind each column; ``name`` is the table's in ``published.json``."""
     evaluated = attempts.succeeded(scores)
     rows = []
     for label in dict.fromkeys(row for score in evaluated.values() for row in score.counts):
@@ -245,10 +244,8 @@ NOT_IN_PAPER: tuple[list[Row], list[str]] = ([], ["The paper has no numbers for 
 
 def published_rows(table: str, columns: Sequence[str]) -> tuple[list[Row], list[str]]:
     """The paper's rows for a table of ours, as shares of 1, and notes on the paper's setting.
-
-    A value is looked up by the column's name without its bracket; a published mean is shown only if
-    ours is over the same columns. Where the paper prints factors, there is a row of means per k.
-    """
+    Values are looked up by the column's name without its bracket; a published mean is shown only if
+    ours is over the same columns. Where the paper prints factors, there is a row of means per k."""
     entry = published()["tables"][table]
     methods = {row["method"]: row["values"] for row in entry["rows"]}
     methods |= {

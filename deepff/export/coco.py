@@ -28,8 +28,8 @@ def write_coco(
     polygons: bool = False,
 ) -> None:
     """Write ``annotations/instances_<subset>.json``, and the photographs into ``images/``. Without
-    a split the subset is "default", as CVAT and Datumaro call it. With ``polygons``, masks are
-    polygons instead of run lengths; simplified ones have boxes and areas of their own."""
+    a split the subset is "default", as CVAT and Datumaro call it. Simplified ``polygons`` have
+    boxes and areas of their own."""
     masks = partial(_polygons, settings.simplify) if polygons else _run_lengths
     files: dict[str, Callable[..., None]] = {}
     with ExitStack() as stack:

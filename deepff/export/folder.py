@@ -35,11 +35,9 @@ def segment(
     settings: ExportOptions | None = None,
     progress: bool = False,
 ) -> Path:
-    """Write every image's masks and label map as PNG, and show them in the report.
-
-    Returns ``<folder>/masks/k<k>``, which has a folder of masks per region, and ``labels/`` with
-    label maps and ``labels.txt``. Of the settings it takes ``overwrite`` and ``memory``.
-    """
+    """Write every image's masks and label map as PNG, and show them in the report: in
+    ``<folder>/masks/k<k>``, which is returned, a folder of masks per region, and ``labels/`` with
+    label maps and ``labels.txt``."""
     settings = settings or ExportOptions()
     factorization = result.factorization(k)
     options = available(options or RECIPE_OPTIONS[result.recipe], factorization)
@@ -71,11 +69,9 @@ def segment(
 
 
 def compare_recipes(result: Result, folder: str | Path, progress: bool = False) -> None:
-    """Show the object's masks by both recipes side by side in the report of a saved result.
-
-    The result has k = 1, the paper's map of the object, and an ``object``, whose masks
-    :func:`segment` has written. An image that the object's result lacks is shown without a mask.
-    """
+    """Show the object's masks by both recipes side by side in the report of a saved result with k =
+    1 and an ``object``, whose masks :func:`segment` has written. An image that the object's result
+    lacks is shown without a mask."""
     if result.object is None:
         raise InputError("the result has no masks of the object to compare; segment it first")
     folder = Path(folder)
@@ -104,11 +100,8 @@ def localize(
     largest: bool = False,
     progress: bool = False,
 ) -> list[RegionBox]:
-    """Write the boxes around every image's regions as JSON and CSV, and show them in the report.
-
-    They are in ``<folder>/boxes/k<k>.json`` and ``.csv``; see :func:`region_boxes`. Of the settings
-    it takes ``overwrite``, ``memory`` and ``min_area``.
-    """
+    """Write the boxes around every image's regions as JSON and CSV, and show them in the report: in
+    ``<folder>/boxes/k<k>.json`` and ``.csv``; see :func:`region_boxes`."""
     settings = settings or ExportOptions()
     factorization = result.factorization(k)
     options = available(options or region_options(result.recipe, for_boxes=True), factorization)

@@ -59,11 +59,9 @@ def export(
     settings: ExportOptions | None = None,
     progress: bool = False,
 ) -> ExportSummary:
-    """Write the regions of every image (:func:`deepff.regions.regions.find_regions`) in formats.
-
-    Each of several formats has a folder of its own name in the folder. InputError for an unknown
-    format, what it cannot hold, or files that would be lost (`check_outputs`).
-    """
+    """Write the regions of every image (:func:`deepff.regions.regions.find_regions`) in formats,
+    each of several in a folder of its name. InputError for an unknown format, what it cannot hold,
+    or files that would be lost (`check_outputs`)."""
     settings = settings or ExportOptions()
     maps = found_maps(result, k, options, settings.memory)
     return export_maps(result, maps, formats, folder, settings, progress)

@@ -107,12 +107,9 @@ class AnnotatedImage:
     def write_photo(
         self, folder: Path, below: str, images: str, suffixes: Mapping[str, str] = _SUFFIXES
     ) -> str:
-        """Write a copy of the photograph, or a link to it, and return its POSIX path in `below`.
-
-        It has the image's `file` as its name, and the suffix of what it holds. What is in none of
-        the formats of `suffixes`, stored turned, or no file is written again. With "none" the path
-        is that of the user's own file.
-        """
+        """Write a copy of the photograph, or a link to it, and return its POSIX path in `below`. It
+        is written again where it is in none of the formats of `suffixes`, stored turned, or no
+        file. With "none" the path is that of the user's own file."""
         if images == Photographs.NONE:
             return f"{self.file}.png" if isinstance(self.origin, ImageItem) else self.name
         try:
@@ -295,9 +292,8 @@ def run_lengths(mask: np.ndarray) -> list[int]:
 
 
 def subsets(contents: Mapping[str, str], split: Sequence[float], seed: int = 0) -> dict[str, str]:
-    """Draw each image's subset by name: "train", "val" or "test", in whatever order they come. A
-    subset with a share has at least one image where there are enough. Images of equal ``contents``
-    (by name) are drawn as one."""
+    """Draw each image's subset by name, in whatever order they come. A subset with a share has an
+    image where there are enough; images of equal ``contents`` (by name) are drawn as one."""
     first_names: dict[str, str] = {}
     for name in sorted(contents):
         first_names.setdefault(contents[name], name)

@@ -23,11 +23,9 @@ _STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (y, x) to the right, down, left, 
 
 
 def instance_polygons(instance: Instance, simplify: float = 0.0) -> list[np.ndarray]:
-    """The polygons of an instance in its image, one (m, 2) per 8-connected component.
-
-    Corners (x, y) go clockwise, and a slit of no width joins a hole to its outline. Filled, they
-    are the mask to the pixel, but for corners less than `simplify` off (Douglas & Peucker 1973).
-    """
+    """The polygons of an instance in its image, one (m, 2) per 8-connected component. Corners (x,
+    y) go clockwise, and a slit of no width joins a hole to its outline. Filled, they are the mask
+    to the pixel, but for corners less than `simplify` off (Douglas & Peucker 1973)."""
     from scipy import ndimage
 
     components, _ = connected_components(instance.mask)
@@ -96,9 +94,8 @@ def _corners(path: np.ndarray) -> np.ndarray:
 def _simplified(
     path: np.ndarray, corners: np.ndarray, tolerance: float, max_change: float
 ) -> np.ndarray:
-    """A polygon with fewer corners than those of a path, where at most `max_change` pixels change.
-    It goes through the middles of the path's steps: the staircase of a slanted edge becomes
-    straight. The tolerance is reduced until the change, on both sides, is small enough."""
+    """A polygon with fewer corners than those of a path, through the middles of its steps; the
+    tolerance is reduced until at most `max_change` pixels change, on both sides."""
     # Points that the path passes twice stay: there, pieces meet and slits end.
     _, which, counts = np.unique(path, axis=0, return_inverse=True, return_counts=True)
     twice = counts[which.ravel()] > 1

@@ -63,11 +63,9 @@ _measured: dict[str, Centers | None] = {}
 def with_centers(
     backbone: Backbone, layers: Sequence[Layer], cache: str | Path | None = None
 ) -> list[Layer]:
-    """The layers with their measured centers, which over several ranks are those of the first.
-
-    ``centers`` are None where windows do not overlap, so that cells respond to the pixels that they
-    cover, and where there is no gradient. They are kept in ``cache``, or with torch's downloads.
-    """
+    """The layers with their measured centers, which over several ranks are those of the first: None
+    where windows do not overlap, so that cells respond to the pixels that they cover, and where
+    there is no gradient. They are kept in ``cache``, or with torch's downloads."""
     return [
         replace(layer, centers=gather([_centers_of(backbone, layer, cache)])[0]) for layer in layers
     ]

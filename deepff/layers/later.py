@@ -232,8 +232,7 @@ def small_noise(opened: OpenLayer) -> Tensor:
 
 def outputs_for_noise(opened: OpenLayer) -> Tensor | None:
     """The outputs (5, classes) for random maps a and b, their mean, a's mean in every cell, and 0;
-    None where the map cannot be replaced, as inside an attention. InputError where weights are
-    missing, or all are equal: what follows does not read the map."""
+    None where the map cannot be replaced. InputError where weights are missing or all are equal."""
     generator = torch.Generator().manual_seed(0)
 
     def probes(maps: Tensor) -> Tensor:

@@ -70,8 +70,8 @@ class LayerMap:
         return list(self.by_path.values())
 
     def resolve(self, layer: str | None = None) -> Layer:
-        """The layer of that name or path, or the network's default. With ``:signs`` at the end,
-        every channel's positive and negative part are channels."""
+        """The layer of that name or path (``:signs`` at the end: by sign), or the network's
+        default."""
         wanted = self.backbone.default_layer if layer is None else layer
         if not isinstance(wanted, str | None):
             raise InputError(f"a layer is {type(wanted).__name__}; give its name, as a string")
@@ -96,8 +96,7 @@ class LayerMap:
         )
 
     def nearby_non_negative(self, layer: Layer) -> list[str]:
-        """Names of the up to 3 nearest layers, in running order, that are nowhere negative. Without
-        single cells, and of nested modules with the same map only the outermost."""
+        """Names of the up to 3 nearest layers worth naming that are nowhere negative."""
         position = {path: index for index, path in enumerate(self.by_path)}
         suitable = [other for other in _worth_naming(self.suitable) if other.non_negative]
         suitable.sort(key=lambda other: abs(position[other.path] - position[layer.path]))

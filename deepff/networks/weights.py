@@ -23,8 +23,7 @@ TIMEOUT = 10.0  # seconds without an answer; left alone, the libraries wait and 
 
 @contextmanager
 def downloading(name: str, file: Path) -> Iterator[None]:
-    """Any failure of a download inside is one sentence, and comes soon. ``file`` is where the
-    weights of the network ``name`` are kept once downloaded."""
+    """Any failure of a download to ``file`` inside is one sentence, and comes soon."""
     previous = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)
     try:
@@ -72,8 +71,7 @@ def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
 
 
 def weights_digest(network: nn.Module) -> str:
-    """SHA-256 (hex) over the names, types, shapes and values of a network's state dict. It depends
-    neither on the device nor on the order of the state dict."""
+    """SHA-256 (hex) over the sorted names, types, shapes and values of a network's state dict."""
     digest = hashlib.sha256()
     for key, tensor in sorted(network.state_dict().items()):
         if not isinstance(tensor, Tensor):  # a module's extra state can be anything

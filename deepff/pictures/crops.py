@@ -76,9 +76,8 @@ def _box(heatmaps: HeatMaps, index: int, factor: int) -> tuple[int, int, int, in
 
 
 def write_crops(run: Run, folder: Path, crops: Crops) -> None:
-    """Cut the crops out of the photographs at full resolution, each read once, with an outline of
-    where the factor is half as strong as at most there. Those of images that can't be read any
-    more, or have another size now, are left out."""
+    """Cut the crops out of the photographs at full resolution, with an outline of where the factor
+    is half as strong as at most there. Those that can't be read any more are left out."""
     by_image: dict[int, list[tuple[int, int, Crop]]] = {}
     for k, of_k in crops.items():
         for j, of_factor in enumerate(of_k):

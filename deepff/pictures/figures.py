@@ -41,12 +41,9 @@ def figure(
     height: int = 180,
     style: str = PictureStyle.STRONGEST,
 ) -> Image.Image:
-    """Draw photos and heat maps as a grid with one column per image: `deepff.Result.plot`.
-
-    The first row shows the photos; one that can't be read any more is gray. Below it, every k has a
-    row that shows all its factors together; where there is a single k, each factor alone has a row
-    as well. A legend names the colors.
-    """
+    """Draw photos and heat maps as a grid with one column per image: `deepff.Result.plot`. Below
+    the photos every k has a row that shows all its factors together; where there is a single k,
+    each factor alone has a row as well. A legend names the colors."""
     n = len(result.names)
     indices = spread(n) if images is None else _listed(images)
     factors = None if factors is None else _listed(factors)
@@ -294,10 +291,8 @@ def region_picture(
     photo: np.ndarray, labels: np.ndarray, boxes: Sequence[tuple[int, Box, float | None]] = ()
 ) -> np.ndarray:
     """A photo, uint8 (h, w, 3) of any size, with each region in its color, outlined, and boxes.
-
-    ``labels`` (H, W) is the label map at the image's own size, 0 the background and region j
-    j + 1; ``boxes`` are (region, box in pixel edges of that size, score, which is written there).
-    """
+    ``labels`` (H, W) is the label map at the image's own size; ``boxes`` are (region, box in pixel
+    edges of that size, score, which is written there)."""
     height, width = photo.shape[:2]
     values = labels if labels.dtype == np.uint8 else labels.astype(np.int32)
     nearest = Image.Resampling.NEAREST

@@ -33,9 +33,9 @@ def colors_over_k(factorizations: Mapping[int, Factorization]) -> dict[int, np.n
 def tree_svg(
     links: Sequence[Link], ks: Sequence[int], colors: Mapping[int, np.ndarray] | None = None
 ) -> str:
-    """The tree over k (:func:`deepff.results.tree.tree`) as an ``<svg>``: a row of factors per k,
-    each linked to its parent above. Links are as thick as their share, which is written on them,
-    and below it the chance; links below chance are left out."""
+    """The tree over k as an ``<svg>``: a row of factors per k, each linked to its parent above.
+    Links are as thick as their share, which is written on them, above the chance; others are left
+    out."""
     ks = sorted(ks)
     links = [link for link in links if round(link.share, 2) >= round(link.chance, 2)]
     width = _NODE_STEP * (ks[-1] + 1)

@@ -54,8 +54,7 @@ def least_instance(size: tuple[int, int], scores: Tensor | None) -> int:
 
 
 def component_boxes(mask: Tensor | np.ndarray, min_area: int = 1) -> list[Box]:
-    """The boxes around a mask's components of ``min_area`` pixels or more, the largest first.
-    Equally large components keep the order of their first pixels, row by row."""
+    """The boxes around a mask's components of ``min_area`` pixels or more, the largest first."""
     return [box for box, _ in scored_boxes(mask, min_area)]
 
 
@@ -79,9 +78,8 @@ def scored_boxes(
 
 
 def named_pieces(mask: np.ndarray, maps: Tensor, factors: Collection[int]) -> np.ndarray:
-    """Give each component of a mask (H, W) to one of the factors: uint8 (H, W), factor j is j + 1.
-    The one with the largest mean over its pixels, of ``maps`` (k, h, w) as shares of their maximum;
-    specks (:func:`least_area`) become background, 0."""
+    """Give each component of a mask (H, W) to the factor with the largest mean of ``maps`` (k, h,
+    w), as shares of their maximum: uint8 (H, W), factor j is j + 1; specks become background."""
     # In a set of bears and elephants (two groups of iCoseg, k = 6) the object's components fit both
     # far better than the factors' masks do: benchmarks/names.py --only pairs.
     components, n_components = connected_components(mask)
@@ -97,8 +95,7 @@ def named_pieces(mask: np.ndarray, maps: Tensor, factors: Collection[int]) -> np
 
 def component_scores(components: np.ndarray, n_components: int, scores: Tensor) -> np.ndarray:
     """The scores of numbered components (H, W), from a map (h, w) of scores: (n_components + 1,).
-    The largest in the cells that a component fills at least half as much as any cell; 0 for one
-    that is nowhere scored, and for the background."""
+    The largest in the cells that a component fills half as much as any; 0 where there is none."""
     pixels = _pixels_in_cells(components, n_components, (scores.shape[0], scores.shape[1]))
     is_in = pixels * 2 >= pixels.max(1, keepdims=True).clip(1)
     return np.where(is_in, scores.flatten().cpu().double().numpy(), 0.0).max(1)

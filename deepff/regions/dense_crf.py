@@ -179,9 +179,8 @@ def refined_densely(kernels: CrfKernels, maps: Tensor, thresholds: Tensor) -> Te
 
 
 def refined_parts(kernels: CrfKernels, object_probability: Tensor, maps: Tensor) -> Tensor:
-    """The parts of one image refined together along its edges: (k, H, W). They sum to the object's
-    probability (1, H, W), which stays as it is; maps (k, h, w) are as for
-    :func:`deepff.regions.probabilities.part_probabilities`."""
+    """The parts of one image refined together along its edges: (k, H, W), in sum the object's
+    probability (1, H, W). For ``maps`` (k, h, w) see `regions.probabilities.part_probabilities`."""
     # A dense CRF over the k parts alone shares the object's probability, which is refined already.
     # With the background as one more label, the parts would lose pixels to it at every edge because
     # there are several (Car Parts, every other image, k = 2, 4, 6: factor quality 0.375, and 0.378

@@ -47,18 +47,12 @@ _IMAGE_BYTES = 2**25  # that DFF-CRF takes for each factor
 def guided_crf(
     image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, size: int = _SIZE
 ) -> Tensor:
-    """Refine heat maps along the edges of their image: probabilities at the image's size.
-
+    """Refine heat maps along the edges of their image: probabilities (k, H, W) at the image's size.
     Mean field (Krähenbühl & Koltun, NeurIPS 2011) with the guided filter GF_I (He, Sun & Tang, PAMI
-    2013) as the pairwise filter, over the k factors and the background:
-
-        Q⁰ = softmax(−U),   Qᵗ⁺¹ = softmax(−U + λ · GF_I(Qᵗ)).
-
-    ``image`` is uint8 (H, W, 3), or float (3, H, W) in [0, 1]. ``maps`` (k, h, w), of any size,
-    cover it and are normalized to [0, 1] over the set; at ``thresholds`` (k,) a factor is as likely
-    as the background. The CRF works on ``size`` pixels along the longer side, and its result is
-    upsampled bilinearly.
-    """
+    2013) as the pairwise filter, over the k factors and the background: Q⁰ = softmax(−U), Qᵗ⁺¹ =
+    softmax(−U + λ · GF_I(Qᵗ)). ``image`` is uint8 (H, W, 3), or float (3, H, W) in [0, 1]; ``maps``
+    (k, h, w) cover it and are normalized to [0, 1] over the set; at ``thresholds`` (k,) a factor is
+    as likely as the background. The CRF works on ``size`` pixels along the longer side."""
     images = as_image_batch(image, maps)
     guide = at_working_size(images, size)
     small_maps = functional.interpolate(maps[None].float(), guide.shape[-2:], mode="bilinear")
@@ -90,13 +84,10 @@ def mean_field(images: Tensor, unary: Tensor, numbers: Numbers) -> Tensor:
 
 
 def dff_crf(photo: Tensor, maps: Tensor) -> Tensor:
-    """The paper's DFF-CRF: each factor's heat map refined by itself, (k, H, W) in [0, 1].
-
-    The upsampled map is the unary of a CRF over the factor and its background. Values are the
-    log-odds of Q on a linear scale, 1/2 where Q is: percentiles choose the same pixels as those of
-    Q, which lies too close to 0 and 1 for a histogram. ``photo`` (3, H, W) is in [0, 1]; ``maps``
-    (k, h, w) cover it and are normalized to [0, 1] over the set.
-    """
+    """The paper's DFF-CRF: each factor's map (h, w) is the unary of a CRF over the factor and its
+    background, (k, H, W) in [0, 1]. Values are the log-odds of Q on a linear scale, 1/2 where Q is:
+    percentiles choose the same pixels as those of Q, which is too close to 0 and 1 for a histogram.
+    ``photo`` (3, H, W) and ``maps``, which are normalized over the set, are in [0, 1]."""
     upsampled = sampled(maps.float(), (photo.shape[1], photo.shape[2]))
     unary = upsampled.clamp(0, 1) * _CERTAINTY + (1 - _CERTAINTY) / 2
     logits = mean_field(photo.expand(len(maps), -1, -1, -1), unary[:, None], _PAPERS)

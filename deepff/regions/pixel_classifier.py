@@ -68,11 +68,9 @@ def fit_pixel_classifier(
     rounds: int,
 ) -> PixelClassifier | None:
     """Fit a classifier to the set's labels, and again to what these become by it; None without any.
-
-    ``labels(index, last)`` returns how much of each pixel of an image is each class, (k, H, W) at
-    any size, from the last round's probabilities, (k, h, w), or None. ``doubts(index)`` is how
-    unreliable the image's background is, (h, w) in [0, 1].
-    """
+    ``labels(index, last)`` are each class's shares of an image's pixels, (k, H, W) at any size,
+    from the last round's probabilities, (k, h, w), or None. ``doubts(index)`` is how unreliable the
+    image's background is, (h, w) in [0, 1]."""
     cells = cell_layer(sample.sources)
     layers = [layer.image_rows for layer in activations]
     records = image_records(activations)

@@ -24,9 +24,8 @@ _EVEN_SHARE = 0.02
 
 
 class Refiner(NamedTuple):
-    """A refinement of one image's maps along its edges. ``probabilities`` takes an image, its maps
-    (k, h, w) in [0, 1], thresholds (k,) in their units and a size, and returns (k, H, W) at the
-    image's size."""
+    """A refinement of one image's maps along its edges: ``probabilities`` takes an image, maps (k,
+    h, w) in [0, 1], thresholds (k,) and a size, and returns (k, H, W) at the image's size."""
 
     size: int  # the longer side in pixels that it works at
     probabilities: Callable[[Tensor | np.ndarray, Tensor, Tensor, int], Tensor]
@@ -34,16 +33,12 @@ class Refiner(NamedTuple):
 
 
 def unary_probabilities(maps: Tensor, thresholds: Tensor) -> Tensor:
-    """exp(−U), what each pixel's values alone say: (..., k, H, W), like the maps.
-
-    ``maps`` are normalized to [0, 1] over the set, and ``thresholds`` (..., k) have their units.
-    Negative values count as 0; at a threshold of 0 each positive value is certain.
-
-    Factor j alone would be on with p_j = u_j² / (u_j² + t_j²), 1/2 at its threshold t_j. A pixel
-    belongs to any factor with p = max_j p_j, held within [0.02, 0.98], so p ≥ 1/2 exactly where
-    some factor reaches its threshold. The factors share p in proportion to p_j · u_j, 2 % of it
-    evenly, which favors the factor that is largest relative to its maximum over the set.
-    """
+    """exp(−U), what each pixel's values alone say: (..., k, H, W), like the maps. ``maps`` are
+    normalized to [0, 1] over the set, and ``thresholds`` (..., k) have their units. Factor j alone
+    would be on with p_j = u_j² / (u_j² + t_j²), 1/2 at its threshold t_j, and 1 above a threshold
+    of 0. A pixel belongs to any factor with p = max_j p_j, held within [0.02, 0.98]. The factors
+    share p in proportion to p_j · u_j, 2 % of it evenly, which favors the factor that is largest
+    relative to its maximum over the set."""
     tiny = torch.finfo(torch.float32).tiny
     energy = maps.clamp_min(0).square()
     limit = thresholds.to(maps).clamp_min(0).square()[..., None, None]
@@ -73,9 +68,8 @@ def with_background(factors: Tensor) -> Tensor:
 
 
 def refined_masks(probabilities: Tensor) -> Tensor:
-    """One factor per pixel, as masks (k, H, W) that don't overlap. A pixel is background where that
-    is more likely than all the factors together, else the most likely factor's; of equal ones the
-    first."""
+    """The most likely factor of each pixel, of equal ones the first, as masks (k, H, W); none where
+    the background is more likely than all factors together."""
     factors = torch.arange(1, len(probabilities) + 1, device=probabilities.device)
     return largest_factor(probabilities, probabilities.sum(0) >= 0.5) == factors[:, None, None]
 
@@ -135,8 +129,7 @@ def at_working_size(images: Tensor, size: int) -> Tensor:
 
 
 def as_image_batch(image: Tensor | np.ndarray, maps: Tensor) -> Tensor:
-    """An image, uint8 (H, W, 3) or float (3, H, W), as (1, 3, H, W) float32 in [0, 1]. It is on the
-    maps' device. Raises InputError where it is no image, or maps are not (k, h, w)."""
+    """An image, uint8 (H, W, 3) or float (3, H, W), as (1, 3, H, W) float32 on the maps' device."""
     if isinstance(image, np.ndarray):
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise InputError(

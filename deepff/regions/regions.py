@@ -139,9 +139,8 @@ def with_regions(
     memory: int | None = None,
     pixel_bytes: int = 0,
 ) -> Iterator[T]:
-    """What ``use(index, regions)`` returns for each image in turn, in the threads that find them.
-    ``use`` takes ``pixel_bytes`` of memory per pixel of an image; the rest is as for
-    :func:`find_regions`."""
+    """What ``use(index, regions)`` returns for each image, in the threads that find them. ``use``
+    takes ``pixel_bytes`` of memory per pixel; the rest is as for :func:`find_regions`."""
     heatmaps = result.factorization(k).heatmaps
     options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
     costs = _costs(heatmaps, options, pixel_bytes)
@@ -152,9 +151,8 @@ def with_regions(
 def region_finder(
     result: Run, k: int | None, options: RegionOptions, crf_size: int | None = None
 ) -> Callable[[int], Regions]:
-    """A function from an image's index to its regions; see :func:`find_regions`. Thresholds over
-    the set are computed at once, those of single images when they are asked for. ``crf_size``
-    limits the longer side in pixels at which refinements work."""
+    """From an image's index to its regions, as :func:`find_regions`. Thresholds over the set are
+    computed at once; ``crf_size`` limits the longer side at which refinements work."""
     factorization = result.factorization(k)
     options = available(options, factorization)
     names, parts = region_names(result, k, options), options.parts
@@ -256,8 +254,7 @@ def likely(regions: Regions, scores: Tensor, least: float) -> Regions:
 
 
 def available(options: RegionOptions, factorization: Factorization) -> RegionOptions:
-    """The options, with the dense CRF instead of a classifier that the factors don't have. A recipe
-    asks for the classifier by default, but the set may have taught none."""
+    """The options, with the dense CRF instead of a classifier that the factors don't have."""
     if options.refine == Refinement.CLASSIFIER and factorization.probabilities is None:
         return replace(options, refine=Refinement.DENSE_CRF)
     return options

@@ -20,17 +20,10 @@ def thresholds(
     value: float | None = None,
 ) -> Tensor:
     """Each factor's threshold in every image, (n, k); a pixel is on where its value reaches it.
-
-    ``maps`` are the set's heat maps, (k, H, W) for each image, or their histogram, which gives one
-    row. Maps are read twice, one image in memory at a time. A factor with one value everywhere
-    separates nothing: its threshold is infinite.
-
-    - "percentile": the ``value``-th percentile of all pixels of the factor's maps over the set, by
-      default 75, the rule of Collins et al. (ECCV 2018); read off a histogram of 65,536 bins.
-    - "otsu": Otsu's threshold (1979) of the factor's pixels over the set, with 256 bins.
-    - "otsu-image": the same for each image alone.
-    - "max-fraction": ``value``, by default 0.5, times the factor's maximum over the set.
-    """
+    ``maps`` are the set's heat maps, (k, H, W) for each image, read twice, or their histogram,
+    which gives one row. ``value`` is the percentile of the paper (Collins et al., ECCV 2018), read
+    off a histogram of 65,536 bins, or the fraction of the maximum. A factor with one value
+    everywhere separates nothing: its threshold is infinite."""
     value = threshold_value(method, value)
     if not isinstance(maps, Histogram) and iter(maps) is maps:
         raise InputError("the heat maps are read twice; give a list or HeatMaps, not an iterator")
@@ -77,9 +70,8 @@ def masks(maps: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def label_map(maps: Tensor, masks: Tensor, scale: Tensor | None = None) -> Tensor:
-    """One factor per pixel (H, W), the largest of those whose mask has the pixel; j is j + 1. 0 is
-    the background. Maps (k, H, W) are compared as shares of ``scale`` (k,), each factor's maximum
-    over the set; None where they are on one scale already."""
+    """One factor per pixel (H, W), j + 1, the largest of those whose mask has the pixel, or 0. Maps
+    (k, H, W) are shares of ``scale`` (k,), each factor's maximum over the set, if given."""
     # NMF fixes each factor only up to a scale, so raw coefficients of two factors can't be
     # compared. Values relative to the thresholds would let a rare factor win everywhere it is
     # barely on, because its percentile is close to 0.
@@ -89,9 +81,8 @@ def label_map(maps: Tensor, masks: Tensor, scale: Tensor | None = None) -> Tenso
 
 
 def largest_factor(values: Tensor, foreground: Tensor) -> Tensor:
-    """Labels (H, W) from values (k, H, W): j + 1 where factor j is the largest, 0 elsewhere.
-    ``foreground`` (H, W) is where there is a factor; of equal ones the first wins; uint8, or int32
-    for k > 255."""
+    """Labels (H, W) from values (k, H, W): j + 1 where factor j is the first of the largest, 0
+    outside the ``foreground`` (H, W); uint8, or int32 for k > 255."""
     # max gives the first of equal ones too, in a ninth of argmax's time.
     dtype = torch.uint8 if len(values) <= 255 else torch.int32
     return ((values.max(0).indices + 1) * foreground).to(dtype)

@@ -22,11 +22,9 @@ _SHORTEST = 1e-6
 
 @dataclass(frozen=True)
 class PixelClassifier:
-    """A linear classifier of cells, as :mod:`deepff.regions.pixel_classifier` fits it.
-
-    Logits are b + Σ W_l x_l over the layers l, with x_l the layer's rows, scaled to length 1 and
-    interpolated to the cells of :func:`deepff.layers.pixel_layers.cell_layer`.
-    """
+    """A linear classifier of cells, as :mod:`deepff.regions.pixel_classifier` fits it: b + Σ W_l
+    x_l over the layers l, with x_l the layer's rows at length 1, interpolated to the cells of
+    :func:`deepff.layers.pixel_layers.cell_layer`, are its logits."""
 
     weights: Tensor  # W (k, c): the layers' channels side by side
     bias: Tensor  # b (k,)

@@ -162,11 +162,9 @@ class HeatMaps(Sequence[Tensor]):
         return rows.T.reshape(self.n_factors, *self.grids[index])
 
     def upsampled(self, index: int, shape: tuple[int, int]) -> Tensor:
-        """The maps of image ``index`` at ``shape`` pixels, (k, *shape).
-
-        Bilinear between receptive-field centers, which are the centers of the pixels that the cells
-        cover unless `extents` say otherwise.
-        """
+        """The maps of image ``index`` at ``shape`` pixels, (k, *shape): bilinear between
+        receptive-field centers, those of the pixels that the cells cover unless `extents` say
+        otherwise."""
         return sampled(self.grid(index), shape, self.extents[index])
 
     def covering(self, index: int) -> Tensor:
@@ -182,11 +180,9 @@ class HeatMaps(Sequence[Tensor]):
         self, index: int, shape: tuple[int, int] | None = None, per: Literal["set", "image"] = "set"
     ) -> Tensor:
         """The maps of image ``index``, (k, *shape), scaled to [0, 1], or [-1, 1] if signed.
-
-        ``shape`` is by default that of :meth:`covering`. ``per``: divide each factor by its largest
+        ``shape`` is by default that of :meth:`covering`. Each factor is divided by its largest
         |value| over the "set", which keeps images comparable, or over this "image", which shows
-        weak responses.
-        """
+        weak responses."""
         if per == "set":
             scale = self.scale
         elif per == "image":

@@ -50,13 +50,11 @@ class Negatives:
 
 @dataclass(frozen=True)
 class KnownInstances:
-    """Features of some instances of each factor, and of what is around each in its image.
-
-    An instance's likeness is the mean of its five largest cosines with the known ones of a factor,
-    less half of the same with their backgrounds. Those of the known ones, each against the others,
-    give the scale: a score of 0.5 is their 20th percentile, or four fifths of their median where
-    that is less, and 0.9 the median, or 0.1 more than at 0.5.
-    """
+    """Features of some instances of each factor, and of what is around each in its image. Likeness
+    is the mean of the five largest cosines with those of a factor, less half of the same with their
+    backgrounds. Those of the known ones, each against the others, give the scale: a score of 0.5 is
+    their 20th percentile, or four fifths of their median where that is less, and 0.9 the median, or
+    0.1 more than at 0.5."""
 
     features: Tensor  # (n, c), of length 1
     backgrounds: Tensor  # (n, c), of length 1
@@ -76,12 +74,10 @@ class KnownInstances:
         )
 
     def scores(self, features: Tensor, factor: int, left_out: Tensor | None = None) -> Tensor:
-        """How likely instances with these features (m, c) show a factor: (m,), in [0, 1].
-
-        They are to be like the factor's instances on its scale, and like those of all factors on
-        theirs, because the scale of a factor that is known by few is loose. ``left_out`` (n,) bool
-        says which of all known ones they are not to be compared with.
-        """
+        """How likely instances with these features (m, c) show a factor: (m,), in [0, 1]. They are
+        to be like the factor's instances on its scale, and like those of all factors on theirs, as
+        the scale of a few is loose. ``left_out`` (n,) bool: known ones that they are not compared
+        with."""
         own = self.factors == factor
         if not own.any():
             return features.new_zeros(len(features))

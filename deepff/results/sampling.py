@@ -18,8 +18,7 @@ def sampled(
     maps: Tensor, shape: tuple[int, int], extent: Extent | None = None, onto: Extent | None = None
 ) -> Tensor:
     """Maps (k, h, w) at the cell centers of another grid, (k, *shape), bilinearly. ``extent`` and
-    ``onto`` are what the maps' grid and the other cover; None is the whole image. Beyond the
-    outermost centers values are those there."""
+    ``onto`` are what the two grids cover. Beyond the outermost centers values are those there."""
     if extent == onto:
         return functional.interpolate(maps[None], shape, mode="bilinear", align_corners=False)[0]
     for axis, n in enumerate(shape):

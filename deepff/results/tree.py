@@ -23,9 +23,8 @@ class Link:
 
 
 def cell_labels(coefficients: Tensor) -> Tensor:
-    """Which factor each cell is, (rows,) int64 on the CPU; −1 where all coefficients are 0. It is
-    the arg-max of |H|, (rows, k), each column divided by its root mean square, because coefficients
-    are fixed only up to a scale. Of equal values the first."""
+    """Which factor each cell is, (rows,) int64 on the CPU, or −1: the arg-max of |H|, (rows, k),
+    each column divided by its root mean square, as coefficients are fixed only up to a scale."""
     magnitudes = coefficients.abs()
     scale = magnitudes.square().mean(0).sqrt().clamp_min(torch.finfo(magnitudes.dtype).tiny)
     strongest, labels = (magnitudes / scale).max(1)
@@ -34,10 +33,8 @@ def cell_labels(coefficients: Tensor) -> Tensor:
 
 def tree(factorizations: Mapping[int, Factorization]) -> list[Link]:
     """Link each factor to the factor of the next smaller k that holds most of its mass, Σ |H|.
-
     Nothing makes factors nest: compare a share with its chance. Factors of the smallest k, and
-    those that are zero everywhere, are no children. In the order of k, then of the child.
-    """
+    those that are zero everywhere, are no children. In the order of k, then of the child."""
     links = []
     for (parent_k, coarse), (k, fine) in pairwise(sorted(factorizations.items())):
         labels = cell_labels(coarse.coefficients)
@@ -53,9 +50,8 @@ def tree(factorizations: Mapping[int, Factorization]) -> list[Link]:
 
 
 def color_slots(factorizations: Mapping[int, Factorization]) -> dict[int, list[int]]:
-    """Which color of the palette each factor has, by k: its parent's, so that things keep theirs.
-    Of a parent's children the one of the largest share has its color; the others, and factors
-    without a parent, get the first colors that are left. Each is a permutation of 0 … k − 1."""
+    """Which color of the palette each factor has, by k: the child of the largest share has its
+    parent's, others the first that are left. Each is a permutation of 0 … k − 1."""
     ks = sorted(factorizations)
     slots = {ks[0]: list(range(ks[0]))}
     links = sorted(tree(factorizations), key=lambda link: -link.share)

@@ -72,11 +72,9 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def read_json(path: str | Path, form: Any) -> Any:
-    """What a JSON file holds; InputError where it cannot be read or has not the form.
-
-    A form is a type or a value; a range of whole numbers; a tuple of forms, of which one fits; a
-    list of forms, ``[form, ...]`` for any number; or a dict: forms by key, under ``...`` of all.
-    """
+    """What a JSON file holds; InputError where it cannot be read or has not the form: a type or
+    value; a range of whole numbers; a tuple of forms, of which one fits; a list of forms, ``[form,
+    ...]`` for any number; or a dict: forms by key, under ``...`` of all."""
     try:
         content = json.loads(Path(path).read_text("utf-8"))
         if _has_form(content, form):

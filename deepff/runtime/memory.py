@@ -38,9 +38,8 @@ _n_inside = 0
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Inside, freed memory stays with the process; at the end it goes back to the system. glibc
-    returns a layer's map each time, and filling new ones with zeros took a third of
-    EfficientNet-Lite0's forward pass. Without glibc nothing changes."""
+    """Inside, freed memory stays with the process: glibc returns a layer's map each time, and
+    filling new ones with zeros took a third of EfficientNet-Lite0's forward pass."""
     global _n_inside
     libc = _glibc()
     if libc is None:
@@ -83,8 +82,8 @@ T = TypeVar("T", bound=Sized)
 
 
 class Kept(Generic[T]):
-    """Results by key, up to ``most`` bytes, for several threads. When full, it drops random ones,
-    not those used longest ago: repeated passes over a set would ask for exactly these next."""
+    """Results by key, up to ``most`` bytes, for several threads. When full, it drops random ones:
+    repeated passes over a set would ask for exactly those used longest ago."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -93,9 +93,8 @@ def check_unchanged(path: Path) -> None:
 
 
 def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> None:
-    """Raise InputError if files, POSIX paths in the folder, may not be written there: over a
-    photograph of the set; nor, unless `rules` say so, over what deepff did not write or was changed
-    since."""
+    """Raise InputError if files, POSIX paths, may not be written: over a photograph of the set;
+    nor, unless `rules` say so, over what deepff did not write or was changed since."""
     folder = Path(folder)
     _check_folder(folder)
     if not folder.is_dir():
@@ -135,8 +134,8 @@ def listed_files(folder: str | Path) -> list[str]:
 
 
 def own_files(folder: str | Path, parts: Collection[str] = ()) -> Digests:
-    """The files that deepff wrote in a folder and its ``parts``, with their digests then. For
-    ``parts`` see :class:`Rules`."""
+    """The files that deepff wrote in a folder and its parts (:class:`Rules`), with their
+    digests."""
     folder = Path(folder)
     files: Digests = {}
     lists, others = _lists(folder, parts)
@@ -205,8 +204,8 @@ def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: st
 
 
 def _remove_stale(folder: Path, stale: dict[Path, list[str]], lists: list[Path]) -> list[Path]:
-    """Remove the lists, files that have not changed, and folders that become empty. Returns the
-    files that have changed, which are kept."""
+    """Remove the lists, unchanged files and empty folders. Returns the changed files, which
+    stay."""
     there = [path for path in stale if os.path.lexists(path) and not path.is_dir()]
     kept = [path for path in there if _digest(path) not in stale[path]]
     for path in [*(path for path in there if path not in kept), *lists]:

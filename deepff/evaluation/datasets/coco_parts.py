@@ -31,11 +31,9 @@ COCO_FILES = ("annotations.json", "annotations/instances_default.json")
 def load_coco(
     root: str | Path, *, merge: Mapping[str, str] = MappingProxyType({})
 ) -> GroundTruthSet:
-    """Load a COCO file whose categories are parts of one kind of object; the object is all of them.
-
-    ``root`` is the JSON file, or the folder that holds it as one of `COCO_FILES`; images are next
-    to it, or to its `annotations/`. ``merge`` renames categories to parts, such as `CAR_PARTS`.
-    """
+    """Load a COCO file whose categories are parts of one object. ``root`` is the JSON file, or the
+    folder that holds it as one of `COCO_FILES`; images are next to it, or to its `annotations/`.
+    ``merge`` renames categories to parts, such as `CAR_PARTS`."""
     path = coco_file(root)
     if not path.is_file():
         raise InputError(f"no COCO file {path}")

@@ -62,8 +62,8 @@ class GroundTruthImage:
     read_labels: Callable[[], np.ndarray] | None = None
 
     def labels(self) -> np.ndarray:
-        """The label map (H, W). Raises InputError if there is no segmentation, or it does not have
-        the image's size."""
+        """The label map (H, W); InputError if there is none, or it has another size than the
+        image."""
         if self.read_labels is None:
             raise InputError(f"{self.image.name} has no segmentation in this data set")
         labels = self.read_labels()

@@ -22,13 +22,10 @@ from deepff.images.image_files import ImageFile, find_images, natural_key, outpu
 def load_icoseg(
     root: str | Path, groups: Sequence[str] | None = None, listed: Path | None = None
 ) -> list[GroundTruthSet]:
-    """Load groups of iCoseg as sets with one part, "object"; as asked for, or in natural order.
-
-    ``root`` holds `images/<group>/<image>` and `ground_truth/<group>/<image>.png`; a mask's pixels
-    that are not 0 are the object. A group is named by its number (`"021"`) or by any piece of its
-    name (`"Elephants"`, case ignored) that fits one group only. ``listed`` is a file that names the
-    images to take, one per line, as `021 Elephants/1.jpg`.
-    """
+    """Load groups of iCoseg as sets with one part, "object": `images/<group>/<image>` and masks in
+    `ground_truth/<group>/<image>.png`, nonzero on the object. A group is named by its number or by
+    any piece of its name that fits one group only. ``listed`` is a file that names the images to
+    take, one per line, as `021 Elephants/1.jpg`."""
     root = Path(root)
     for folder in (root / "images", root / "ground_truth"):
         if not folder.is_dir():
@@ -92,11 +89,9 @@ def _read_mask(path: Path) -> np.ndarray:
 
 
 def load_label_folder(folder: str | Path, images: Sequence[ImageFile]) -> GroundTruthSet:
-    """Load a folder of label images as a set with the folder's name.
-
-    It holds `labels.txt` and a PNG per image, `goose/1.png` for the image `goose/1.jpg`. Line 1 of
-    `labels.txt` names the pixel value 1 and so on; 0 is the background, 255 is not judged.
-    """
+    """Load a folder of label images as a set with its name: a PNG per image, `goose/1.png` for
+    `goose/1.jpg`, and `labels.txt`, whose line 1 names the value 1. 0 is the background, 255 is not
+    judged."""
     folder = Path(folder)
     part_names = read_part_names(folder / "labels.txt")
     loaded = []

@@ -46,11 +46,9 @@ def load_voc(
     filter: str = VocFilter.DIFFICULT_OR_TRUNCATED,
 ) -> list[GroundTruthSet]:
     """Load the trainval images of Pascal VOC, one set per class, whose name is also its one part.
-
-    ``root`` is `VOCdevkit/VOC2007`, `VOCdevkit`, or the folder that holds it; ``year`` is needed
-    where it holds several. An image needs an instance that is neither difficult nor truncated, or
-    with the filter "difficult", not difficult. VOC's box (1, 1, 1, 1) is (0, 0, 1, 1) here.
-    """
+    ``root`` is the folder of a year or holds it; ``year`` is needed where it holds several. An
+    image needs an instance that is not difficult, nor truncated by the default filter. VOC's box
+    (1, 1, 1, 1) is (0, 0, 1, 1) here."""
     chosen(VocFilter, filter, "filter")
     classes = check_classes(VOC_CLASSES if classes is None else classes, VOC_CLASSES)
     folder = find_voc(root, year)
@@ -66,8 +64,8 @@ def check_classes(classes: Sequence[str], known: Sequence[str]) -> Sequence[str]
 
 
 def find_voc(root: str | Path, year: int | None = None) -> Path:
-    """The folder of one year, such as `VOCdevkit/VOC2007`, at or under `root`. Raises InputError if
-    there is none, or there are several and no `year` was given."""
+    """The folder of one year, such as `VOCdevkit/VOC2007`, at or under `root`; InputError if
+    unclear."""
     root = Path(root)
     pattern = f"VOC{year or '20[0-9][0-9]'}"
     for parent in (root, root / "VOCdevkit"):
@@ -161,12 +159,10 @@ def _read_class(path: Path, value: int) -> np.ndarray:
 def load_pascal_part(
     root: str | Path, parts: Mapping[str, PartNames] = TABLE4_PARTS, *, others: Sequence[str] = ()
 ) -> list[GroundTruthSet]:
-    """Load PASCAL-Part, a set of images per class, without those with a difficult or truncated one.
-
-    ``root`` is as for `load_voc`. ``parts`` has for each class the data set's names by part;
-    `"wheel"` stands for `wheel_1`, `wheel_2`, … Where parts overlap, each has all its pixels.
-    Objects of the classes ``others`` have labels where no object of the set's class is.
-    """
+    """Load PASCAL-Part, a set per class, without images of a difficult or truncated one. ``parts``
+    has for each class the data set's names by part; `"wheel"` stands for `wheel_1`, `wheel_2`, …
+    Where parts overlap, each has all its pixels. Objects of the classes ``others`` have labels
+    where no object of the set's class is."""
     root = Path(root)
     check_classes(list(parts), list(TABLE4_PARTS))
     folder = find_voc(root, 2010)
