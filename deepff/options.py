@@ -106,8 +106,7 @@ class Threshold(StrEnum):
 
 
 class Refinement(StrEnum):
-    """How regions follow the edges of the image; DFF-CRF is the guided CRF of each factor by
-    itself."""
+    """How regions follow the edges of the image; ``classifier`` learns from the set's masks."""
 
     NONE = "none"
     DFF_CRF = "dff-crf"

@@ -25,9 +25,9 @@ from deepff.images.painting import factor_colors, overlay
 from deepff.pictures.figures import photo_shape, region_picture
 from deepff.regions.clicks import CLICK_SIDE, ClickScene, click_scene
 from deepff.result import Result
+from deepff.results.factorization import color_slots
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.run import Run
-from deepff.results.tree import color_slots
 
 IN_VIEW = 5
 SIDE = 384

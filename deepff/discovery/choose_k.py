@@ -10,7 +10,7 @@ from torch import Tensor
 from deepff.activations.activations import Activations
 from deepff.errors import InputError
 from deepff.factorization import NMF
-from deepff.results.tree import cell_labels
+from deepff.results.factorization import cell_labels
 from deepff.runtime.progress import track
 
 # The agreement from which two halves count as sharing their factors.

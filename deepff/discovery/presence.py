@@ -1,7 +1,7 @@
 """Is it there? Scores of the pieces of objects' maps, by the instances that each kind is known by.
 
 A piece is connected in the object's map, thresholded by Otsu in its image, and parted where it has
-a narrow neck (:mod:`deepff.regions.things`). Its feature is the mean of the head layer's
+a narrow neck (:mod:`deepff.regions.components`). Its feature is the mean of the head layer's
 activations over it, weighted by the map.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from deepff.activations.activations import Activations
 from deepff.discovery.kinds import cells_of, weighted_mean
 from deepff.options import MIN_SCORE
-from deepff.regions.things import things_in
+from deepff.regions.components import things_in
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.known_instances import KnownInstances, Negatives

@@ -17,7 +17,7 @@ from deepff.report.galleries import galleries, region_gallery
 from deepff.report.report import PAGE, write_report_page
 from deepff.report.save import OBJECT
 from deepff.result import Result
-from deepff.results.tree import color_slots
+from deepff.results.factorization import color_slots
 from deepff.runtime.outputs import Rules, check_outputs, check_unchanged, output_folder
 from deepff.runtime.progress import track
 

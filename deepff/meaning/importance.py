@@ -32,9 +32,8 @@ from deepff.layers.later import Edit, OpenLayer, gradients, outputs_for_noise, o
 from deepff.meaning.class_names import as_is, factor_classes, without
 from deepff.meaning.open_network import check_directions, network_inputs, opened_layer
 from deepff.pictures.figures import spread
-from deepff.results.factorization import Factorization
+from deepff.results.factorization import Factorization, color_slots
 from deepff.results.run import Run
-from deepff.results.tree import color_slots
 
 if TYPE_CHECKING:
     import pandas

@@ -6,8 +6,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from deepff.images.painting import factor_colors, hex_colors
-from deepff.results.factorization import Factorization
-from deepff.results.tree import Link, color_slots
+from deepff.results.factorization import Factorization, Link, color_slots
 
 _MARGIN, _NODE_STEP, _LEVEL_STEP = 34, 86, 112
 _LUMA = np.array([0.299, 0.587, 0.114])
@@ -26,7 +25,7 @@ def agreement_svg(agreements: Mapping[int, float], chosen: int, threshold: float
 
 
 def colors_over_k(factorizations: Mapping[int, Factorization]) -> dict[int, np.ndarray]:
-    """Each factor's color, uint8 (k, 3) by k: by :func:`deepff.results.tree.color_slots`."""
+    """Each factor's color, uint8 (k, 3) by k: by `results.factorization.color_slots`."""
     return {k: factor_colors(k)[own] for k, own in color_slots(factorizations).items()}
 
 

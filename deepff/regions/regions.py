@@ -21,7 +21,13 @@ from deepff.options import (
     RegionOptions,
     Threshold,
 )
-from deepff.regions.components import component_scores, connected_components, least_instance
+from deepff.regions.components import (
+    component_scores,
+    connected_components,
+    least_instance,
+    parted,
+    things_in,
+)
 from deepff.regions.dense_crf import DENSE_CRF_SIZE, dense_crf
 from deepff.regions.guided_crf import refined_maps
 from deepff.regions.part_names import check_parts, factor_names, part_map, part_masks
@@ -33,7 +39,6 @@ from deepff.regions.probabilities import (
     photo_of,
     unary_probabilities,
 )
-from deepff.regions.things import parted, things_in
 from deepff.regions.thresholds import label_map, largest_factor, masks, thresholds
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps

@@ -33,7 +33,7 @@ from deepff.regions.part_names import factor_names, told_apart
 from deepff.regions.regions import image_scores
 from deepff.report.galleries import galleries
 from deepff.result import Result
-from deepff.results.tree import tree
+from deepff.results.factorization import tree
 from deepff.runtime.files import atomic_path, read_json, write_text
 from deepff.runtime.outputs import own_file
 from deepff.runtime.progress import track

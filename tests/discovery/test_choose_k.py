@@ -18,9 +18,8 @@ from deepff.discovery.choose_k import Selection, matched_iou, select_k
 from deepff.errors import InputError
 from deepff.factorization import PCA, KMeans
 from deepff.pictures.tree_drawing import agreement_svg, tree_svg
-from deepff.results.factorization import Factorization
+from deepff.results.factorization import Factorization, Link, cell_labels, tree
 from deepff.results.heatmaps import HeatMaps
-from deepff.results.tree import Link, cell_labels, tree
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from deepff.regions.components import connected_components
-from deepff.regions.things import parted, things
+from deepff.regions.components import connected_components, parted, things
 
 
 def bumps(*centers: tuple[int, int], size: tuple[int, int] = (20, 30)) -> np.ndarray:
