@@ -58,7 +58,7 @@ class Method(StrEnum):
     words: str  # for readers of a result who did not choose the method
 
     AUTO = "auto", ""
-    NMF = "nmf", "NMF: activations, factors and coefficients are never negative"
+    NMF = "nmf", "NMF (non-negative matrix factorization): no value is below 0"
     SEMI_NMF = (
         "semi-nmf",
         "semi-NMF: coefficients are never negative, activations and factors may be",

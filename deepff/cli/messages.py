@@ -119,8 +119,8 @@ def summarize(result: "Result", out: Path) -> None:
     for k in result.factorizations:
         names = told_apart(result.names_of(k))
         if any(names):
-            called = ", ".join(f"{j} {name}" for j, name in enumerate(names) if name is not None)
-            typer.echo(f"factors at k={k}: {called}")
+            called = [f"factor {j} {name}" for j, name in enumerate(names) if name is not None]
+            typer.echo(f"names at k={k}: {', '.join(called)}")
     if result.is_object and result.n_components > 1:
         scores = result.scores()
         is_there = scores >= MIN_SCORE if result.applied is not None else scores > 0

@@ -236,7 +236,7 @@ def test_page_states_the_facts_of_the_run(tmp_path: Path) -> None:
         "blocks.5 (5 channels, stride 16)",
         "ImageNet",
         "448 pixels",
-        "NMF: activations, factors and coefficients are never negative; k = 2",
+        "NMF (non-negative matrix factorization): no value is below 0; k = 2",
         "2030-01-02 03:04 UTC",
     ]
     # 1 − 0.25² of the squares of the activations
