@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ class ImageRecord:
                 f"the image {self.name} was no file, so it cannot be read again: load the result "
                 "with images=..."
             )
-        if isinstance(self.origin, Path):
+        if isinstance(self.origin, PathLike):
             return ImageFile(self.origin, self.name, self.digest)
         return replace(self.origin, name=self.name)
 

@@ -18,6 +18,7 @@ from deepff.images.image_files import ImageFile
 from deepff.images.image_set import REPLACED, SetImage, origin_size_and_digest
 from deepff.images.reading import is_blank, resize, resized_shape
 from deepff.images.reduced import read_and_reduce
+from deepff.images.stored import StoredFile
 from deepff.layers.later import grids_on
 from deepff.layers.layer import Layer
 from deepff.networks.backbone import Backbone
@@ -75,7 +76,8 @@ def plan(
     planned: list[PlannedImage] = []
     reasons: dict[str, str] = {}
     grids = cache(partial(_grids, backbone, layers, preparation.size))
-    with reading_threads() as pool:
+    are_stored = any(isinstance(image.origin, StoredFile) for image in images)
+    with reading_threads(waiting=are_stored) as pool:
         headers = [pool.submit(origin_size_and_digest, image.origin) for image in images]
         for image, header in zip(images, headers, strict=True):
             try:

@@ -202,7 +202,7 @@ def _in_thread(work: Callable[[], None], to: Workspace | Teaching, what: str) ->
 
 
 def open_workspace(
-    sources: Sequence[Path],
+    sources: Sequence[str | Path],
     out: Path | None,
     counts: Sequence[int] | None,
     device: str = Device.AUTO,
@@ -217,7 +217,7 @@ def open_workspace(
     """
     if labels is not None:
         read_labels(labels)  # before anything takes its time
-    if len(sources) == 1 and read_manifest(sources[0]) is not None:
+    if len(sources) == 1 and read_manifest(Path(sources[0])) is not None:
         if out is not None or counts is not None:
             raise InputError(
                 f"{sources[0]} holds a result already; -k and --out are for a new one of images"

@@ -122,10 +122,10 @@ def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) ->
 @app.command(cls=Command)
 def label(
     sources: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            help="Folder of a result, or images: folders, files or globs. Images are factorized "
-            "first.",
+            help="Folder of a result, or images: folders, files, globs, archives or addresses. "
+            "Images are factorized first.",
             show_default=False,
         ),
     ],

@@ -22,6 +22,8 @@ IMAGES, NETWORK = "Images", "Network"
 FACTORIZATION, OUTPUT, RUNNING = "Factorization", "Output", "Running"
 REGIONS = "Regions"
 
+SOURCES = "Folders, files, globs, archives (.zip, .tar) or addresses (s3://, https://, …)."
+
 
 def listed(choices: Iterable[str]) -> str:
     """An option's choices for the end of its help, which rich breaks between words alone."""
@@ -73,8 +75,11 @@ def with_panels(command: Callable[..., None]) -> Callable[..., None]:
 
 Size = Annotated[int, option(IMAGES, "Longer side of the resized images, in pixels.", min=1)]
 Photos = Annotated[
-    Path | None,
-    option(IMAGES, "Where the photographs are now, if they were moved: a folder or a glob."),
+    str | None,
+    option(
+        IMAGES,
+        "Where the photographs are now, if they were moved: a folder, glob, archive or address.",
+    ),
 ]
 
 Model = Annotated[str, option(NETWORK, "Network: a name from `deepff models`, or timm/NAME.")]

@@ -256,7 +256,7 @@ def export(
 
 
 def _labels_writer(
-    folder: Path, regions: RegionPanel, photos: Path | None, which: Which | None
+    folder: Path, regions: RegionPanel, photos: str | None, which: Which | None
 ) -> "Callable[..., ExportSummary]":
     """What exports the labels that were decided in the app."""
     if regions != RegionPanel():

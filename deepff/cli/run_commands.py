@@ -13,6 +13,7 @@ from deepff.cli.parameters import (
     IMAGES,
     NETWORK,
     RUNNING,
+    SOURCES,
     BatchSize,
     Cache,
     DeviceChoice,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 class ImagePanel:
     """Which images are factorized, and how they are prepared."""
 
-    images: Annotated[list[Path] | None, typer.Argument(help="Folders, files or globs.")] = None
+    images: Annotated[list[str] | None, typer.Argument(help=SOURCES)] = None
     sample: Annotated[bool, option(IMAGES, "Use deepff's sample photographs.", "--sample")] = False
     size: Size = SIZE
     stretch: Annotated[
@@ -189,7 +190,7 @@ def discover(
 
     distributed.join()
     # In natural order over all that was named: a shell puts img10 before img2.
-    named = sorted(images.images or [], key=lambda path: natural_key(path.as_posix()))
+    named = sorted(images.images or [], key=natural_key)
     files = sample_images() if images.sample else find_images(named)
     if distributed.rank() == 0:
         check_output(out, overwrite)
@@ -264,7 +265,10 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
 
 
 def _save(result: "Result", ctx: typer.Context, out: Path, overlays: bool, overwrite: bool) -> None:
-    result.command = shlex.join(argument for argument in ctx.obj if argument != "--overwrite")
+    from deepff.images.stored import public
+
+    arguments = [public(argument) for argument in ctx.obj if argument != "--overwrite"]
+    result.command = shlex.join(arguments)
     result.save(out, progress=True, overlays=overlays, overwrite=overwrite)
     summarize(result, out)
 
@@ -274,11 +278,9 @@ def apply(
     bank: Annotated[
         Path, typer.Argument(help="The result's concepts.safetensors.", show_default=False)
     ],
-    images: Annotated[
-        list[Path], typer.Argument(help="Folders, files or globs.", show_default=False)
-    ],
+    images: Annotated[list[str], typer.Argument(help=SOURCES, show_default=False)],
     without: Annotated[
-        list[Path] | None,
+        list[str] | None,
         option(
             IMAGES,
             "Images without the object: a folder, file or glob. Repeatable. They show which "

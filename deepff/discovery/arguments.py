@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
@@ -17,6 +18,7 @@ from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.estimator import checked_seed
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import SetImage, origin_size
+from deepff.images.stored import public
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import LayerMap
 from deepff.networks.backbone import Backbone
@@ -231,7 +233,7 @@ _MOST_SHOWN = 20
 
 def _shown(value: Any) -> str:
     if isinstance(value, str | Path):
-        return repr(str(value))
+        return repr(public(str(value)))
     if isinstance(value, Backbone):
         return value.name
     if isinstance(value, int | float | bool | None):
@@ -239,7 +241,7 @@ def _shown(value: Any) -> str:
     if hasattr(value, "get_params"):  # an estimator
         return f"deepff.{value!r}"
     path = getattr(value, "path", None)
-    if isinstance(path, Path):
+    if isinstance(path, PathLike):
         return repr(str(path))
     if isinstance(value, list | tuple | range):
         shown = [_shown(item) for item in cast(Sequence[Any], value)[:_MOST_SHOWN]]

@@ -78,10 +78,11 @@ def discover(
 
     Parameters
     ----------
-    images : path, glob, sequence of these, or images
-        A folder is searched with its subfolders; a list keeps its order. Images are PIL images,
-        arrays (H, W, 3) uint8, tensors (3, H, W), or anything with ``__len__`` and
-        ``__getitem__`` that gives these, such as a Dataset (:mod:`deepff.images.image_set`).
+    images : path, glob, archive, address, sequence of these, or images
+        A folder is searched with its subfolders; a list keeps its order. Addresses are fsspec's,
+        such as "s3://bucket/photos". Images are PIL images, arrays (H, W, 3) uint8, tensors
+        (3, H, W), anything with ``__len__`` and ``__getitem__`` that gives these, such as a
+        Dataset, or an iterable (:mod:`deepff.images.image_set`).
     n_components : int, iterable of int, or "auto"
         k, the number of factors; several give one factorization each over the same activations.
         "auto" takes the largest k up to 6 whose factors two halves of the images agree on

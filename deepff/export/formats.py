@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from zlib import compress, decompress
@@ -137,7 +138,7 @@ def planned_files(
         tiny = []
         for image in images:
             origin = item if isinstance(image.origin, ImageItem) else photo
-            photo_path = image.origin if isinstance(image.origin, Path) else None
+            photo_path = image.origin if isinstance(image.origin, PathLike) else None
             tiny.append(
                 replace(image, size=(1, 1), origin=origin, photo_path=photo_path, digest=None)
             )

@@ -20,6 +20,7 @@ from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import output_names
 from deepff.images.image_set import ImageItem, Origin, as_it_was, read_pixels
 from deepff.images.reading import storage
+from deepff.images.stored import StoredFile
 from deepff.options import (
     RECIPE_OPTIONS,
     SPLIT,
@@ -84,7 +85,7 @@ class AnnotatedImage:
     inside: str | None = None  # the photograph's POSIX path in the annotations' folder, if there
     n_specks: int = 0  # instances that were left out for being too small
     # The photograph that `origin` stands in for, where only the names of files matter.
-    photo_path: Path | None = None
+    photo_path: Path | StoredFile | None = None
     digest: str | None = None  # the photograph's when the result was made
 
     def located(self, folder: Path) -> "AnnotatedImage":
@@ -133,7 +134,7 @@ class AnnotatedImage:
         """The format of the photograph's file, None without one, and whether it is turned."""
         file = self.photo_path or self.origin
         try:
-            return storage(file) if isinstance(file, Path) else (None, False)
+            return storage(file) if isinstance(file, os.PathLike) else (None, False)
         except UnreadableImageError:
             return None, False
 
@@ -147,13 +148,13 @@ class AnnotatedImage:
                 f"the photograph {self.name} is not at {origin} any more: put it back, or export "
                 "without photographs (--images none)"
             )
-        if is_encoded or not isinstance(origin, Path):
+        if is_encoded or isinstance(origin, ImageItem):
             try:
                 pixels = Image.fromarray(read_pixels(origin))
             except UnreadableImageError as error:
                 raise InputError(f"the photograph {self.name} cannot be read: {error}") from error
             pixels.save(target, quality=_JPEG_QUALITY, subsampling=0)  # which PNG does not take
-        elif images == Photographs.COPY:
+        elif images == Photographs.COPY or isinstance(origin, StoredFile):
             shutil.copyfile(origin, target)
         else:
             try:

@@ -11,7 +11,6 @@ import re
 import stat
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -67,7 +66,7 @@ class UnreadableImageError(Exception):
     """An image cannot be read; ``str(error)`` is the reason in a few words."""
 
 
-def with_image(path: str | Path, use: Callable[[Image.Image], T]) -> T:
+def with_image(path: str | os.PathLike[str], use: Callable[[Image.Image], T]) -> T:
     """What `use` returns for an image that is open but not decoded. If it fails, it is called again
     with repaired bytes where that may help. Every failure becomes an UnreadableImageError."""
     _silence_pillow()

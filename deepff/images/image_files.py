@@ -6,14 +6,24 @@ import os
 import re
 import unicodedata
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from deepff.errors import InputError
 from deepff.images.decoding import unreadable_reason
+from deepff.images.stored import (
+    ADDRESS,
+    StoredFile,
+    archive_kind,
+    find_stored,
+    in_braces,
+    is_stored,
+    without_suffix,
+)
 from deepff.runtime.outputs import listed_files
+from deepff.runtime.parallel import reading_threads
 
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
@@ -38,18 +48,19 @@ class _Match:
 class ImageFile:
     """One file of an image set."""
 
-    path: Path  # absolute
+    path: Path | StoredFile  # absolute
     name: str  # POSIX path relative to the set's root: unique in the set, valid Unicode
     digest: str | None = None  # what it must have, where it is of a result
 
     @property
-    def origin(self) -> Path:
+    def origin(self) -> Path | StoredFile:
         """What the pixels are read from."""
         return self.path
 
 
 def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
-    """List the files that folders, files and globs stand for, without opening them.
+    """List the files that folders, files and globs stand for, and archives and addresses, without
+    opening them.
 
     Hidden files, results of deepff, and files that it wrote are skipped unless they are named. A
     file counts once, if possible by a path without links; each path's files are in natural order.
@@ -58,8 +69,10 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     roots: list[str] = []
     files_of_each: list[list[_Match]] = []
     result_folder = ""
-    for path in [paths] if isinstance(paths, str | Path) else paths:
-        text = os.fspath(path)
+    sources = list(_sources([paths] if isinstance(paths, str | Path) else paths))
+    if any(map(is_stored, sources)):
+        return _stored(sources)
+    for text in sources:
         root, pattern = _split_path(text)
         # A name must not hold "..", which can be removed only after links are resolved.
         root = os.path.realpath(root) if ".." in Path(root).parts else os.path.abspath(root)
@@ -83,6 +96,43 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     if not any(files_of_each):
         raise InputError(f"{result_folder!r} holds a deepff result: give the folder of the images")
     return _named(files_of_each, os.path.commonpath(roots))
+
+
+def _sources(paths: Sequence[str | Path]) -> Iterator[str]:
+    """The paths, with what stands for several archives written out."""
+    for path in paths:
+        for text in in_braces(os.fspath(path)):
+            if archive_kind(text) is None or "*" not in text:
+                yield text
+            elif ADDRESS.match(text):
+                yield from (file.address for file in find_stored(text).values())
+            else:
+                files = (match.path for match in _walk(*_split_path(text)))
+                yield from sorted(files, key=natural_key)
+
+
+def _stored(sources: Sequence[str]) -> list[ImageFile]:
+    """The files of archives, addresses and other paths. Where there are several of these, names
+    begin with that of the folder or archive."""
+    with reading_threads(waiting=True) as pool:
+        files_of_each = list(pool.map(_files_of, sources))
+    images: dict[str, ImageFile] = {}
+    for source, files in zip(sources, files_of_each, strict=True):
+        is_named = len(sources) > 1 and (len(files) > 1 or archive_kind(source) is not None)
+        folder = next(part for part in source.split("/")[::-1] if part and "*" not in part)
+        above = f"{without_suffix(folder)}/" if is_named else ""
+        for name in sorted(files, key=natural_key):
+            unique = f"{above}{name}"
+            while unique in images:
+                unique += "~"
+            images[unique] = ImageFile(files[name], unique)
+    return list(images.values())
+
+
+def _files_of(source: str) -> Mapping[str, Path | StoredFile]:
+    if is_stored(source):
+        return find_stored(source)
+    return {image.name: image.path for image in find_images(source)}
 
 
 def _named(files_of_each: list[list[_Match]], common: str) -> list[ImageFile]:

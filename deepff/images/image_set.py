@@ -1,11 +1,16 @@
 """An image set, of files or of images in a Python program: their pixels, sizes and digests."""
 
 import hashlib
+import os
+import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +30,7 @@ from deepff.images.reading import (
     scaled,
     to_rgb,
 )
+from deepff.images.stored import CACHED_BYTES, StoredFile
 from deepff.runtime.distributed import is_distributed, n_ranks, rank
 from deepff.runtime.parallel import owners, reading_threads
 
@@ -54,15 +60,16 @@ class ImageItem:
 REPLACED = "another photograph than the result was made of"
 
 # What an image's pixels are read from; None when a saved result no longer has it.
-Origin = Path | ImageItem | None
+Origin = Path | StoredFile | ImageItem | None
 SetImage = ImageFile | ImageItem
 Images = str | Path | Iterable[Any]
 
 
 def resolve_images(images: Images) -> list[SetImage]:
     """The images that a caller means, in order, with their names. Paths and globs are for
-    :func:`find_images`. Images are what :func:`as_pixels` takes, in a list or anything with
-    ``__len__`` and ``__getitem__``, and are named by their index."""
+    :func:`find_images`. Images are what :func:`as_pixels` takes, in a list, anything with
+    ``__len__`` and ``__getitem__``, or an iterable that gives them once; they are named by their
+    index."""
     if isinstance(images, str | Path):
         return list(find_images(images))
     if isinstance(images, Image.Image) or (
@@ -84,7 +91,7 @@ def resolve_images(images: Images) -> list[SetImage]:
     elif not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
         if not isinstance(images, Iterable):
             raise InputError(f"images are {images!r}; give a folder, files, a glob, or images")
-        images = list(images)
+        images = _taken_once(images)
     assert hasattr(images, "__len__") and hasattr(images, "__getitem__")
     if not isinstance(images, list | tuple):
         return _named_by_index(images)
@@ -107,6 +114,36 @@ def resolve_images(images: Images) -> list[SetImage]:
     return _named_by_index(images)
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Pixels in a temporary file, which goes when nothing needs it any more."""
+
+    path: Path
+    folder: TemporaryDirectory[str]
+
+
+def _taken_once(images: Iterable[Any]) -> list[Any]:
+    """What an iterable without a length gives; pixels, which are needed again, are kept on disk."""
+    folder = TemporaryDirectory(prefix="deepff-")
+    left = min(CACHED_BYTES, shutil.disk_usage(folder.name).free // 2)
+    taken: list[Any] = []
+    for image in (image for item in images for image in _of_batch(item)):
+        if not isinstance(image, str | Path | ImageFile | ImageItem):
+            with suppress(UnreadableImageError):  # which is said where it is read
+                pixels = as_pixels(image)
+                image = _Kept(Path(folder.name, f"{len(taken)}.npy"), folder)
+                np.save(image.path, pixels)
+                left -= pixels.nbytes
+        taken.append(image)
+        if left < 0:
+            raise InputError(
+                f"the first {len(taken)} images of an iterable without a length fill the space for "
+                "temporary files; take some with itertools.islice, or give files, or a data set "
+                "with a length, whose images are read whenever they are needed"
+            )
+    return taken
+
+
 def _of_batch(item: Any) -> Iterable[Any]:
     """The images of a batch as DataLoaders give it, (b, 3, H, W); else the item alone."""
     batch = _image_of(item)
@@ -117,7 +154,8 @@ def _image_of(item: Any) -> Any:
     """What stands for the image in an item of a data set: its first part, or its "image"."""
     if isinstance(item, Mapping):
         keys = [key for key in ("image", "img", "pixel_values") if key in item]
-        return item[keys[0]] if keys else item
+        others = (value for value in item.values() if isinstance(value, Image.Image))
+        return item[keys[0]] if keys else next(others, item)
     return item[0] if isinstance(item, tuple | list) and item else item
 
 
@@ -174,7 +212,7 @@ def read_origin(
 
 def origin_size(origin: Origin) -> tuple[int, int]:
     """Height and width of an upright image in pixels; for a file, read from its header alone."""
-    if isinstance(origin, Path):
+    if isinstance(origin, PathLike):
         return image_size(origin)
     height, width = read_pixels(origin).shape[:2]
     return height, width
@@ -182,17 +220,17 @@ def origin_size(origin: Origin) -> tuple[int, int]:
 
 def origin_digest(origin: Origin) -> str:
     """SHA-256 of a file's bytes, or of an item's pixels and their shape, in hexadecimal."""
-    if not isinstance(origin, Path):
+    if not isinstance(origin, PathLike):
         return _pixels_digest(read_pixels(origin))
     try:
-        state = origin.stat()
+        state = os.stat(origin)
         return _file_digest(origin, state.st_ctime_ns, state.st_mtime_ns, state.st_size)
     except OSError as error:
         raise UnreadableImageError(unreadable_reason(error)) from error
 
 
 @lru_cache(2**16)
-def _file_digest(path: Path, *state: int) -> str:
+def _file_digest(path: Path | StoredFile, *state: int) -> str:
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -200,7 +238,7 @@ def _file_digest(path: Path, *state: int) -> str:
 def as_it_was(origin: Origin, digest: str | None) -> Origin:
     """The origin of an image that had this digest when a result was made of it. Whatever reads a
     photograph again calls it. UnreadableImageError if it is another file by now."""
-    if isinstance(origin, Path) and digest not in (None, origin_digest(origin)):
+    if isinstance(origin, PathLike) and digest not in (None, origin_digest(origin)):
         raise UnreadableImageError(REPLACED)
     return origin
 
@@ -251,6 +289,9 @@ def as_pixels(item: Any) -> np.ndarray:
     floating-point in [0, 1].
     """
     item = _image_of(item)
+    if isinstance(item, _Kept):
+        kept: np.ndarray = np.load(item.path)
+        return kept
     if isinstance(item, str | Path):
         return read_picture(item).pixels
     if isinstance(item, Image.Image):

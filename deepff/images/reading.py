@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -58,12 +58,12 @@ class Picture:
         return self.largest is not None and 0 < self.largest <= DARK * (self.white + 1) // 256
 
 
-def image_size(path: str | Path) -> tuple[int, int]:
+def image_size(path: str | PathLike[str]) -> tuple[int, int]:
     """Height and width of an upright image in pixels, from the file's header alone."""
     return with_image(path, _upright_size)
 
 
-def storage(path: str | Path) -> tuple[str | None, bool]:
+def storage(path: str | PathLike[str]) -> tuple[str | None, bool]:
     """Pillow's name of a file's format, and whether a viewer turns its pixels to show them."""
     return with_image(path, lambda image: (image.format, _orientation(image) in TO_UPRIGHT))
 
@@ -74,7 +74,7 @@ def _upright_size(image: Image.Image) -> tuple[int, int]:
 
 
 def read_picture(
-    path: str | Path, min_longest_side: int | None = None, stretch: bool = False
+    path: str | PathLike[str], min_longest_side: int | None = None, stretch: bool = False
 ) -> Picture:
     """Read an image file as a viewer shows it, and its range of values, in any thread.
 

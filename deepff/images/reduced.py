@@ -1,8 +1,8 @@
 """Images reduced to the size that pictures and CRFs take, and kept for later steps."""
 
+import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor
@@ -45,16 +45,20 @@ def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedIma
     def read() -> ReducedImage:
         pixels = read_pixels(origin, side, stretch)
         # A JPEG may be decoded at fewer pixels than it has.
-        size = image_size(origin) if isinstance(origin, Path) else pixels.shape[:2]
+        size = image_size(origin) if isinstance(origin, os.PathLike) else pixels.shape[:2]
         return _reduced((size[0], size[1]), pixels, side)
 
-    return _KEPT.get(_state(origin, side, stretch), read) if isinstance(origin, Path) else read()
+    return (
+        _KEPT.get(_state(origin, side, stretch), read)
+        if isinstance(origin, os.PathLike)
+        else read()
+    )
 
 
 def read_and_reduce(origin: Origin, size: tuple[int, int], side: int, stretch: bool) -> Picture:
     """The picture at ``side`` or more pixels of the longer side, of an image (H, W). A file's
     reduced image is kept, too, if :func:`read_reduced` would decode it at the same scale."""
-    if not isinstance(origin, Path):
+    if not isinstance(origin, os.PathLike):
         return read_origin(origin, side, stretch)
     key = _state(origin, REDUCED_SIDE, stretch)
     picture = read_origin(origin, side, stretch)
@@ -63,9 +67,9 @@ def read_and_reduce(origin: Origin, size: tuple[int, int], side: int, stretch: b
     return picture
 
 
-def _state(path: Path, side: int, stretch: bool) -> Hashable:
+def _state(path: os.PathLike[str], side: int, stretch: bool) -> Hashable:
     try:
-        state = path.stat()
+        state = os.stat(path)
     except OSError as error:
         raise UnreadableImageError(unreadable_reason(error)) from error
     return path, side, stretch, state.st_mtime_ns, state.st_size

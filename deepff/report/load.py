@@ -15,9 +15,17 @@ from deepff.activations.cache import ActivationCache
 from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError, first_line
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.image_set import Images, SetImage, origin_digest, origin_size, resolve_images
+from deepff.images.image_set import (
+    Images,
+    Origin,
+    SetImage,
+    origin_digest,
+    origin_size,
+    resolve_images,
+)
 from deepff.images.reading import SkippedFile
 from deepff.images.samples import sample_image
+from deepff.images.stored import ADDRESS, StoredFile
 from deepff.layers.layer import extent_from
 from deepff.meaning.importance import Importance
 from deepff.meaning.open_network import opened_layers
@@ -225,10 +233,17 @@ def _cached_activations(
 def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
     return ImageRecord(
         name=entry["name"],
-        origin=Path(entry["path"]) if entry.get("path") else sample_image(entry["name"]),
+        origin=_origin(entry),
         size=tuple(entry["size"]),
         grid=tuple(entry["grid"]),
         digest=entry.get("digest"),
         stretch=stretch,
         extent=extent_from(entry.get("extent")),
     )
+
+
+def _origin(entry: dict[str, Any]) -> Origin:
+    path: str | None = entry.get("path")
+    if path is None:
+        return sample_image(entry["name"])
+    return StoredFile(path) if ADDRESS.match(path) else Path(path)

@@ -19,6 +19,7 @@ from deepff.runtime.outputs import MANIFEST
 
 if TYPE_CHECKING:
     from deepff.activations.activations import ImageRecord
+    from deepff.images.image_set import Origin
     from deepff.result import Result
     from deepff.results.heatmaps import HeatMaps
 
@@ -127,10 +128,16 @@ def probabilities_of(run: Result) -> HeatMaps | None:
 def _image_entry(image: ImageRecord) -> dict[str, Any]:
     return {
         "name": image.name,
-        "path": None if image.path is None else os.path.abspath(image.path),
+        "path": _path_of(image.origin),
         "size": image.size,
         "grid": image.grid,
         "extent": image.extent,
         "digest": image.digest,
         "status": "used",
     }
+
+
+def _path_of(origin: Origin) -> str | None:
+    if isinstance(origin, Path):
+        return os.path.abspath(origin)
+    return str(origin) if isinstance(origin, os.PathLike) else None  # an address

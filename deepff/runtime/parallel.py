@@ -20,9 +20,9 @@ _MOST_MEMORY = 3 * 2**29  # bytes of work in flight by default, unless one item 
 _starting = Lock()
 
 
-def reading_threads() -> ThreadPoolExecutor:
-    """Threads for reading files: one per core, but at most 8."""
-    return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+def reading_threads(waiting: bool = False) -> ThreadPoolExecutor:
+    """Threads for reading files: one per core, but at most 8; 16 if they wait for servers."""
+    return ThreadPoolExecutor(16 if waiting else min(8, os.cpu_count() or 1))
 
 
 def ahead(items: Iterable[T], n: int) -> Iterator[T]:

@@ -1,6 +1,7 @@
 """Paths in any sequence are a list of paths, in its order; images in any form are images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,9 +11,11 @@ import pytest
 import torch
 from made_images import photograph, save
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from deepff.errors import InputError
+from deepff.images import image_set
+from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import read_pixels, resolve_images
 
 NAMES = ["c.png", "a.png", "b.png"]
@@ -80,6 +83,16 @@ class Pairs(Dataset):
         return color[:, None, None].expand(3, 4, 6), index
 
 
+class Stream(IterableDataset):
+    """A data set without a length, whose images have a name of their own."""
+
+    def __iter__(self) -> Iterator[dict]:
+        return (
+            {"photo": row["image"], "label": row["label"]}
+            for row in map(Dictionaries().__getitem__, range(5))
+        )
+
+
 @pytest.mark.parametrize(
     "images",
     [
@@ -89,8 +102,10 @@ class Pairs(Dataset):
         Pairs(),
         DataLoader(Pairs(), batch_size=2),
         [batch for batch, _ in DataLoader(Pairs(), batch_size=3)],
+        Stream(),
+        DataLoader(Stream(), batch_size=None),
     ],
-    ids=["dictionaries", "list", "generator", "pairs", "loader", "batches"],
+    ids=["dictionaries", "list", "generator", "pairs", "loader", "batches", "stream", "no length"],
 )
 def test_images_as_programs_hold_them(images) -> None:
     found = resolve_images(images)
@@ -99,3 +114,25 @@ def test_images_as_programs_hold_them(images) -> None:
         pixels = read_pixels(image.origin)
         assert pixels.shape == (4, 6, 3)
         assert (pixels == [index, 9, 200]).all()
+
+
+def test_images_without_a_length_are_taken_once_and_kept_on_disk() -> None:
+    photos = [np.asarray(photograph(seed=seed)) for seed in range(3)]
+    taken = iter([*photos, "no image", torch.zeros(3)])
+    with pytest.raises(InputError, match="files and images are mixed"):
+        resolve_images(taken)
+    images = resolve_images(iter([*photos, torch.zeros(3)]))
+    folder = images[0].items[0].folder.name
+    assert len(list(Path(folder).iterdir())) == 3
+    for _ in range(2):
+        assert all(np.array_equal(i.read(), p) for i, p in zip(images, photos, strict=False))
+    with pytest.raises(UnreadableImageError, match="give"):
+        images[3].read()
+    del images
+    assert not Path(folder).exists()
+
+
+def test_images_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_set, "CACHED_BYTES", 10 * 96 * 128 * 3)
+    with pytest.raises(InputError, match=r"the first 11 images of an iterable .* itertools.islice"):
+        resolve_images(cycle([photograph()]))

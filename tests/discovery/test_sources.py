@@ -1,0 +1,61 @@
+"""Whole runs over images that are no files of a folder."""
+
+import zipfile
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from PIL import Image
+from skimage import data
+
+import deepff
+from deepff.networks.backbone import Backbone
+
+PHOTOS = {"cats/a.png": data.chelsea(), "b.png": data.astronaut(), "c.png": data.coffee()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
+    for name, pixels in PHOTOS.items():
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    (tmp_path / "photos" / "d.png").write_bytes(b"no image")
+    return tmp_path / "photos"
+
+
+def test_a_run_over_a_zip_is_that_over_its_folder(
+    folder: Path, backbone: Backbone, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for path in folder.rglob("*.png"):
+            archive.write(path, path.relative_to(folder))
+    expected = deepff.discover(folder, 2, model=backbone, size=160)
+    found = deepff.discover(tmp_path / "photos.zip", 2, model=backbone, size=160)
+    assert np.array_equal(found.coefficients, expected.coefficients)
+    assert [(x.name, x.reason) for x in found.skipped] == [("d.png", "not an image")]
+    found.save(tmp_path / "result")
+
+    again = deepff.load(tmp_path / "result")
+    assert again.names == ["b.png", "c.png", "cats/a.png"]
+    assert np.array_equal(again.images[2].read(), PHOTOS["cats/a.png"])
+    again.export("coco", tmp_path / "coco")
+    copied = tmp_path / "coco" / "images" / "cats" / "a.png"
+    assert copied.read_bytes() == (folder / "cats" / "a.png").read_bytes()
+    again.export("yolo", tmp_path / "yolo", images="link")  # a link into the cache would break
+    assert not any(path.is_symlink() for path in (tmp_path / "yolo").rglob("*.png"))
+
+
+def test_a_result_keeps_no_password(
+    folder: Path, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = fsspec.filesystem("memory")
+    system.put(str(folder), "/me:word@host", recursive=True)
+    found = deepff.discover("memory://me:word@host", 2, model=backbone, size=160)
+    assert found.names == ["b.png", "c.png", "cats/a.png"]
+    found.save(tmp_path / "result")
+    written = [path.read_bytes() for path in (tmp_path / "result").rglob("*.*") if path.is_file()]
+    assert not any(b"word@" in content for content in written)
+    assert any(b"memory://host/b.png" in content for content in written)
