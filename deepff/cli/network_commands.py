@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 def models() -> None:
     """List the networks, their default layers, and what each one still needs."""
-    rows = [(info.name, info.default_layer, info.download) for info in available_models()]
-    print_table(("model", "default layer", "still needed"), rows)
+    print_table(("model", "default layer", "still needed"), available_models())
 
 
 def layers(

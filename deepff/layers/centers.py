@@ -76,11 +76,12 @@ def _centers_of(backbone: Backbone, layer: Layer, cache: str | Path | None) -> C
         return None
     key = _key(backbone, layer)
     if key not in _measured:
-        folder = _kept_in(backbone, cache)
+        # The code of a user's module can change while its name, structure and weights stay the
+        # same, and random weights seldom come again.
+        lasts = cache is not None or not (backbone.structure or backbone.weights == "random")
+        file = Path(torch.hub.get_dir() if cache is None else cache, "places", f"{key}.json")
         _measured[key] = (
-            measure(backbone, layer)
-            if folder is None
-            else _read_or_measure(folder / f"{key}.json", backbone, layer)
+            _read_or_measure(file, backbone, layer) if lasts else measure(backbone, layer)
         )
     return _measured[key]
 
@@ -247,17 +248,6 @@ def _offsets(
     without_one = np.array([offset(np.delete(centers, i, 0).mean(0)) for i in range(n)])
     variance = (n - 1) / n * ((without_one - without_one.mean(0)) ** 2).sum(0)
     return offset(centers.mean(0)), np.sqrt(variance)
-
-
-def _kept_in(backbone: Backbone, cache: str | Path | None) -> Path | None:
-    """The folder for measurements; None without a cache where they may not last."""
-    if cache is not None:
-        return Path(cache) / "places"
-    # The code of a user's module can change while its name, structure and weights stay the same,
-    # and random weights seldom come again.
-    if backbone.structure or backbone.weights == "random":
-        return None
-    return Path(torch.hub.get_dir()) / "places"
 
 
 def _key(backbone: Backbone, layer: Layer) -> str:

@@ -38,8 +38,16 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
         maps = last_outputs(backbone, layers, batch, to_map)
     except LayoutError:
         maps = last_outputs(backbone, layers, batch.contiguous(), to_map)
-    pairs = zip(layers, maps, strict=True)
-    return [_checked(backbone, layer, values, batch) for layer, values in pairs]
+    checked = []
+    for layer, values in zip(layers, maps, strict=True):
+        if values is None or len(values) != len(batch):
+            height, width = batch.shape[2:]
+            raise InputError(
+                f"layer {layer.name} of {backbone.name} gives no map on images of {height}×{width} "
+                "pixels; choose another layer or size"
+            )
+        checked.append(values)
+    return checked
 
 
 def grids_on(
@@ -82,17 +90,6 @@ def last_outputs(
         f"layer {missing.name!r} of {backbone.name} ran {calls[missing.path]} times on these "
         f"images but {missing.calls} times on the probe; choose a layer that always runs as often"
     )
-
-
-def _checked(backbone: Backbone, layer: Layer, values: Tensor | None, batch: Tensor) -> Tensor:
-    if values is None or len(values) != len(batch):
-        height, width = batch.shape[2:]
-        raise InputError(
-            f"layer {layer.name} of {backbone.name} gives no map on images of {height}×{width} "
-            f"pixels, as it did on {layer.grid[0] * layer.stride}×{layer.grid[1] * layer.stride}; "
-            "choose another layer or size"
-        )
-    return values
 
 
 def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
@@ -204,7 +201,8 @@ def _logits(backbone: Backbone, outputs: Any) -> Tensor:
     fields = outputs if isinstance(outputs, Mapping) else {}
     values = list(fields.values()) or (outputs if isinstance(outputs, tuple | list) else [outputs])
     named = fields.get("logits", getattr(outputs, "logits", None))
-    several = [x for x in ([named] if named is not None else values) if _is_table(x)]
+    candidates = [named] if named is not None else values
+    several = [x for x in candidates if isinstance(x, Tensor) and x.ndim == 2]
     if len(several) > 1 and backbone.labels is not None:
         several = [x for x in several if x.shape[1] == len(backbone.labels)]
     if len(several) != 1:
@@ -212,10 +210,6 @@ def _logits(backbone: Backbone, outputs: Any) -> Tensor:
         advice = "; wrap it in a module that returns these alone" if several else ""
         raise InputError(f"{backbone.name} {which} one number a class{advice}")
     return several[0]
-
-
-def _is_table(values: Any) -> bool:
-    return isinstance(values, Tensor) and values.ndim == 2
 
 
 _CELLS = 4

@@ -136,7 +136,8 @@ def layouts_of(
     if layout.kind == "channels first" and values.shape[2] > 1 and _sums_to_one(values):
         return f"{shape}, attention weights between tokens rather than a map"
     parts = [replace(layout, part=part) for part in QKV]
-    if _is_qkv(module, path):
+    n_in, n_out = getattr(module, "in_features", -1), getattr(module, "out_features", 0)
+    if path.rpartition(".")[2] == "qkv" and n_out == len(QKV) * n_in:
         return parts
     return [layout, *parts] if _projects(module, inputs) else [layout]
 
@@ -240,11 +241,6 @@ def _grid(n_cells: int, shape: tuple[int, int], stride: int) -> tuple[int, int] 
         if height * width == n_cells:
             return height, width
     return None
-
-
-def _is_qkv(module: nn.Module, path: str) -> bool:
-    is_named = path.rpartition(".")[2] == "qkv"
-    return is_named and getattr(module, "out_features", 0) == 3 * getattr(module, "in_features", -1)
 
 
 def _projects(module: nn.Module, inputs: tuple[Any, ...]) -> bool:

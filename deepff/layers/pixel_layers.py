@@ -52,14 +52,13 @@ def _suitable(layer_map: LayerMap) -> list[Layer]:
     every channel weaker on the border: `border_contrast` would treat that as background."""
     backbone = layer_map.backbone
     maps = [layer for layer in layer_map.suitable if not _is_depthwise(backbone, layer)]
+
+    def in_a_stage(layer: Layer) -> bool:  # which mixes channels several times, a head only once
+        top = backbone.network.get_submodule(layer.module.partition(".")[0])
+        return sum(isinstance(module, _MIXING) for module in top.modules()) > 1
+
     # A network that is one flat sequence has no stages to leave a head outside of.
-    return [layer for layer in maps if _in_a_stage(backbone, layer)] or maps
-
-
-def _in_a_stage(backbone: Backbone, layer: Layer) -> bool:
-    """Whether the layer's top-level module mixes channels several times; a head does it once."""
-    top = backbone.network.get_submodule(layer.path.partition(".")[0].partition(":")[0])
-    return sum(isinstance(module, _MIXING) for module in top.modules()) > 1
+    return [layer for layer in maps if in_a_stage(layer)] or maps
 
 
 def _is_depthwise(backbone: Backbone, layer: Layer) -> bool:

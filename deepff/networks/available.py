@@ -1,7 +1,7 @@
 """The networks by name and what they need; imports no torch."""
 
-from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import NamedTuple
 
 LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 _LITE_EXTRA = "'deepff[lite12]'"
@@ -21,8 +21,7 @@ _PAPER = {
 DEFAULT_LAYERS = dict.fromkeys(LITE, "bn2") | {name: layer for name, (layer, _) in _PAPER.items()}
 
 
-@dataclass(frozen=True)
-class ModelInfo:
+class ModelInfo(NamedTuple):
     """A line of `deepff models`."""
 
     name: str

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -142,13 +143,16 @@ def load_backbone(
     interpolation = interpolation or defaults.interpolation
     chosen(Interpolation, interpolation, "interpolation")
     is_own = isinstance(model, nn.Module)
+    default_layer = next(reversed(paper_names(network)), None)  # the paper's, whoever made the VGG
+    if default_layer is None and not is_own:
+        default_layer = DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
     return Backbone(
         name,
         network,
         mean=_statistics("mean", mean, defaults.mean, channels),
         std=_statistics("std", std, defaults.std, channels),
         interpolation=interpolation,
-        default_layer=_default_layer("" if is_own else name, network),
+        default_layer=default_layer,
         weights=source,
         weights_digest=weights_digest(network),
         missing=missing,
@@ -218,22 +222,11 @@ def _check_model(network: str | nn.Module) -> None:
     if isinstance(network, torch.jit.ScriptModule):
         raise InputError(f"{name} is TorchScript, which hides its layers; give the nn.Module")
     tensors = [*network.parameters(), *network.buffers()]
-    if any(map(is_lazy, tensors)):
+    if any(is_lazy(tensor) or tensor.is_meta for tensor in tensors):
         raise InputError(
-            f"{name} has lazy layers that have no weights yet; run it on one image first"
+            f"{name} has no weights yet, as its layers are lazy or on the device meta: load them, "
+            "or run it on one image first"
         )
-    if any(tensor.is_meta for tensor in tensors):
-        raise InputError(
-            f"{name} is on the device meta and has no weights; make it on the CPU and load them"
-        )
-
-
-def _default_layer(name: str, network: nn.Module) -> str | None:
-    """VGG's last ReLU of a convolution, as the paper's, whoever made it; else by name."""
-    of_vgg = list(paper_names(network))
-    return (
-        of_vgg[-1] if of_vgg else DEFAULT_LAYERS.get(name.removeprefix("timm/").partition(".")[0])
-    )
 
 
 def _statistics(
@@ -242,15 +235,12 @@ def _statistics(
     """Checked numbers, one per channel; by default for gray images the average of the colors'."""
     if values is None:
         values = default if len(default) == channels else [sum(default) / len(default)] * channels
-    lowest = "above 0" if option == "std" else "for pixel values in [0, 1]"
-    how_many = "three numbers" if channels == 3 else "one number"
-    which = ", one each for red, green, blue" if channels == 3 else " in brackets"
-    message = f"{option} is {values!r}; give {how_many} {lowest}{which}"
-    try:
+    with suppress(TypeError, ValueError):
         numbers = tuple(float(value) for value in values)
-    except (TypeError, ValueError):
-        raise InputError(message) from None
-    finite = len(numbers) == channels and all(map(math.isfinite, numbers))
-    if not finite or (option == "std" and min(numbers) <= 0):
-        raise InputError(message)
-    return numbers
+        finite = len(numbers) == channels and all(map(math.isfinite, numbers))
+        if finite and (option == "mean" or min(numbers) > 0):
+            return numbers
+    above = " above 0" if option == "std" else ""
+    raise InputError(
+        f"{option} is {values!r}; give a list of {channels}{above} for pixel values in [0, 1]"
+    )

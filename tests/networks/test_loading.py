@@ -512,7 +512,7 @@ def test_std_is_above_zero(values: list[float]) -> None:
     with pytest.raises(InputError) as error:
         load_backbone(nn.Conv2d(3, 2, 1), std=values)
     assert message(error) == (
-        f"std is {values}; give three numbers above 0, one each for red, green, blue"
+        f"std is {values}; give a list of 3 above 0 for pixel values in [0, 1]"
     )
     assert load_backbone(nn.Conv2d(3, 2, 1), mean=values).mean == tuple(values)
 

@@ -222,8 +222,14 @@ def test_a_part_in_torchscript_hides_only_its_own_layers(tmp_path: Path) -> None
 
 
 NO_NETWORKS = {
-    "lazy": (lambda: nn.Sequential(nn.LazyConv2d(4, 3)), "has lazy layers that have no weights"),
-    "meta": (lambda: trunk().to("meta"), "is on the device meta and has no weights"),
+    "lazy": (
+        lambda: nn.Sequential(nn.LazyConv2d(4, 3)),
+        "has no weights yet, as its layers are lazy",
+    ),
+    "meta": (
+        lambda: trunk().to("meta"),
+        "has no weights yet, as its layers are lazy or on the device meta",
+    ),
     "TorchScript": (traced, "is TorchScript, which hides its layers"),
     "torch.export": (exported, "is a program of torch.export without layers; give the nn.Module"),
     "a class": (lambda: nn.ReLU, "model is a type; give a network's name or an nn.Module"),
