@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,13 +45,21 @@ class _Entry:
     is_done: int
     checksum: int | None = None
 
+    @property
+    def end(self) -> int:
+        """The row after the last."""
+        return self.first_row + self.n_cells
+
 
 class ActivationCache:
     """Rows of one source in a memory-mapped file, by the images' content, marked once written with
     a checksum: a killed run loses its last batches, and rows that changed are run again."""
 
     def __init__(self, folder: str | Path, source: FeatureSource) -> None:
-        self._description = json.dumps(_key_fields(source), sort_keys=True)
+        # What values depend on, without fields at their default, which older caches lack.
+        values = asdict(replace(source, centers=None))
+        used = {f.name: values[f.name] for f in fields(source) if values[f.name] != f.default}
+        self._description = json.dumps(used, sort_keys=True)
         digest = hashlib.sha256(self._description.encode()).hexdigest()[:16]
         readable = re.sub(r"[^\w.]+", "_", f"{source.model}-{source.layer}-{source.size}")
         self.folder = Path(folder) / f"{readable}-{digest}"
@@ -76,14 +83,13 @@ class ActivationCache:
                 self._held = self._sound(images)
                 self._lay_out(images)
                 with open(self._data, "r+b") as file:
-                    reserve_space(file, self._end() * self._row_bytes)
+                    reserve_space(file, self._n_rows() * self._row_bytes)
 
-    def _end(self) -> int:
-        """The row after the last reserved one."""
-        return max((e.first_row + e.n_cells for e in self._entries.values()), default=0)
+    def _n_rows(self) -> int:
+        return max((entry.end for entry in self._entries.values()), default=0)
 
     def _lay_out(self, images: Sequence[ImageRecord]) -> None:
-        next_row = self._end()
+        next_row = self._n_rows()
         for image in images:
             entry = self._entries.get(_key(image))
             if entry is None or entry.n_cells != image.n_cells:
@@ -157,8 +163,7 @@ class ActivationCache:
         entry = self._entries.get(_key(image))
         if entry is None or not entry.is_done or entry.n_cells != image.n_cells:
             return False
-        end = (entry.first_row + entry.n_cells) * self._row_bytes
-        return end <= os.path.getsize(self._data)
+        return entry.end * self._row_bytes <= os.path.getsize(self._data)
 
     def _sound(self, images: Sequence[ImageRecord]) -> set[str]:
         """The keys of the images whose rows are in the file as they were written."""
@@ -169,7 +174,7 @@ class ActivationCache:
 
         def is_sound(key: str) -> bool:
             entry = self._entries[key]
-            rows = mapped[entry.first_row : entry.first_row + entry.n_cells]
+            rows = mapped[entry.first_row : entry.end]
             if entry.checksum is None:  # of an older version: at least not a hole in the file
                 return bool(rows.any())
             return zlib.crc32(rows.data.cast("B")) == entry.checksum
@@ -209,12 +214,6 @@ def _opened_index(path: Path) -> sqlite3.Connection:
 
 def _entries(index: sqlite3.Connection) -> dict[str, _Entry]:
     return {key: _Entry(*values) for key, *values in index.execute(ENTRIES)}
-
-
-def _key_fields(source: FeatureSource) -> dict[str, Any]:
-    """The fields that values depend on, without those at their default, which older caches lack."""
-    values = asdict(replace(source, centers=None))
-    return {f.name: values[f.name] for f in fields(source) if values[f.name] != f.default}
 
 
 def _key(image: ImageRecord) -> str:

@@ -76,8 +76,10 @@ def chosen_engine(
     if backbone.engine == Engine.TORCH or installed is None:
         return Engine.TORCH, None
     if backbone.engine == Engine.AUTO:
-        pays = n_all >= AUTO_LEAST_IMAGES and _gains(backbone, layers)
-        if obstacle is not None or not pays:
+        # OpenVINO is faster for convolutions with batch normalization.
+        are_maps = all(layer.layout.kind == "channels first" for layer in layers)
+        gains = any(isinstance(module, nn.BatchNorm2d) for module in backbone.network.modules())
+        if obstacle is not None or n_all < AUTO_LEAST_IMAGES or not (are_maps and gains):
             return Engine.TORCH, None
     engine = f"{Engine.OPENVINO} {installed}"
     if obstacle is None:
@@ -107,12 +109,6 @@ def _obstacle(backbone: Backbone) -> str | None:
     if any(hooked):
         return "it has hooks, which only torch calls"
     return None
-
-
-def _gains(backbone: Backbone, layers: Sequence[Layer]) -> bool:
-    """Whether OpenVINO is faster: it is for convolutions with batch normalization."""
-    are_maps = all(layer.layout.kind == "channels first" for layer in layers)
-    return are_maps and any(isinstance(m, nn.BatchNorm2d) for m in backbone.network.modules())
 
 
 def openvino_version() -> str | None:

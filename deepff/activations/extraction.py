@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,11 +92,22 @@ def extract_layers(
                 stores, _records(kept, layers), sources(engine), strict=True
             )
         ]
-    squeezed = [image for image in kept if image.distortion > _SQUEEZED]
-    if squeezed:
-        warnings.warn(_very_long(squeezed), InputWarning, stacklevel=2)
+    if squeezed := [image for image in kept if image.distortion > _SQUEEZED]:
+        (height, width), (h, w) = squeezed[0].records[0].size, squeezed[0].shape
+        warnings.warn(
+            f"{_images_are(squeezed)} squeezed more than {_SQUEEZED} times: {squeezed[0].name} of "
+            f"{width} × {height} pixels goes through the network at {w} × {h}; cut it into pieces, "
+            "or choose a larger size",
+            InputWarning,
+            stacklevel=2,
+        )
     if dark:
-        warnings.warn(_nearly_black(dark), InputWarning, stacklevel=2)
+        warnings.warn(
+            f"{_images_are(dark)} nearly black: the largest value {dark[0]}; where that is meant "
+            "as white, use stretch=True (--stretch)",
+            InputWarning,
+            stacklevel=2,
+        )
     skipped = [SkippedFile(x.name, reasons[x.name]) for x in images if x.name in reasons]
     # Another rank may have images when this one has none.
     if int(all_reduce_sum(torch.tensor(len(kept), device=backbone.device))) == 0:
@@ -175,21 +187,8 @@ def _records(images: Sequence[PlannedImage], layers: Sequence[Layer]) -> list[li
     return [[image.records[index] for image in images] for index in range(len(layers))]
 
 
-def _nearly_black(dark: Sequence[str]) -> str:
-    n = f"{len(dark)} images are" if len(dark) > 1 else "1 image is"
-    return (
-        f"{n} nearly black: the largest value {dark[0]}; where that is meant as white, use "
-        f"stretch=True (--stretch)"
-    )
-
-
-def _very_long(images: Sequence[PlannedImage]) -> str:
-    n = f"{len(images)} images are" if len(images) > 1 else "1 image is"
-    (height, width), (h, w) = images[0].records[0].size, images[0].shape
-    return (
-        f"{n} squeezed more than {_SQUEEZED} times: {images[0].name} of {width} × {height} pixels "
-        f"goes through the network at {w} × {h}; cut it into pieces, or choose a larger size"
-    )
+def _images_are(images: Sequence[Any]) -> str:
+    return f"{len(images)} images are" if len(images) > 1 else "1 image is"
 
 
 @contextmanager
@@ -206,7 +205,9 @@ def _stores(
         for source, of_layer in zip(sources, records, strict=True)
         for record in of_layer
     )
-    fits = n_bytes <= (_free_memory(device) // 2 if memory is None else memory)
+    is_cuda = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if is_cuda else available_memory()
+    fits = n_bytes <= (free // 2 if memory is None else memory)
     # Files that are mapped into memory outlive their names in a temporary folder.
     temporary = TemporaryDirectory(prefix="deepff-") if cache is None and not fits else None
     with temporary or nullcontext(cache) as folder:
@@ -217,10 +218,6 @@ def _stores(
         for store, of_layer in zip(stores, records, strict=True):
             store.reserve(of_layer)
         yield stores
-
-
-def _free_memory(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 def _fill(

@@ -75,18 +75,15 @@ def discover_by_contrast(
         of_kinds = [object_findings(subset, layers, by_border) for subset in subsets]
     watch.lap("kinds")
     if cell_layers:
-        of_kinds = [_taught(of_kind, cell_layers, settings.progress) for of_kind in of_kinds]
+        for index, of_kind in enumerate(of_kinds):
+            cells = Cells.of(of_kind.activation_set.of(cell_layers), settings.progress)
+            whole = classify_object(of_kind.factorizations[1], cells)
+            of_kinds[index] = replace(of_kind, factorizations={1: whole})
         watch.lap("classifier")
     findings = joined(of_kinds, kinds, activation_set)
     objects = {k: with_presence(whole, features) for k, whole in findings.factorizations.items()}
     watch.lap("scores")
     return replace(findings, factorizations=objects)
-
-
-def _taught(findings: Findings, cell_layers: Sequence[Layer], progress: bool) -> Findings:
-    cells = Cells.of(findings.activation_set.of(cell_layers), progress)
-    whole = classify_object(findings.factorizations[1], cells)
-    return replace(findings, factorizations={1: whole})
 
 
 def object_findings(
@@ -208,10 +205,6 @@ def object_factor(activations: Activations, weights: Tensor) -> Factorization:
     and Frobenius it is the pair of leading singular vectors, computed by power iteration with one
     read of A each. W has length 1; over several ranks A and the maps are those of all."""
     rows = RowBlocks(activations.blocks)
-    if weights.shape != (rows.n_channels,):
-        raise InputError(
-            f"{tuple(weights.shape)} weights do not fit {rows.n_channels} channels; give one each"
-        )
     weights = weights.to(rows.device, torch.float32)
     component = _unit(weights)
     coefficients = torch.empty(rows.n_rows, device=rows.device)
@@ -254,15 +247,6 @@ def fused_object(activations: Sequence[Activations], weights: Sequence[Tensor]) 
 def fuse(maps: Sequence[HeatMaps]) -> HeatMaps:
     """One object map from those of several layers: their geometric mean, on the finest grid. What
     is off in one layer is off in the result."""
-    if not maps:
-        raise InputError("there are no heat maps to fuse; give those of one layer or more")
-    if any(m.n_factors != 1 or m.signed for m in maps):
-        raise InputError(
-            "only maps of one factor that are nowhere negative can be fused: the factors of "
-            "different layers are not the same ones"
-        )
-    if any(m.image_sizes != maps[0].image_sizes for m in maps):
-        raise InputError("maps of different images cannot be fused; give layers of the same set")
     finest = max(maps, key=lambda m: len(m.coefficients))
     fused = []
     for index, (grid, onto) in enumerate(zip(finest.grids, finest.extents, strict=True)):

@@ -118,10 +118,6 @@ def _fit(
 ) -> tuple[PartSpace, int]:
     """The space of k clusters of the rows that are `fitted`, (rows,) bool; and iterations."""
     rows = RowBlocks(activations.blocks)
-    if fitted.shape != (rows.n_rows,):
-        raise InputError(
-            f"{tuple(fitted.shape)} object cells do not fit {rows.n_rows} rows; give one each"
-        )
     indices = fitted.cpu().nonzero()[:, 0]
     if len(indices) < k:
         raise InputError(

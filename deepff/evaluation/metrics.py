@@ -71,8 +71,6 @@ def count_overlaps(
     """Count the pixels that bool masks (k, H, W) and label maps (H, W) share, over a set of images.
     Pixels labeled 255 are left out; those labeled 254 count as a mask's but have no label."""
     counts = [_count_image(masks, labels, n_parts) for masks, labels in pairs]
-    if not counts:
-        raise InputError("there is no image to compare masks with ground truth on")
     return sum(counts[1:], counts[0])
 
 
@@ -109,8 +107,6 @@ def factor_quality(overlaps: Overlaps, n_parts: int | None = None) -> float:
     Figure 4). A factor that marks the background scores what it shares with a part, which is
     little. Labels above ``n_parts`` are no parts."""
     n_parts = overlaps.n_parts if n_parts is None else n_parts
-    if n_parts < 1:
-        raise InputError("factor quality needs ground truth of at least one part")
     return float(iou(overlaps)[:, 1 : n_parts + 1].max(axis=1).mean())
 
 
@@ -143,19 +139,12 @@ def corloc(
 ) -> float:
     """Share of the images whose box has an IoU above 0.5 with a true box; None is a miss (Deselaers
     et al., *Weakly Supervised Localization and Learning with Generic Knowledge*, IJCV 2012)."""
-    if not predicted:
-        raise InputError("there is no image to localize an object in")
     hits = [best_iou(box, boxes) > 0.5 for box, boxes in zip(predicted, truth, strict=True)]
     return sum(hits) / len(hits)
 
 
 def _count_image(masks: torch.Tensor | np.ndarray, labels: np.ndarray, n_parts: int) -> Overlaps:
     masks = np.asarray(masks.cpu() if isinstance(masks, torch.Tensor) else masks, dtype=bool)
-    if masks.ndim != 3 or masks.shape[1:] != labels.shape:
-        raise InputError(
-            f"masks of shape {masks.shape} do not fit labels of shape {labels.shape}: "
-            "masks should be (k, H, W) and labels (H, W)"
-        )
     if labels.itemsize > 2:  # too many values to count each
         values, labels = np.unique(labels, return_inverse=True)
         labels = labels.reshape(masks.shape[1:])

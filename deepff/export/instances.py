@@ -29,7 +29,6 @@ from deepff.options import (
     Instances,
     Photographs,
     RegionOptions,
-    chosen,
 )
 from deepff.regions.components import Box, component_scores, connected_components, least_instance
 from deepff.regions.regions import Regions, find_regions, region_names, region_scores
@@ -255,7 +254,6 @@ def find_instances(
     region ("parts"). ``scores`` are the regions' maps, (r, h, w)."""
     from scipy import ndimage
 
-    chosen(Instances, instances, "kind of instance")
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else labels
     least = least_instance(array.shape, scores) if min_area is None else min_area
     sorted_instances = []

@@ -23,10 +23,7 @@ _LENGTH_BITS = (3, 4, 8, 16)
 
 
 def write_labelme(
-    images: Iterable[AnnotatedImage],
-    names: Sequence[str],
-    folder: Path,
-    settings: ExportOptions,
+    images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path, settings: ExportOptions
 ) -> None:
     """Write ``<folder>/<image>.json`` with polygons, and ``<folder>/labels.txt``. LabelMe opens
     ``a.json`` with ``a.jpg`` in the same folder. Next to the user's own files, ``a.png`` has
@@ -77,10 +74,7 @@ def _labelme_shapes(
 
 
 def write_label_studio(
-    images: Iterable[AnnotatedImage],
-    names: Sequence[str],
-    folder: Path,
-    settings: ExportOptions,
+    images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path, settings: ExportOptions
 ) -> None:
     """Write ``<folder>/tasks.json``, brush masks as predictions, and ``label_config.xml``. Label
     Studio serves the images if LOCAL_FILES_DOCUMENT_ROOT is the folder above the set's, and the
@@ -153,10 +147,7 @@ def brush_run_lengths(mask: np.ndarray) -> list[int]:
 
 
 def write_cvat(
-    images: Iterable[AnnotatedImage],
-    names: Sequence[str],
-    folder: Path,
-    settings: ExportOptions,
+    images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path, settings: ExportOptions
 ) -> None:
     """Write masks as "CVAT for images 1.1", ``<folder>/annotations.xml``, and ``labels.json``. CVAT
     matches images by name; in a data set with its images, they are in ``images/``. ``labels.json``

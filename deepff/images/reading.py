@@ -11,7 +11,6 @@ import torch
 from PIL import Image, ImageFile
 from torch.nn import functional
 
-from deepff.errors import InputError
 from deepff.images.decoding import (
     ORIENTATION_TAG,
     PHOTOMETRIC,
@@ -124,8 +123,6 @@ def resized_shape(height: int, width: int, size: int, stride: int) -> tuple[int,
     """Shape (height, width) in pixels at which an image goes through the network. The longer side
     becomes `size`, then each side the nearest multiple of `stride` (half a cell up) that is at
     least one cell, so that the layer's grid covers the image exactly."""
-    if size < 1:
-        raise InputError(f"the size must be a positive number of pixels, not {size}")
     longest = max(height, width)
 
     def cells(side: int) -> int:

@@ -240,7 +240,6 @@ def _statistics(
         finite = len(numbers) == channels and all(map(math.isfinite, numbers))
         if finite and (option == "mean" or min(numbers) > 0):
             return numbers
+    how_many = "three numbers" if channels == 3 else "one number in brackets"
     above = " above 0" if option == "std" else ""
-    raise InputError(
-        f"{option} is {values!r}; give a list of {channels}{above} for pixel values in [0, 1]"
-    )
+    raise InputError(f"{option} is {values!r}; give {how_many}{above} for pixel values in [0, 1]")

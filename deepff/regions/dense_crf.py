@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.activations.activations import ImageRecord
-from deepff.errors import InputError
 from deepff.images.reduced import REDUCED_SIDE
 from deepff.regions.bilateral_grid import BilateralGrid
 from deepff.regions.probabilities import (
@@ -38,8 +37,6 @@ _ITERATIONS = 5
 _MOST_KEPT = 3 * 2**27
 # What is too small to change a sum of probabilities in single precision.
 _NEGLIGIBLE = 1e-20
-# Rounding may take the sum of the labels this far above 1.
-_ROUNDING = 1e-4
 
 
 def dense_crf(
@@ -160,11 +157,6 @@ def refined_by_kernels(
     """:func:`dense_crf` of probabilities (B, k, h, w) by kernels that serve several maps. The
     result, (B, k, *kernels.shape), has the size of the reduced images."""
     unary = functional.interpolate(probabilities.float(), kernels.shape, mode="bilinear")
-    if not (unary.min() >= 0 and unary.sum(1).max() <= 1 + _ROUNDING):
-        raise InputError(
-            "the factors' probabilities go below 0 or above 1 in sum; make them from heat maps "
-            "with deepff.regions.probabilities.unary_probabilities"
-        )
     weighted = [(_SMOOTHNESS_WEIGHT, kernels.smoothness), (bilateral_weight, kernels.bilateral)]
     return mean_field(unary, weighted, n_iter)
 

@@ -131,20 +131,5 @@ def at_working_size(images: Tensor, size: int) -> Tensor:
 def as_image_batch(image: Tensor | np.ndarray, maps: Tensor) -> Tensor:
     """An image, uint8 (H, W, 3) or float (3, H, W), as (1, 3, H, W) float32 on the maps' device."""
     if isinstance(image, np.ndarray):
-        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
-            raise InputError(
-                f"an image array of {image.dtype} {image.shape} can't be refined; it should be "
-                "uint8 (H, W, 3)"
-            )
         image = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float() / 255
-    if image.ndim != 3 or image.shape[0] != 3 or not image.is_floating_point():
-        raise InputError(
-            f"an image tensor of {image.dtype} {tuple(image.shape)} can't be refined; it should be "
-            "float (3, H, W) in [0, 1]"
-        )
-    if maps.ndim != 3:
-        raise InputError(
-            f"an image of shape {tuple(image.shape)} does not fit maps of {tuple(maps.shape)}; "
-            "give (H, W, 3) or (3, H, W) with (k, h, w)"
-        )
     return image[None].float().to(maps.device)

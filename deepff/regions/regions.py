@@ -343,7 +343,9 @@ def _refined_regions(
 ) -> Callable[[int], Regions]:
     bands_of = _probabilities(result, factors, options, crf_size)
     # What somebody left out inside a class is none.
-    holes = _fills_holes(options) and not _is_by_hand(factors)
+    is_classified = options.refine == Refinement.CLASSIFIER
+    fills_holes = is_classified or REFINERS[Refinement(options.refine)].fills_holes
+    holes = fills_holes and not _is_by_hand(factors)
 
     def regions(index: int) -> Regions:
         probabilities = bands_of(index)
@@ -451,12 +453,6 @@ def _surer(maps: Tensor, limits: Tensor) -> Tensor:
 
 def _is_by_hand(factors: Factorization) -> bool:
     return factors.classifier is not None and factors.classifier.by_hand
-
-
-def _fills_holes(options: RegionOptions) -> bool:
-    if options.refine == Refinement.CLASSIFIER:
-        return True
-    return options.refine != Refinement.NONE and REFINERS[Refinement(options.refine)].fills_holes
 
 
 def _foreground(probabilities: Bands, holes: bool) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from deepff.errors import InputError
 from deepff.options import Threshold, threshold_value
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.histogram import OTSU_BINS, Histogram
@@ -25,15 +24,9 @@ def thresholds(
     off a histogram of 65,536 bins, or the fraction of the maximum. A factor with one value
     everywhere separates nothing: its threshold is infinite."""
     value = threshold_value(method, value)
-    if not isinstance(maps, Histogram) and iter(maps) is maps:
-        raise InputError("the heat maps are read twice; give a list or HeatMaps, not an iterator")
     if method == Threshold.OTSU_IMAGE:
-        if isinstance(maps, Histogram):
-            raise InputError("Otsu per image needs the images' maps, not the set's histogram")
-        rows = [thresholds(image, Threshold.OTSU) for image in _one_by_one(maps)]
-        if not rows:
-            raise InputError("there are no heat maps to find a threshold for")
-        return torch.cat(rows)
+        assert not isinstance(maps, Histogram), "Otsu per image needs the images' maps"
+        return torch.cat([thresholds(image, Threshold.OTSU) for image in _one_by_one(maps)])
 
     bins = {
         Threshold.PERCENTILE: PERCENTILE_BINS,

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepff.errors import InputError
 from deepff.results.heatmaps import HeatMaps
 
 OTSU_BINS = 256  # skimage.filters.threshold_otsu's default
@@ -115,8 +114,7 @@ def _value_range(maps: Iterable[Iterable[Tensor]]) -> tuple[int, Tensor, Tensor]
             low = band_low if low is None else torch.minimum(low, band_low)
             high = band_high if high is None else torch.maximum(high, band_high)
         n += 1
-    if low is None or high is None:
-        raise InputError("there are no heat maps to find a threshold for")
+    assert low is not None and high is not None, "there is no map"
     return n, low, high
 
 

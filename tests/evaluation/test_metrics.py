@@ -154,14 +154,8 @@ def test_counting_refuses_what_does_not_fit() -> None:
     labels = np.array([[0, 3]], np.uint8)
     masks = np.ones((2, 1, 2), bool)
 
-    with pytest.raises(InputError, match="no image"):
-        count_overlaps([], 3)
-    with pytest.raises(InputError, match=r"\(2, 1, 2\) do not fit labels of shape \(2, 1\)"):
-        count_overlaps([(masks, labels.T)], 3)
     with pytest.raises(InputError, match="label above 2"):
         count_overlaps([(masks, labels)], 2)
-    with pytest.raises(InputError, match="at least one part"):
-        factor_quality(count_overlaps([(masks, labels * 0)], 0))
 
 
 # Two images of 1 × 8 and 1 × 4 pixels. The head (label 1) is three pixels of each, the ear (2) two:
@@ -295,5 +289,3 @@ def test_corloc_by_hand() -> None:
         corloc([square, square, most, None, square], [[far, square], [half], [square], [far], []])
         == 2 / 5
     )
-    with pytest.raises(InputError, match="no image"):
-        corloc([], [])

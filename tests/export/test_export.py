@@ -75,11 +75,6 @@ def test_small_instances_are_left_out_by_their_own_area() -> None:
     assert find_instances(LABELS, "parts", 10) == []
 
 
-def test_an_unknown_kind_of_instance_is_refused() -> None:
-    with pytest.raises(InputError, match="no kind of instance 'boxes'; choose one of components"):
-        find_instances(LABELS, "boxes")
-
-
 @settings(deadline=None)
 @given(label_maps)
 def test_instances_share_the_pixels_of_a_label_map_among_them(labels: np.ndarray) -> None:

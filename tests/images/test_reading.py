@@ -25,7 +25,6 @@ from made_images import (
 )
 from PIL import Image
 
-from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import origin_digest, read_pixels
 from deepff.images.reading import image_size, resize, resized_shape
@@ -331,11 +330,6 @@ def test_resized_shape_is_the_nearest_whole_number_of_cells(
         assert resized >= stride
         wanted = side * size / max(height, width)
         assert resized == stride or abs(resized - wanted) <= stride / 2 + 1e-6
-
-
-def test_resized_shape_refuses_a_size_of_nothing() -> None:
-    with pytest.raises(InputError, match="positive"):
-        resized_shape(10, 10, 0, 32)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])

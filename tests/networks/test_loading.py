@@ -290,9 +290,9 @@ def test_damaged_file_of_weights(
     file.write_bytes(content[damage])
     with pytest.raises(InputError) as error:
         load_backbone(SMALL, weights=file)
-    assert message(error).startswith(f"{file} cannot be read as weights (")
+    assert message(error).startswith(f"{file} cannot be read as weights: it is damaged")
     assert message(error).endswith(
-        "); give a whole file saved by torch.save(network.state_dict(), FILE) or by safetensors"
+        "; give a whole file saved by torch.save(network.state_dict(), FILE) or by safetensors"
     )
 
 
@@ -512,7 +512,7 @@ def test_std_is_above_zero(values: list[float]) -> None:
     with pytest.raises(InputError) as error:
         load_backbone(nn.Conv2d(3, 2, 1), std=values)
     assert message(error) == (
-        f"std is {values}; give a list of 3 above 0 for pixel values in [0, 1]"
+        f"std is {values}; give three numbers above 0 for pixel values in [0, 1]"
     )
     assert load_backbone(nn.Conv2d(3, 2, 1), mean=values).mean == tuple(values)
 

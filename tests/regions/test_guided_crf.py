@@ -180,25 +180,6 @@ def test_labels_weigh_the_background_against_all_factors_together() -> None:
     assert refined_masks(probabilities).tolist() == [[[True, False, True]], [[False] * 3]]
 
 
-@pytest.mark.parametrize(
-    ("image", "maps", "message"),
-    [
-        (np.zeros((4, 5), np.uint8), torch.rand(1, 4, 5), r"uint8 \(H, W, 3\)"),
-        (np.zeros((4, 5, 3)), torch.rand(1, 4, 5), r"uint8 \(H, W, 3\)"),
-        (torch.zeros(4, 5, 3), torch.rand(1, 4, 5), r"float \(3, H, W\)"),
-        (torch.zeros(3, 4, 5, dtype=torch.uint8), torch.rand(1, 4, 5), r"float \(3, H, W\)"),
-        (torch.zeros(2, 3, 4, 5), torch.rand(1, 4, 5), r"float \(3, H, W\)"),
-        (torch.zeros(3, 4, 5), torch.rand(1, 1, 4, 5), "does not fit maps"),
-        (torch.zeros(3, 4, 5), torch.rand(4, 5), "does not fit maps"),
-    ],
-)
-def test_images_and_maps_that_do_not_fit_are_refused(
-    image: torch.Tensor | np.ndarray, maps: torch.Tensor, message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        guided_crf(image, maps, torch.tensor([0.5]))
-
-
 def test_a_box_around_the_object_is_cut_to_its_outline(data_root: Path) -> None:
     group = next((data_root / "icoseg" / "ground_truth").glob("021*"))
     before, after = np.zeros(2), np.zeros(2)

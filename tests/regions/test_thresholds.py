@@ -155,14 +155,6 @@ def test_wrong_options_are_refused(method: str, value: float, message: str) -> N
         thresholds([torch.rand(1, 2, 2)], method, value)
 
 
-@pytest.mark.parametrize("method", list(Threshold))
-def test_no_maps_and_maps_read_once_are_refused(method: str) -> None:
-    with pytest.raises(InputError, match="no heat maps"):
-        thresholds([], method, threshold_value(method))
-    with pytest.raises(InputError, match="read twice"):
-        thresholds(iter([torch.rand(1, 2, 2)]), method, threshold_value(method))
-
-
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 1000), percents=st.lists(st.floats(0, 100), min_size=2, max_size=2))
 def test_percentile_thresholds_rise_with_the_percentile(seed: int, percents: list[float]) -> None:
@@ -216,5 +208,3 @@ def test_a_sampled_histogram_gives_nearly_the_thresholds_of_all_pixels(data_root
         exact = thresholds(heatmaps, method, value)[0]
         (sampled,) = thresholds(levels, method, value)
         assert ((sampled - exact).abs() / heatmaps.scale).max() < 0.005, method
-    with pytest.raises(InputError, match="per image"):
-        thresholds(levels, "otsu-image")
