@@ -31,7 +31,7 @@ from deepff.layers.layer import Layer
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone, normalized
 from deepff.networks.loading import load_backbone
-from deepff.runtime.memory import freed_memory_kept
+from deepff.runtime.parallel import freed_memory_kept
 
 SHAPE = (8, 3, 320, 448)
 N_BATCHES = 2

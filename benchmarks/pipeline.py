@@ -23,7 +23,7 @@ import torch
 
 import deepff
 from deepff.export.folder import localize, segment
-from deepff.images import reduced
+from deepff.images import image_set
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.image_set import read_pixels
 from deepff.images.reading import image_size, resize, resized_shape
@@ -33,7 +33,7 @@ from deepff.networks.loading import load_backbone
 from deepff.options import Engine, Recipe
 from deepff.regions import dense_crf
 from deepff.report.load import load
-from deepff.runtime.memory import Kept
+from deepff.runtime.parallel import Kept
 
 SIZE, BATCH_SIZE = 448, 8
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -109,7 +109,7 @@ def forward(backbone: Backbone, inputs: list[torch.Tensor]) -> None:
 
 def forget() -> None:
     """Give up what is kept of images for later steps."""
-    dense_crf._KEPT, reduced._KEPT = Kept(3 * 2**27), Kept(3 * 2**25)
+    dense_crf._KEPT, image_set._KEPT = Kept(3 * 2**27), Kept(3 * 2**25)
 
 
 def run(

@@ -15,9 +15,8 @@ from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import ImageFile
-from deepff.images.image_set import REPLACED, SetImage, origin_size_and_digest
+from deepff.images.image_set import REPLACED, SetImage, origin_size_and_digest, read_and_reduce
 from deepff.images.reading import is_blank, resize, resized_shape
-from deepff.images.reduced import read_and_reduce
 from deepff.images.stored import StoredFile
 from deepff.layers.later import grids_on
 from deepff.layers.layer import Layer

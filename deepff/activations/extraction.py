@@ -33,8 +33,7 @@ from deepff.layers.layer_map import check_named_once, noise
 from deepff.networks.backbone import Backbone
 from deepff.options import BATCH_SIZE
 from deepff.runtime.distributed import all_reduce_max, all_reduce_sum
-from deepff.runtime.memory import available_memory, freed_memory_kept
-from deepff.runtime.parallel import one_thread
+from deepff.runtime.parallel import available_memory, freed_memory_kept, one_thread
 from deepff.runtime.progress import track
 
 _SQUEEZED = 2  # times as much along one side as along the other

@@ -13,8 +13,7 @@ from deepff.export.png import folder_names, write_label_map, write_label_names, 
 from deepff.images.image_files import output_names
 from deepff.options import RECIPE_OPTIONS, ExportOptions, RegionOptions, region_options
 from deepff.regions.regions import Regions, available, find_regions, region_names, with_regions
-from deepff.report.galleries import galleries, region_gallery
-from deepff.report.report import PAGE, write_report_page
+from deepff.report.report import PAGE, galleries, region_gallery, write_report_page
 from deepff.report.save import OBJECT
 from deepff.result import Result
 from deepff.results.factorization import color_slots

@@ -19,8 +19,7 @@ from torch import Tensor
 from deepff.errors import InputError
 from deepff.runtime.distributed import all_reduce_max, all_reduce_sum, is_distributed
 from deepff.runtime.files import reserve_space
-from deepff.runtime.memory import available_memory
-from deepff.runtime.parallel import ahead
+from deepff.runtime.parallel import ahead, available_memory
 
 # Measured: a block this big stays in the cache from one product to the next, and is
 # still long enough for the library calls on it to cost nothing beside the products.

@@ -10,8 +10,8 @@ from torch import Tensor
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
+from deepff.images.image_set import REDUCED_SIDE, read_reduced
 from deepff.images.painting import factor_colors, outlines, overlay, stripes
-from deepff.images.reduced import REDUCED_SIDE, read_reduced
 from deepff.options import PictureStyle
 from deepff.pictures.tree_drawing import colors_over_k
 from deepff.regions.components import Box

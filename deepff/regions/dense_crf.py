@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.activations.activations import ImageRecord
-from deepff.images.reduced import REDUCED_SIDE
+from deepff.images.image_set import REDUCED_SIDE
 from deepff.regions.bilateral_grid import BilateralGrid
 from deepff.regions.probabilities import (
     Refiner,
@@ -22,7 +22,7 @@ from deepff.regions.probabilities import (
     unary_probabilities,
     with_background,
 )
-from deepff.runtime.memory import Kept
+from deepff.runtime.parallel import Kept
 
 DENSE_CRF_SIZE = REDUCED_SIDE  # pixels
 

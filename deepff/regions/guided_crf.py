@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.activations.activations import ImageRecord
-from deepff.images.reduced import reduced_shape
+from deepff.images.image_set import reduced_shape
 from deepff.regions.probabilities import (
     Refiner,
     as_image_batch,

@@ -14,7 +14,7 @@ from torch.nn import functional
 from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.reduced import read_reduced, reduced_shape
+from deepff.images.image_set import read_reduced, reduced_shape
 from deepff.regions.thresholds import largest_factor
 
 # A unary never says more than 49 to 1, so that the image's edges can overrule it.

@@ -1,4 +1,4 @@
-"""The HTML report of a result, with the pictures it shows."""
+"""The HTML report of a result, with the pictures it shows, and galleries of regions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import math
 import os
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -27,15 +28,22 @@ from deepff.images.painting import factor_colors, hex_colors, overlay
 from deepff.meaning.importance import Importance
 from deepff.options import METHODS_IN_WORDS
 from deepff.pictures.crops import Crop, Crops, save_jpeg, strongest_crops, write_crops
-from deepff.pictures.figures import captions, compose, photo_shape, read_photo, spread
+from deepff.pictures.figures import (
+    captions,
+    compose,
+    photo_shape,
+    read_photo,
+    region_picture,
+    spread,
+)
 from deepff.pictures.tree_drawing import agreement_svg, colors_over_k, tree_svg
+from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names, told_apart
 from deepff.regions.regions import image_scores
-from deepff.report.galleries import galleries
 from deepff.result import Result
 from deepff.results.factorization import tree
 from deepff.runtime.files import atomic_path, read_json, write_text
-from deepff.runtime.outputs import own_file
+from deepff.runtime.outputs import Rules, output_folder, own_file
 from deepff.runtime.progress import track
 
 if TYPE_CHECKING:
@@ -43,6 +51,8 @@ if TYPE_CHECKING:
     from deepff.results.heatmaps import HeatMaps
 
 PAGE = "report.html"
+GALLERIES = "regions"
+_GALLERY_FORM = {"title": str, "description": str, "regions": [str, ...]}
 _UNREADABLE = "thumbnails/unreadable.json"
 STRIP_GAP = 4
 # Map values embedded in the page, one byte each before compression; above it grids are coarsened.
@@ -299,3 +309,64 @@ def _embedded_maps(heatmaps: HeatMaps, grids: list[tuple[int, int]]) -> dict[str
         "peaks": peaks,
         "maps": b64encode(compress(b"".join(values))).decode("ascii"),
     }
+
+
+@contextmanager
+def region_gallery(
+    folder: str | Path,
+    name: str,
+    description: str,
+    regions: Sequence[str],
+    n_panels: int = 1,
+    color_slots: Sequence[int] | None = None,
+) -> Iterator[Callable[..., None]]:
+    """Pictures of regions for the report: ``regions/<name>/NNNNN.jpg`` and ``<name>.json``. Yields
+    ``draw(result, index, panels, boxes=())``. One of the same name stays until the block ends.
+    `description` says how the regions were made."""
+    slots = list(range(len(regions)) if color_slots is None else color_slots)
+    content = {
+        "title": name,
+        "description": description,
+        "regions": list(regions),
+        "n_panels": n_panels,
+        "places": slots,
+    }
+    unread: dict[str, str] = {}
+    # These pictures belong to deepff, as the report does: changed ones are not kept.
+    with output_folder(Path(folder) / GALLERIES, Rules(overwrite=True)) as temporary:
+
+        def draw(
+            result: Result,
+            index: int,
+            panels: Sequence[np.ndarray],
+            boxes: Iterable[tuple[int, Box, float | None]] = (),
+        ) -> None:
+            """Draw an image's regions, a label map (H, W) per panel, and boxes with scores."""
+            photo, reason = read_photo(result.images[index])
+            if reason is not None:
+                unread[result.names[index]] = reason
+            numbers = np.array([0, *(slot + 1 for slot in slots)], panels[0].dtype)
+            colored = [(slots[region], box, score) for region, box, score in boxes]
+            pictures = [region_picture(photo, numbers[labels], colored) for labels in panels]
+            picture = Image.fromarray(np.concatenate(pictures, axis=1))
+            save_jpeg(picture, temporary / name / f"{index:05d}.jpg")
+
+        yield draw
+        write_text(temporary / f"{name}.json", json.dumps(content))
+    warn_unreadable(unread, "shown gray in the report")
+
+
+def galleries(folder: Path) -> list[dict[str, Any]]:
+    """The contents and folders of the galleries in a result's folder, sorted by name."""
+    return [
+        {
+            "n_panels": 1,
+            "places": list(range(len(content["regions"]))),
+            **content,
+            # Images that were added to the result since have none.
+            "n_images": len(list(path.with_suffix("").glob("*.jpg"))),
+            "folder": f"{GALLERIES}/{path.stem}",
+        }
+        for path in sorted((folder / GALLERIES).glob("*.json"))
+        for content in [read_json(path, _GALLERY_FORM)]
+    ]

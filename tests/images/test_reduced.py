@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from deepff.images import reduced
+from deepff.images import image_set
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.reduced import read_and_reduce, read_reduced
+from deepff.images.image_set import read_and_reduce, read_reduced
 
 
 def written(path: Path, height: int, width: int, seed: int) -> Path:
@@ -40,10 +40,10 @@ def test_what_the_network_decoded_gives_the_same_reduced_image(
     again = tmp_path / f"again-{seed}{suffix}"
     again.write_bytes(first.read_bytes())
     read_and_reduce(first, (height, width), side, stretch=False)
-    kept, read_again = (read_reduced(path, reduced.REDUCED_SIDE) for path in (first, again))
+    kept, read_again = (read_reduced(path, image_set.REDUCED_SIDE) for path in (first, again))
     assert kept.size == read_again.size == (height, width)
     torch.testing.assert_close(kept.pixels, read_again.pixels, rtol=0, atol=0)
-    assert max(kept.pixels.shape[1:]) == min(reduced.REDUCED_SIDE, max(height, width))
+    assert max(kept.pixels.shape[1:]) == min(image_set.REDUCED_SIDE, max(height, width))
 
 
 def test_a_file_that_was_changed_is_read_again_and_one_that_is_gone_is_missed(

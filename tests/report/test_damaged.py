@@ -19,7 +19,7 @@ from deepff.cli.main import app
 from deepff.errors import InputError
 from deepff.images.reading import SkippedFile
 from deepff.meaning.importance import Importance
-from deepff.report.galleries import galleries
+from deepff.report.report import galleries
 from deepff.result import Result
 from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import FactorClasses

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepff.runtime.memory import Kept, freed_memory_kept
+from deepff.runtime.parallel import Kept, freed_memory_kept
 
 with_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back at once"
