@@ -11,6 +11,7 @@ in the middle of the largest part that a mask lacks or has too much, a stroke al
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,11 @@ from scipy import ndimage
 
 import deepff
 from deepff.app.kept_masks import NamedMask
+from deepff.app.masks import as_one
 from deepff.app.mending import Point, Stroke, spread, taken
 from deepff.app.workspace import Workspace
+from deepff.options import RegionOptions, Threshold
+from deepff.regions.regions import region_finder
 
 N_CLICKS, BRUSH = 3, 0.03
 NAME = "object"
@@ -57,6 +61,14 @@ def after_clicks(start: np.ndarray, truth: np.ndarray, mend: Mend) -> list[float
     return ious
 
 
+def contrast_masks(workspace: Workspace) -> Callable[[str], np.ndarray]:
+    """Gives an image's mask by Otsu's threshold of the contrast."""
+    assert workspace.result.object is not None
+    whole = as_one(workspace.result.object)
+    find = region_finder(whole, 1, RegionOptions(Threshold.OTSU_IMAGE))
+    return lambda name: find(whole.names.index(name)).masks[0].cpu().numpy()
+
+
 def of_group(photos: Path, folder: Path, n_images: int, refined: bool) -> dict[str, np.ndarray]:
     if not (folder / "manifest.json").exists():
         result = deepff.discover(sorted(photos.glob("*.jpg"))[:n_images], [1, 2, 3, 4, 5, 6])
@@ -65,16 +77,18 @@ def of_group(photos: Path, folder: Path, n_images: int, refined: bool) -> dict[s
     workspace = Workspace(folder)
     workspace.open()
     labels, pictures = workspace.store.labels, workspace.pictures
+    contrast = contrast_masks(workspace)
     ious: dict[str, list[list[float]]] = {"clicks": [], "strokes": []}
     for index, name in enumerate(pictures.names):
         truth_file = photos.parents[1] / "ground_truth" / photos.name / f"{Path(name).stem}.png"
         truth = np.asarray(Image.open(truth_file)) > 0
-        start = workspace.masks.made(labels, name, refined=refined).values > 0
+        start = workspace.masks.made(labels, name).values > 0 if refined else contrast(name)
 
         def click(
             mask: NamedMask, part: np.ndarray, points: list[Point], index: int = index
         ) -> NamedMask:
-            return taken(mask, pictures.scene(labels, index), points[-1:], NAME, points[:-1])
+            scene_of = partial(pictures.scene, labels, index)
+            return taken(mask, scene_of, points[-1:], NAME, points[:-1])
 
         def stroke(
             mask: NamedMask, part: np.ndarray, points: list[Point], index: int = index
@@ -91,12 +105,15 @@ def of_group(photos: Path, folder: Path, n_images: int, refined: bool) -> dict[s
 
 
 def seconds(workspace: Workspace) -> None:
-    """Print how long a click takes at 12 megapixels, the first and the next on an image."""
+    """Print how long a click takes at 12 megapixels: the first on an image, at the same place, and
+    at another, close to the mask's border."""
     labels = workspace.store.labels
-    mask = NamedMask(np.zeros((3000, 4000), np.uint8), (NAME,))
-    for what in ("first", "next"):
+    values = np.zeros((3000, 4000), np.uint8)
+    values[1000:2000, 1000:2000] = 1
+    mask = NamedMask(values, (NAME,))
+    for what, point in (("first", (0.5, 0.5)), ("same", (0.5, 0.5)), ("next", (0.26, 0.5))):
         began = time.perf_counter()
-        taken(mask, workspace.pictures.scene(labels, 0), [(0.5, 0.5)], NAME, [])
+        taken(mask, partial(workspace.pictures.scene, labels, 0), [point], NAME, [])
         print(f"{what} click at 12 megapixels: {time.perf_counter() - began:.2f} s")
 
 

@@ -1,7 +1,8 @@
 """Mends of one mask: what a click takes, pieces, holes, pixels painted, strokes that spread."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from deepff.app.kept_masks import MAX_CLASSES, NamedMask, keep, nearest
 from deepff.app.labels import Labels
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
-from deepff.regions.clicks import ClickScene, boxed, clicked
+from deepff.layers.layer import WHOLE, Extent
+from deepff.pictures.figures import photo_shape
+from deepff.regions.clicks import CLICK_SIDE, ClickScene, boxed, clicked
 from deepff.regions.components import EIGHT_CONNECTED, connected_components
 from deepff.regions.dense_crf import CrfKernels, crf_kernels, refined_by_kernels
 from deepff.regions.probabilities import as_image_batch
@@ -29,6 +32,9 @@ _MASK_CERTAINTY, _STROKE_CERTAINTY = 0.8, 0.999
 # stroke alone, as benchmarks/label_masks.py measures it.
 _COLOR_SIGMA, _REACH = 12.0, 1.0
 _MAX_COLORS = 64
+# A click sees what is within this many of its distances from the target's border around it, and at
+# least within this share of the image's longer side.
+_IN_SIGHT, _LEAST_IN_SIGHT = 12.0, 0.2
 _MAX_POINTS = 5000
 
 Point = tuple[float, float]
@@ -59,28 +65,68 @@ class Stroke:
 
 
 def taken(
-    mask: NamedMask, scene: ClickScene, points: Sequence[Point], name: str, earlier: Sequence[Point]
+    mask: NamedMask,
+    scene_of: Callable[[Extent], ClickScene],
+    points: Sequence[Point],
+    name: str,
+    earlier: Sequence[Point],
 ) -> NamedMask:
     """With what a click takes of a class, or gives back where it has that class already. Two points
     are the corners of a box: what stands out in it takes the class. Points that were clicked
-    earlier keep what they have."""
+    earlier keep what they have. ``scene_of`` gives the scene of a part of the photograph."""
     mask, value = _valued(mask, name)
-    small = nearest(mask.values, scene.shape).copy()
-    pixel, *others = (_pixel(scene.shape, point) for point in points)
-    if others:
-        sides = [sorted(side) for side in zip(pixel, others[-1], strict=True)]
-        (top, bottom), (left, right) = sides
-        part, label, target = boxed(scene, small, ((top, left), (bottom, right))), 0, value
+    at = _pixel(mask.values.shape, points[0])
+    is_box = len(points) > 1
+    label = 0 if is_box else int(mask.values[at])
+    target = 0 if label == value else value
+    extent = WHOLE if is_box else _in_sight(mask.values, at, target)
+    scene = scene_of(extent)
+    inside = tuple(
+        slice(round(first * n), round(last * n))
+        for (first, last), n in zip(extent, mask.values.shape, strict=True)
+    )
+    small = nearest(mask.values[inside], scene.shape).copy()
+    pixel, *others = (_pixel(scene.shape, _within(extent, point)) for point in points)
+    if is_box:
+        (top, bottom), (left, right) = (sorted(s) for s in zip(pixel, others[-1], strict=True))
+        part = boxed(scene, small, ((top, left), (bottom, right)))
     else:
-        at = _pixel(mask.values.shape, points[0])
-        small[pixel] = label = int(mask.values[at])
-        target = 0 if label == value else value
-        sure = [_pixel(scene.shape, point) for point in earlier]
-        part = clicked(scene, small, pixel, target, sure)
-    changed = _upsampled(part, mask.values.shape) & (mask.values == label)
-    if not others:
-        changed[at] = True
+        small[pixel] = label
+        seen = [point for point in (_within(extent, p) for p in earlier) if _is_inside(point)]
+        part = clicked(scene, small, pixel, target, [_pixel(scene.shape, p) for p in seen])
+    changed = np.zeros(mask.values.shape, bool)
+    changed[inside] = _upsampled(part, changed[inside].shape)
+    changed &= mask.values == label
+    changed[at] |= not is_box
     return _with(mask, changed, target)
+
+
+def _in_sight(values: np.ndarray, at: tuple[int, int], target: int) -> Extent:
+    """The part of a mask that a click sees: the closer it is to its target's border, the less."""
+    small = nearest(values, photo_shape(values.shape, CLICK_SIDE)) == target
+    if not small.any():
+        return WHOLE
+    longer = max(values.shape)
+    pixel = tuple(int(i * n / m) for i, n, m in zip(at, small.shape, values.shape, strict=True))
+    depth = ndimage.distance_transform_edt(~small)[pixel] / CLICK_SIDE
+    half = max(_IN_SIGHT * depth, _LEAST_IN_SIGHT) * longer
+    if half > longer / 2:
+        return WHOLE
+    down, across = (
+        (max(0.0, round(i - half) / n), min(1.0, round(i + half) / n))
+        for i, n in zip(at, values.shape, strict=True)
+    )
+    return down, across
+
+
+def _within(extent: Extent, point: Point) -> Point:
+    """A point in a part of the image, as shares of the part's sides."""
+    (top, bottom), (left, right) = extent
+    return (point[0] - left) / (right - left), (point[1] - top) / (bottom - top)
+
+
+def _is_inside(point: Point) -> bool:
+    return all(0 <= coordinate < 1 for coordinate in point)
 
 
 def without_piece(mask: NamedMask, point: Point) -> NamedMask:
@@ -239,8 +285,8 @@ def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, 
     points = _points(data["points"])
     if data["tool"] == "take":
         index = workspace.result.names.index(image)
-        scene = workspace.pictures.scene(labels, index)
-        after = taken(before, scene, points, _class(data), _parsed(data.get("earlier", "")))
+        scene_of = partial(workspace.pictures.scene, labels, index)
+        after = taken(before, scene_of, points, _class(data), _parsed(data.get("earlier", "")))
     else:
         after = _changed(workspace, image, before, points, data)
     return set_masks(labels, {image: keep(labels, image, after, mended=True)})

@@ -22,6 +22,7 @@ from deepff.export.instances import Instance
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import ImageItem
 from deepff.images.painting import factor_colors, overlay
+from deepff.layers.layer import WHOLE, Extent
 from deepff.pictures.figures import photo_shape, region_picture
 from deepff.regions.clicks import CLICK_SIDE, ClickScene, click_scene
 from deepff.result import Result
@@ -174,9 +175,9 @@ class Pictures:
         """The scores of all images, where what is marked has some."""
         return self._scores(settings.masks)
 
-    def scene(self, labels: Labels, index: int) -> ClickScene:
-        """What clicks on a photograph go by; InputError where it cannot be read."""
-        return self._scene(index, labels.settings, labels.folder)
+    def scene(self, labels: Labels, index: int, extent: Extent = WHOLE) -> ClickScene:
+        """What clicks on a part of a photograph go by; InputError where it cannot be read."""
+        return self._scene(index, labels.settings, labels.folder, extent)
 
     def warm(self, labels: Labels, indices: Sequence[int]) -> None:
         """Make what pictures of these images, and filters, will need, before they are asked for."""
@@ -200,21 +201,26 @@ class Pictures:
             seen = replace(seen, present=seen.present & scores.are_likely)
         return seen
 
-    def _scene_of(self, index: int, settings: Settings, folder: Path) -> ClickScene:
-        photo, unreadable = self.photo(index)
+    def _scene_of(self, index: int, settings: Settings, folder: Path, extent: Extent) -> ClickScene:
+        photo, unreadable = self.large(index)
         if unreadable is not None:
             raise InputError(f"a click needs the photograph, which cannot be read: {unreadable}")
-        shape = photo_shape(self.result.image_sizes[index], CLICK_SIDE)
-        small = Image.fromarray(photo).resize(shape[::-1], Image.Resampling.BILINEAR)
-        maps = self._heatmaps(max(self.result.factorizations)).normalized(index, shape)
+        (top, bottom), (left, right) = extent
+        height, width = photo.shape[:2]
+        box = left * width, top * height, right * width, bottom * height
+        shape = photo_shape((box[3] - box[1], box[2] - box[0]), CLICK_SIDE)
+        small = Image.fromarray(photo).resize(shape[::-1], Image.Resampling.BILINEAR, box)
+        factors = self._heatmaps(max(self.result.factorizations))
+        spread = factors.normalized(index, shape).clamp_min(0).sqrt().var((1, 2)).sum().sqrt()
+        maps = factors.normalized(index, shape, onto=extent).clamp_min(0).sqrt()
         run, _ = taught(self.result, settings, folder)
         whole, name = run.object or run, self.names[index]
         probabilities = whole.factorization().probabilities
         likely = np.full(shape, 0.5)
         if probabilities is not None and name in whole.names:
-            of_image = probabilities.normalized(whole.names.index(name), shape)
+            of_image = probabilities.normalized(whole.names.index(name), shape, onto=extent)
             likely = of_image.amax(0).cpu().numpy()
-        return click_scene(np.array(small), maps.cpu().numpy(), likely)
+        return click_scene(np.array(small), (maps / spread.clamp_min(1e-3)).cpu().numpy(), likely)
 
     def _scores_of(self, masks: str) -> Scores | None:
         return set_scores(self.result, masks)

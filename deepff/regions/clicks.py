@@ -2,7 +2,8 @@
 
 A photograph is cut into superpixels. How much each is like the click, and unlike what stays as it
 is, goes along the weak edges between them (a random walker with priors: Grady, CVPR 2005). Of the
-regions at several levels, the one with the strongest edges around it is taken.
+regions at several levels, the one with the strongest edges around it is taken, if it is not much
+smaller than the click is deep.
 """
 
 from collections.abc import Sequence
@@ -14,16 +15,19 @@ from scipy import ndimage, sparse
 from scipy.sparse.csgraph import connected_components as graph_components
 from scipy.sparse.linalg import spsolve
 
-# A photograph has about this many pixels on its longest side, and this many superpixels.
+# What a click sees has about this many pixels on its longest side, and this many superpixels.
 CLICK_SIDE, _SUPERPIXELS = 320, 1200
 # How much a difference counts: in L*a*b*, in maps whose variances sum to one, in log odds.
 _COLOR, _MAPS, _ODDS = np.array([0.07, 0.1, 0.1]), 3.0, 0.5
 _LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 # The prior's part of log odds that somebody's click contradicts; the pull to the beliefs; the
 # affinity of a whole piece to nothing around it.
-_PRIOR, _PULL, _NOTHING = 0.5, 0.1, 0.35
+_PRIOR, _PULL, _NOTHING = 1.0, 0.1, 0.35
 # A click changes what is within this many of its distances from the target's border, and 2 pixels.
 _DEEPER, _AT_LEAST = 2.0, 2.0
+# A region of fewer pixels than this multiple of the click's squared depth costs more: by this
+# factor for each e-fold, and by at least this much affinity.
+_AREA, _TOO_SMALL, _LEAST_COST = 4.0, 2.0, 0.05
 _FIXED = 1e6
 _BOX_ROUNDS = 3
 
@@ -44,15 +48,14 @@ class ClickScene:
 
 
 def click_scene(photo: np.ndarray, maps: np.ndarray, likely: np.ndarray) -> ClickScene:
-    """A scene of a photograph (h, w, 3) uint8, heat maps (k, h, w), and the object's, (h, w)."""
+    """A scene of a photograph (h, w, 3) uint8, the roots of heat maps (k, h, w), whose variances
+    in the whole image sum to one, and how likely the object is, (h, w)."""
     from skimage.color import rgb2lab
     from skimage.segmentation import slic
 
     superpixels = slic(photo, _SUPERPIXELS, compactness=10, sigma=0.5, start_label=0)
     likely = likely.clip(0.02, 0.98)
     log_odds = np.log(likely / (1 - likely))
-    maps = np.sqrt(maps.clip(0))
-    maps = maps / max(float(np.sqrt(maps.var((1, 2)).sum())), 1e-3)
     channels = [
         rgb2lab(photo) * _COLOR,
         _MAPS * np.moveaxis(maps, 0, 2),
@@ -91,7 +94,8 @@ def clicked(
     belief[fixed] = 0
     belief[click], fixed[click] = 1, True
     walked = np.where(may_change, _walked(nodes, belief, fixed), 0)
-    return _best(nodes, walked, click, may_change)[nodes.numbers] & (depth <= limit)
+    area = _AREA * depth[pixel] ** 2
+    return _best(nodes, walked, click, may_change, area)[nodes.numbers] & (depth <= limit)
 
 
 def boxed(scene: ClickScene, values: np.ndarray, box: tuple[Pixel, Pixel]) -> np.ndarray:
@@ -169,8 +173,11 @@ def _walked(nodes: _Nodes, belief: np.ndarray, fixed: np.ndarray) -> np.ndarray:
     return spsolve((sparse.diags(degrees + pull) - graph).tocsc(), pull * belief)
 
 
-def _best(nodes: _Nodes, walked: np.ndarray, click: int, may_change: np.ndarray) -> np.ndarray:
-    """Of the connected regions around the click at the levels, the one with the strongest edges."""
+def _best(
+    nodes: _Nodes, walked: np.ndarray, click: int, may_change: np.ndarray, area: float
+) -> np.ndarray:
+    """Of the connected regions around the click at the levels, the one with the strongest edges.
+    Fewer pixels than ``area`` count against it."""
     n = len(walked)
     free = may_change[nodes.edges].all(0)
     edges, affinities, lengths = nodes.edges[:, free], nodes.affinities[free], nodes.lengths[free]
@@ -184,7 +191,8 @@ def _best(nodes: _Nodes, walked: np.ndarray, click: int, may_change: np.ndarray)
         region = pieces == pieces[click]
         around = region[edges[0]] != region[edges[1]]
         cost = np.average(affinities[around], weights=lengths[around]) if around.any() else _NOTHING
-        cost *= 1 + abs(np.log(level / (1 - level))) / 3
+        cost = cost * (1 + abs(np.log(level / (1 - level))) / 3) + _LEAST_COST
+        cost *= 1 + _TOO_SMALL * max(0.0, np.log(area / nodes.counts[region].sum()))
         if cost < best_cost:
             best, best_cost = region, cost
     return best

@@ -161,11 +161,11 @@ class HeatMaps(Sequence[Tensor]):
         rows = self.coefficients[self._row_slices[index]]
         return rows.T.reshape(self.n_factors, *self.grids[index])
 
-    def upsampled(self, index: int, shape: tuple[int, int]) -> Tensor:
-        """The maps of image ``index`` at ``shape`` pixels, (k, *shape): bilinear between
-        receptive-field centers, those of the pixels that the cells cover unless `extents` say
-        otherwise."""
-        return sampled(self.grid(index), shape, self.extents[index])
+    def upsampled(self, index: int, shape: tuple[int, int], onto: Extent | None = None) -> Tensor:
+        """The maps of image ``index``, or of a part of it, at ``shape`` pixels, (k, *shape):
+        bilinear between receptive-field centers, those of the pixels that the cells cover unless
+        `extents` say otherwise."""
+        return sampled(self.grid(index), shape, self.extents[index], onto)
 
     def covering(self, index: int) -> Tensor:
         """The maps of image ``index`` on a grid that covers the image: the layer's grid if it does,
@@ -177,19 +177,23 @@ class HeatMaps(Sequence[Tensor]):
         return bands(self.grid(index), self.image_sizes[index], self.extents[index])
 
     def normalized(
-        self, index: int, shape: tuple[int, int] | None = None, per: Literal["set", "image"] = "set"
+        self,
+        index: int,
+        shape: tuple[int, int] | None = None,
+        per: Literal["set", "image"] = "set",
+        onto: Extent | None = None,
     ) -> Tensor:
         """The maps of image ``index``, (k, *shape), scaled to [0, 1], or [-1, 1] if signed.
         ``shape`` is by default that of :meth:`covering`. Each factor is divided by its largest
         |value| over the "set", which keeps images comparable, or over this "image", which shows
-        weak responses."""
+        weak responses. ``onto`` is the part of the image that ``shape`` covers, by default all."""
         if per == "set":
             scale = self.scale
         elif per == "image":
             scale = _nowhere_zero(self.grid(index).abs().amax((1, 2)))
         else:
             raise InputError(f'per must be "set" or "image", not {per!r}')
-        maps = self.covering(index) if shape is None else self.upsampled(index, shape)
+        maps = self.covering(index) if shape is None else self.upsampled(index, shape, onto)
         return (maps / scale[:, None, None]).clamp(-1, 1)
 
 
