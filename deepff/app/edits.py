@@ -24,12 +24,9 @@ HISTORY_ENTRIES = 20_000
 
 
 def set_settings(labels: Labels, **changes: Any) -> Labels:
-    """Change k or how masks are made; a new threshold brings its default value.
-
-    That is by factors again where it was by classes that were taught.
-
-    One `undo` takes back a series of moves of the level.
-    """
+    """Change k or how masks are made; a new threshold brings its default value. That is by factors
+    again where it was by classes that were taught. One `undo` takes back a series of moves of the
+    level."""
     settings = replace(labels.settings, **changes)
     if (
         settings.taught

@@ -172,28 +172,10 @@ def export_labelled(
     progress: bool = False,
     which: str | None = None,
 ) -> ExportSummary:
-    """Write what the labels say in the formats of labeling tools.
-
-    Images that keep a mask, accepted or mended, have that; the others what the settings make.
-    Factors of one name are one class. Kept factors without a name are called "factor 3" (one factor
-    alone "object", see :func:`deepff.regions.part_names.factor_names`).
-
-    Parameters
-    ----------
-    labels : Labels
-        From :func:`load_labels`.
-    result, formats, folder, settings, progress
-        See :func:`deepff.export.formats.export`.
-    which : {"accepted", "not-skipped", "all"}, optional
-        The images to write; by default those that are accepted, or all but skipped ones where none
-        is.
-
-    Raises
-    ------
-    InputError
-        Every factor is background, there is no such image, or see
-        :func:`deepff.export.formats.export`.
-    """
+    """Write what the labels say in the formats of labeling tools; see
+    :func:`deepff.export.formats.export` and :class:`deepff.options.Which`. Images that keep a mask,
+    accepted or mended, have that; the others what the settings make. Factors of one name are one
+    class; kept ones without a name are called "factor 3" (one factor alone "object")."""
     settings = settings or ExportOptions()
     maps = labelled_maps(result, labels, which, settings.memory)
     return export_maps(result, maps, formats, folder, settings, progress)

@@ -180,12 +180,10 @@ def without_class(mask: NamedMask, name: str) -> NamedMask:
 
 
 def spread(mask: NamedMask, photo: np.ndarray, stroke: Stroke, name: str | None) -> NamedMask:
-    """With a class (None: the background) where a stroke is and what looks like it nearby.
-
-    The photograph, (h, w, 3) uint8, has about `SPREAD_SIDE` pixels. The dense CRF runs with the
-    stroke as certain and without it: where the two differ, in one piece with the stroke, the mask
-    changes.
-    """
+    """With a class (None: the background) where a stroke is and what looks like it nearby. The
+    dense CRF runs on the photograph, (h, w, 3) uint8 of about `SPREAD_SIDE` pixels, with the stroke
+    as certain and without it: where the two differ, in one piece with the stroke, the mask
+    changes."""
     mask, value = _valued(mask, name)
     shape = photo.shape[0], photo.shape[1]
     drawn = stroke.drawn(shape)

@@ -106,10 +106,8 @@ class Workspace:
     def discover(
         self, images: Sequence[ImageFile], wanted: Sequence[int] | None, device: str
     ) -> None:
-        """Factorize images into the folder in a thread, then open it.
-
-        Without a number of factors that is wanted, several kinds of things are the factors.
-        """
+        """Factorize images into the folder in a thread, then open it. Without a number of factors
+        that is wanted, several kinds of things are the factors."""
         counts = range(1, 7) if wanted is None else wanted
         self.stage, self.total = "Loading the network", len(images)
 
@@ -210,11 +208,9 @@ def open_workspace(
     labels: Path | None = None,
 ) -> Workspace:
     """Open a result, or begin one of images in a thread; its k are `counts`, by default 1 to 6.
-
     `sources` are the folder of a result, whose photographs may be in `photos` now, or images whose
-    result goes to `out`, by default ``result``. A result there gets the images that it lacks.
-    `labels` exist already: :mod:`deepff.app.imports`.
-    """
+    result goes to `out`. A result there gets the images that it lacks. `labels` exist already:
+    :mod:`deepff.app.imports`."""
     if labels is not None:
         read_labels(labels)  # before anything takes its time
     if len(sources) == 1 and read_manifest(Path(sources[0])) is not None:

@@ -59,13 +59,10 @@ class ImageFile:
 
 
 def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
-    """List the files that folders, files and globs stand for, and archives and addresses, without
-    opening them.
-
-    Hidden files, results of deepff, and files that it wrote are skipped unless they are named. A
-    file counts once, if possible by a path without links; each path's files are in natural order.
-    Names are relative to the folder, or to the paths' common parent.
-    """
+    """List the files that folders, files and globs stand for, without opening them. Hidden files,
+    results of deepff, and files that it wrote are skipped unless they are named. A file counts
+    once; each path's files are in natural order. Names are relative to the folder, or to the paths'
+    common parent."""
     roots: list[str] = []
     files_of_each: list[list[_Match]] = []
     result_folder = ""

@@ -284,12 +284,9 @@ def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
 
 
 def as_pixels(item: Any) -> np.ndarray:
-    """An image in any of the forms that Python programs hold it in, as RGB: uint8 (H, W, 3).
-
-    A PIL image, a path, an array (H, W, 3), (H, W, 4) or (H, W), a tensor (3, H, W) or (1, H, W),
-    a tuple that begins with one, or a mapping with one as "image"; uint8, uint16, bool, or
-    floating-point in [0, 1].
-    """
+    """An image as Python programs hold it, as RGB: uint8 (H, W, 3). A PIL image, a path, an array
+    (H, W, 3), (H, W, 4) or (H, W), a tensor (3, H, W) or (1, H, W), a tuple that begins with one,
+    or a mapping with one as "image"; uint8, uint16, bool, or floating-point in [0, 1]."""
     item = _image_of(item)
     if isinstance(item, _Kept):
         kept: np.ndarray = np.load(item.path)

@@ -34,10 +34,8 @@ def has_too_many_scans(data: bytes) -> bool:
 
 def is_damaged(data: bytes, last_row: np.ndarray) -> bool:
     """Whether the last scan of a JPEG, decoded without an error, holds too little or too much data.
-
     Only what looks like it is decoded again: ``last_row`` has one color, there is a hole of zeros,
-    or no 0D before any 0A, as after a transfer in text mode.
-    """
+    or no 0D before any 0A, as after a transfer in text mode."""
     is_flat = bool((last_row == last_row[:, :1]).all())
     if not (is_flat or _HOLE in data or _lost_line_ends(data)):
         return False

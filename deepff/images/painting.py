@@ -26,13 +26,10 @@ def overlay(
     opacity: float = 0.8,
     style: str = PictureStyle.STRONGEST,
 ) -> np.ndarray:
-    """A photo, uint8 RGB (H, W, 3), with normalized heat maps (k, H, W) painted over it.
-
-    A pixel has the color, of ``colors`` (k, 3), of its strongest factor, with alpha = ``opacity`` ·
-    value^0.7. Style "mixed": the mean of the colors weighted by the values, with alpha =
-    ``opacity`` · the largest. Style "contours": lines around the strongest factors of 0.3 or more.
-    Negative values are painted on diagonal stripes only.
-    """
+    """A photo, uint8 RGB (H, W, 3), with normalized heat maps (k, H, W) painted over it: the color,
+    of ``colors`` (k, 3), of the strongest factor, with alpha = ``opacity`` · value^0.7; "mixed" the
+    mean of the colors weighted by the values; "contours" lines around the strongest factors of 0.3
+    or more. Negative values are painted on diagonal stripes only."""
     style = chosen(PictureStyle, style, "style")
     values = maps.detach().cpu().numpy() if isinstance(maps, Tensor) else np.asarray(maps)
     if not 0 <= opacity <= 1:
@@ -110,11 +107,9 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 def factor_colors(k: int) -> np.ndarray:
-    """RGB colors for ``k`` factors, uint8 (k, 3); color j does not depend on ``k``.
-
-    The first twelve are safe for color-blind viewers. The others are hues a golden angle apart at
-    three lightnesses, which never repeat but can come close to one another.
-    """
+    """RGB colors for ``k`` factors, uint8 (k, 3); color j does not depend on ``k``. The first
+    twelve are safe for color-blind viewers, the others hues a golden angle apart at three
+    lightnesses."""
     colors = [((code >> 16) & 255, (code >> 8) & 255, code & 255) for code in _PALETTE[:k]]
     for j in range(len(_PALETTE), k):
         red, green, blue = hls_to_rgb(j * _GOLDEN_RATIO % 1, (0.35, 0.6, 0.8)[j % 3], 0.75)

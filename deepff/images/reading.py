@@ -75,12 +75,10 @@ def _upright_size(image: Image.Image) -> tuple[int, int]:
 def read_picture(
     path: str | PathLike[str], min_longest_side: int | None = None, stretch: bool = False
 ) -> Picture:
-    """Read an image file as a viewer shows it, and its range of values, in any thread.
-
-    Upright, transparency on white, the first frame or page. If only ``min_longest_side`` pixels
-    will be used, a JPEG may be decoded at :func:`reading_size`. With ``stretch``, the largest value
-    of a file with more than 8 bits per channel becomes 255.
-    """
+    """Read an image file as a viewer shows it (the first frame or page), and its range of values,
+    in any thread. If only ``min_longest_side`` pixels will be used, a JPEG may be decoded at
+    :func:`reading_size`. With ``stretch``, the largest value of a file with more than 8 bits per
+    channel becomes 255."""
 
     def decode(image: Image.Image) -> Picture:
         orientation, jpeg = _orientation(image), checked_bytes(image)

@@ -136,11 +136,9 @@ def _classes_of(
 def standing_out(
     scores: Tensor, labels: Sequence[str], shares: Tensor | None = None
 ) -> list[str | None]:
-    """For each row of logits (k, classes) the most probable label if one stands out, else None.
-
-    Its probability is `SURE` or more and its score `STANDING_OUT` deviations above the mean. The
-    name is the class of the largest p(class | factor) · share; ``shares`` (classes,) is of the set.
-    """
+    """For each row of logits (k, classes) the most probable label if one stands out, by `SURE` and
+    `STANDING_OUT` deviations, else None: the class of the largest p(class | factor) · share, where
+    ``shares`` (classes,) is of the set."""
     largest = scores.amax(1)
     probabilities = scores.softmax(1)
     sure = probabilities.amax(1) >= SURE

@@ -44,11 +44,9 @@ def save(
     overlays: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write the run's files, its pictures and its report, in place of an earlier result.
-
-    What was made of that (`earlier_outputs`) stays if it is the same result, or had only fewer
-    images. Else InputError, or with `overwrite` it is removed; users' files stay always.
-    """
+    """Write the run's files, its pictures and its report, in place of an earlier result. What was
+    made of that (`earlier_outputs`) stays if it is the same result, or had only fewer images. Else
+    InputError, or with `overwrite` it is removed; users' files stay always."""
     folder = Path(folder)
     fits = not overwrite and _fits(run, folder)
     check_output_folder(folder, overwrite or fits)
