@@ -216,10 +216,10 @@ def threshold_value(threshold: str, value: float | None = None) -> float | None:
     if value is None:
         return default
     if threshold == Threshold.PERCENTILE and not low <= value <= high:
-        raise InputError(f"a percentile of {value:g} is out of range; it lies between 0 and 100")
+        raise InputError(f"a percentile of {value:g} is out of range; use 0 to 100")
     if threshold == Threshold.MAX_FRACTION and not low < value <= high:
         raise InputError(
-            f"a fraction of {value:g} of the maximum is out of range; it is above 0 and at most 1"
+            f"a fraction of {value:g} of the maximum is out of range; use more than 0 and at most 1"
         )
     return value
 
@@ -259,9 +259,11 @@ class RegionOptions:
         object.__setattr__(self, "threshold", Threshold(self.threshold))
         object.__setattr__(self, "refine", chosen(Refinement, self.refine, "refinement"))
         if self.parts is not None and not (isinstance(self.parts, Mapping) and self.parts):
-            raise InputError(f"parts name factors, such as {{0: 'head'}}, not {self.parts!r}")
+            raise InputError(
+                f"parts map factors to names, such as {{0: 'head'}}, not {self.parts!r}"
+            )
         if self.min_score is not None and not 0 <= self.min_score <= 1:
-            raise InputError(f"a score is from 0 to 1, so {self.min_score:g} can be no least score")
+            raise InputError(f"min_score is {self.min_score:g}; use a score from 0 to 1")
 
     def __str__(self) -> str:
         if self.refine == Refinement.CLASSIFIER:
@@ -323,10 +325,10 @@ class ExportOptions:
         if self.images is not None:
             chosen(Photographs, self.images, "way with photographs")
         if not isinstance(self.simplify, int | float) or not 0 <= self.simplify < float("inf"):
-            raise InputError(f"polygons are simplified by 0 pixels or more, not {self.simplify!r}")
+            raise InputError(f"simplify must be 0 pixels or more, not {self.simplify!r}")
         split = self.split or SPLIT
         if len(split) != 3 or min(split) < 0 or split[0] <= 0:
-            raise InputError("a split has three shares, train, val and test, the first above 0")
+            raise InputError("a split needs three shares (train, val, test), with train above 0")
 
 
 class RegionSettings(TypedDict, total=False):
@@ -356,11 +358,11 @@ class ExportSettings(RegionSettings, total=False):
 def parsed_split(text: str) -> tuple[float, float, float]:
     """The percentages of training, validation and test from text such as "80/10/10" or "80/20"."""
     if not re.fullmatch(r"\d+(\.\d+)?(/\d+(\.\d+)?){1,2}", text):
-        raise InputError(f"a split is percentages such as 80/10/10 or 80/20, not {text!r}")
+        raise InputError(f"a split needs percentages such as 80/10/10 or 80/20, not {text!r}")
     shares = [*map(float, text.split("/")), 0.0]
     if abs(sum(shares) - 100) > 1e-6:
         raise InputError(
-            f"the percentages of a split sum to 100, as in 80/10/10; {text} sums to {sum(shares):g}"
+            f"a split must add up to 100 percent, as 80/10/10; {text} adds up to {sum(shares):g}"
         )
     return shares[0], shares[1], shares[2]
 
@@ -388,8 +390,8 @@ def region_options(
     defaults = RECIPE_OPTIONS[chosen(Recipe, recipe, "recipe")]
     if threshold is not None and refine == Refinement.CLASSIFIER:
         raise InputError(
-            "the classifier's regions are where its probability is 1/2 or more; leave out the "
-            "threshold, or refine by dense-crf"
+            "the classifier uses no threshold (a region is where its probability is 1/2 or more); "
+            "leave out the threshold, or refine with dense-crf"
         )
     value = defaults.value if threshold is None and value is None else value
     if refine is None:

@@ -39,8 +39,8 @@ class ImageRecord:
         """The image as :func:`deepff.discover` takes it; raises InputError if it is gone."""
         if self.origin is None:
             raise InputError(
-                f"the image {self.name} was no file, so it cannot be read again: load the result "
-                "with images=..."
+                f"the image {self.name} did not come from a file, so it cannot be read again; load "
+                "the result with images=..."
             )
         if isinstance(self.origin, PathLike):
             return ImageFile(self.origin, self.name, self.digest)

@@ -209,9 +209,9 @@ def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tens
     grid = tuple(features.shape[2:])
     if grid != images[0].grid:
         raise InputError(
-            f"layer {layer.name} gave a grid of {grid} cells for {images[0].name}, where a blank "
-            f"image of its size has {images[0].grid}; choose a layer whose grid follows from the "
-            "size of the image"
+            f"layer {layer.name} has {grid} cells for {images[0].name}, but {images[0].grid} for a "
+            "blank image of the same size; choose a layer whose grid depends only on the image "
+            "size"
         )
     rows = features.permute(0, 2, 3, 1).flatten(1, 2)
     # If the sum is finite, which takes one pass and no memory, all values are.
@@ -221,7 +221,7 @@ def _rows(layer: Layer, features: Tensor, images: Sequence[ImageRecord]) -> Tens
     if not finite.all():
         culprit = images[int((~finite).nonzero()[0])].name
         raise InputError(
-            f"the activations of layer {layer.name} for {culprit} hold NaN or infinity; check the "
-            "weights of the network and its preprocessing"
+            f"the activations of layer {layer.name} for {culprit} contain NaN or infinity; check "
+            "the network's weights and preprocessing"
         )
     return rows

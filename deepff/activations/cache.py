@@ -189,8 +189,8 @@ class ActivationCache:
         except (OSError, sqlite3.Error) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InputError(
-                f"the activation cache {self.folder} cannot be written ({reason}); what it holds "
-                "is kept, so a rerun resumes once that is mended, or choose another folder"
+                f"cannot write to the activation cache {self.folder} ({reason}); fix this and run "
+                "again to resume, or choose another folder"
             ) from error
 
 

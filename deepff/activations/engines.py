@@ -91,7 +91,7 @@ def chosen_engine(
         except ConversionError as error:
             obstacle = str(error)
     warnings.warn(
-        f"{backbone.name} runs in torch, as OpenVINO cannot run it: {obstacle}",
+        f"{backbone.name} runs in torch, because OpenVINO cannot run it: {obstacle}",
         InputWarning,
         stacklevel=2,
     )
@@ -183,7 +183,7 @@ class _Reading(nn.Module):
         def with_channels_last(layer: Layer, output: Any) -> Tensor:
             values = tensor_of(output)
             if values is None:
-                raise ConversionError(f"{layer.name} gives no tensor")
+                raise ConversionError(f"{layer.name} returns no tensor")
             # Rows are then copied in one piece.
             return values.permute(0, 2, 3, 1) if values.ndim == 4 else values
 
@@ -193,7 +193,7 @@ class _Reading(nn.Module):
 
 def _converted(openvino: Any, backbone: Backbone, layers: Sequence[Layer]) -> Any:
     if any(layer.layout.kind == "own" for layer in layers):
-        raise ConversionError("its maps are made by a function that was given")
+        raise ConversionError("a function of yours makes its maps")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer's; `_compare` finds what is wrong
@@ -284,7 +284,7 @@ def _compare(forward: Forward, backbone: Backbone, layers: Sequence[Layer]) -> N
     for layer, ours, theirs in zip(layers, expected, converted, strict=True):
         same = ours.shape == theirs.shape
         if not same or not (ours - theirs).abs().max() <= TOLERANCE * ours.abs().max():
-            raise ConversionError(f"{layer.name} would have other values")
+            raise ConversionError(f"{layer.name} would have different values")
 
 
 def _keep(folder: Path, write: Callable[[Path], Any]) -> None:

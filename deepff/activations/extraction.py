@@ -126,8 +126,8 @@ def _check(
     coarsest = max(layers, key=lambda layer: layer.stride)
     if coarsest.input_size is None and 2 * preparation.size < 3 * coarsest.stride:
         warnings.warn(
-            f"at {preparation.size} pixels an image is one cell of {coarsest.name}, whose stride "
-            f"is {coarsest.stride}; give a larger size",
+            f"at {preparation.size} pixels, an image is a single cell of {coarsest.name}, whose "
+            f"stride is {coarsest.stride}; use a larger size",
             InputWarning,
             stacklevel=3,
         )
@@ -154,7 +154,7 @@ def _warn_if_unsteady(backbone: Backbone, layers: Sequence[Layer]) -> None:
         else "next to other images (probably statistics of the batch), so results depend on the "
         "batch: run images one by one (batch_size=1)"
     )
-    message = f"{backbone.name} gives other values for the same image {difference}"
+    message = f"{backbone.name} gives different values for the same image {difference}"
     warnings.warn(message, InputWarning, stacklevel=4)
 
 

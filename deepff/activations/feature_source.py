@@ -120,8 +120,8 @@ class FeatureSource:
         ``model``, a user's or an open one. InputError if it cannot be loaded or is not the same."""
         if self.structure and model is None:
             raise InputError(
-                f"this needs your network, {self.model}, which is in no file of the result: give "
-                "it as model, for example deepff.load(folder, model=network)"
+                f"this needs your network {self.model}, which is not saved with the result; pass "
+                "it as model, as in deepff.load(folder, model=network)"
             )
         try:
             backbone = (
@@ -137,13 +137,13 @@ class FeatureSource:
             ) from error
         if backbone.weights_digest != self.weights_digest:
             raise InputError(
-                f"this needs {self.model} with the weights that were used before "
-                f"({self.weights}), but {backbone.weights} are others; give the file of the weights"
+                f"this needs {self.model} with the weights of the run ({self.weights}), not with "
+                f"{backbone.weights}; pass the file of these weights"
             )
         if isinstance(self.tokens, str) and not callable(backbone.tokens):
             raise InputError(
-                f"a function of your own made maps of what {self.model} gives: give as model what "
-                "load_backbone(network, tokens=function) makes of the network"
+                f"your function made the maps from the output of {self.model}; pass "
+                "load_backbone(network, tokens=function) as model"
             )
         return replace(
             backbone,

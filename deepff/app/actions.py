@@ -191,7 +191,7 @@ def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str,
             before = workspace.masks.current(labels, name)
             mask = without_class(before, data["name"])
             if (mask.values == before.values).all():
-                raise InputError(f"{data['name']} is not in this mask; Undo brings back what was")
+                raise InputError(f"{data['name']} is not in this mask; click Undo to get it back")
             return edits.set_masks(labels, {name: keep(labels, name, mask, mended=True)})
         region = labels.region(data["factor"])
         return edits.drop_factors(labels, name, region, bool(data["drop"]))
@@ -224,7 +224,7 @@ def _decided(workspace: Workspace, view: View, labels: Labels, name: str, kind: 
 def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:
     teaching, workspace.teaching = workspace.teaching, None
     if teaching is None or not teaching.lesson:
-        raise InputError("there is no lesson to take any more; teach the set again")
+        raise InputError("this lesson no longer exists; teach the set again")
     return edits.set_settings(labels, lesson=teaching.lesson, taught=teaching.classes)
 
 

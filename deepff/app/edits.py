@@ -81,13 +81,15 @@ def set_class(labels: Labels, old: str, text: str) -> Labels:
             added.setdefault(" ".join(name.split()).casefold(), _spelled(labels, name))
         new = [name for name in added.values() if name not in labels.all_classes]
         if not new and text.strip():
-            raise InputError(f"{text} is a class already, in whatever capitals")
+            raise InputError(
+                f"{text} is already a class (in upper or lower case); use another name"
+            )
         return set_settings(labels, classes=(*settings.classes, *new))
     name = _spelled(labels, text, own=old)
     entries = _followed(labels, {old: name})
     if entries and not name:
         raise InputError(
-            f"{len(entries)} masks hold {old}; give its pieces another class, or delete them, first"
+            f"{len(entries)} masks hold {old}; first give its pieces another class or delete them"
         )
     renamed = dict.fromkeys(name if other == old else other for other in settings.classes)
     classes = tuple(other for other in renamed if other)

@@ -82,7 +82,7 @@ def _mask(pieces: Pieces, size: Size, classes: dict[str, str]) -> NamedMask:
     values = np.zeros(size, np.uint8)
     for name, mask in sorted(pieces, key=lambda piece: -np.count_nonzero(piece[1])):
         if mask.shape != size:
-            raise InputError(f"labels are for {mask.shape[1]} × {mask.shape[0]} pixels")
+            raise InputError(f"its labels are for {mask.shape[1]} × {mask.shape[0]} pixels")
         name = " ".join(name.split())
         if name.casefold() not in RESERVED:
             name = classes.setdefault(name.casefold(), name)
@@ -114,8 +114,8 @@ def read_labels(path: Path) -> Iterator[Labeled]:
         lines = next((file.read_text("utf-8").splitlines() for file in listed if file.exists()), [])
         return ((_stem(root, file), partial(_label_map, file, lines)) for file in maps)
     raise InputError(
-        f"{path} holds no labels that are known: COCO's or LabelMe's JSON, YOLO's labels with "
-        "their data.yaml, or label maps as PNG with their labels.txt"
+        f"{path} has no labels that deepff can read; use JSON of COCO or LabelMe, YOLO labels with "
+        "data.yaml, or label maps as PNG with labels.txt"
     )
 
 
@@ -140,7 +140,7 @@ def _coco(file: Path) -> Iterator[Labeled]:
     def pieces(number: Any, size: Size) -> Pieces:
         for entry in coco.imgToAnns[number]:
             if not entry.get("segmentation"):
-                raise InputError("it has boxes without masks")
+                raise InputError("it has boxes but no masks")
             yield coco.cats[entry["category_id"]]["name"], coco.annToMask(entry).astype(bool)
 
     for number, image in coco.imgs.items():
@@ -157,7 +157,7 @@ def _labelme(root: Path, file: Path, content: dict[str, Any]) -> Labeled:
                 points = points[[0, 0, 1, 1]]
                 points[[1, 3], 0] = points[[3, 1], 0]
             elif kind != "polygon":
-                raise InputError(f"a {kind} is no outline")
+                raise InputError(f"a {kind} is not an outline")
             yield shape["label"], _filled(points, (content["imageHeight"], content["imageWidth"]))
 
     return (file.relative_to(root).parent / photo).as_posix(), pieces
@@ -191,7 +191,7 @@ def _yolo_rows(file: Path) -> list[list[float]] | None:
 def _yolo(rows: list[list[float]], names: Mapping[int, str], size: Size) -> Pieces:
     for number, *shares in rows:
         if len(shares) == 4:
-            raise InputError("it has boxes without outlines")
+            raise InputError("it has boxes but no outlines")
         yield names[int(number)], _filled(np.reshape(shares, (-1, 2)) * size[::-1], size)
 
 
@@ -200,7 +200,7 @@ def _label_map(file: Path, names: Sequence[str], size: Size) -> Pieces:
     with Image.open(file) as image:
         values = np.asarray(image).astype(int)
     if values.ndim != 2:
-        raise InputError("its label map has colors in place of values")
+        raise InputError("its label map has colors instead of class numbers")
     for value in np.unique(values[values > 0]).tolist():
         if not names or value < len(names):
             alone = "object" if value == 255 else f"class {value}"

@@ -62,7 +62,7 @@ def kept_mask(labels: Labels, image: str) -> NamedMask | None:
         values = _read(labels.folder / FOLDER / kept.file)
     except Exception as error:  # on garbage, decoders raise almost anything
         raise InputError(
-            f"the mask that {image} keeps cannot be read ({error}); restore it, or take the new one"
+            f"the kept mask of {image} cannot be read ({error}); restore it, or use the new mask"
         ) from error
     mask = NamedMask(values, kept.names)
     names = tuple(dict.fromkeys(kept.names))  # two classes may have been given one name since

@@ -123,10 +123,10 @@ def _parsed_entry(entry: Mapping[str, Any]) -> tuple[Any, Entry]:
 def check(labels: Labels, result: Result) -> None:
     """Raise InputError where labels, or those that `undo` leads to, do not fit the result."""
     if type(labels.revision) is not int or labels.revision < 0:
-        raise InputError(f"there is no revision {labels.revision!r}; it counts from 0")
+        raise InputError(f"the revision must be 0 or more, not {labels.revision!r}")
     lesson, folder = labels.settings.lesson, labels.folder
     if isinstance(lesson, str) and lesson and not has_file(lesson, folder):
-        raise InputError(f"what mended masks taught, {folder / FOLDER / lesson}, is gone")
+        raise InputError(f"the lesson {folder / FOLDER / lesson} is missing")
     names = frozenset(result.names)
     for key, entry in labels.entries:
         if isinstance(entry, Settings):
@@ -151,7 +151,7 @@ def _check_settings(settings: Settings, result: Result) -> None:
     if not isinstance(settings.value, int | float) or not low <= settings.value <= high:
         raise InputError(f"the value {settings.value!r} is not between {low} and {high}")
     if settings.masks not in (OBJECT, FACTORS):
-        raise InputError(f"masks are of the object or of factors, not {settings.masks!r}")
+        raise InputError(f"masks must be of the object or of factors, not {settings.masks!r}")
     if not isinstance(settings.cut, int | float) or not 0 < settings.cut < 1:
         raise InputError(f"the cut {settings.cut!r} is not between 0 and 1")
     if settings.lesson != "" and not is_name(settings.lesson, LESSON):
@@ -165,9 +165,9 @@ def _check_factor(key: tuple[int, int], factor: Factor, result: Result) -> None:
     if k not in result.factorizations or type(number) is not int or not 0 <= number < k:
         raise InputError(f"there is no factor {number!r} of {k!r}")
     if not isinstance(factor.name, str) or type(factor.keep) is not bool:
-        raise InputError(f"what is said of factor {number} of {k} is no name and true or false")
+        raise InputError(f"factor {number} of {k} needs a name, and true or false")
     if type(factor.suggested) is not bool:
-        raise InputError(f"factor {number} of {k} is suggested or not, nothing else")
+        raise InputError(f"whether factor {number} of {k} is suggested must be true or false")
     _check_name(factor.name)
 
 
@@ -181,7 +181,7 @@ def _check_image(name: str, label: ImageLabel, result: Result, names: Collection
     if name not in names:
         raise InputError(f"there is no image {name!r}")
     if label.status not in STATUSES:
-        raise InputError(f"an image is accepted, skipped or neither, not {label.status!r}")
+        raise InputError(f"an image must be accepted, skipped or neither, not {label.status!r}")
     for k, numbers in label.dropped.items():
         for number in numbers:
             _check_factor((k, number), Factor(), result)
@@ -195,7 +195,7 @@ def _check_level(level: Level) -> None:
     low, high = _LEVELS.get(level.kind, (0.0, 0.0))
     is_number = type(level.value) in (int, float)
     if not high or not is_number or not low <= level.value <= high:
-        raise InputError(f"{level.value!r} is no level of {level.kind!r}")
+        raise InputError(f"{level.value!r} is not a level of {level.kind!r}")
 
 
 def _check_mask(mask: KeptMask) -> None:

@@ -114,11 +114,11 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
         raise InputError(f"{path} cannot be read as JSON; restore it or move it away") from error
     format = content.get("deepff labels") if isinstance(content, dict) else None
     if format not in (FIRST_FORMAT, FORMAT):
-        raise InputError(f"{path} holds no labels of this version of deepff; move it away")
+        raise InputError(f"{path} was not written by this version of deepff; move it away")
     if content.get("run") != run_digest(result, with_names=format == FIRST_FORMAT):
         raise InputError(
-            f"{path} belongs to another result than the one in {folder}, whose factors or images "
-            "are others; move it away to label this one"
+            f"{path} belongs to another result: the factors or images in {folder} are different; "
+            "move the file away to label this result"
         )
     try:
         labels = replace(parsed(content, Path(folder)), run=run_digest(result))
@@ -194,14 +194,14 @@ def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None
     }[chosen(Which, which, "choice of images")]
     indices = [index for index, name in enumerate(names) if labels.image(name).status in statuses]
     lost = {index for index in indices if is_lost(labels, names[index])}
-    warn_unreadable({names[index]: "the file of its mask is gone" for index in lost}, "left out")
+    warn_unreadable({names[index]: "its mask file is missing" for index in lost}, "left out")
     indices = [index for index in indices if index not in lost]
     if not indices and not lost:
         raise InputError(
-            "no image is accepted yet, so nothing is left to export; accept some, or export all"
+            "there is nothing to export, because no image is accepted; accept some, or export all"
             if which == Which.ACCEPTED
-            else "every image is skipped, so nothing is left to export; take one back, or export "
-            "all"
+            else "there is nothing to export, because every image is skipped; accept some or "
+            "export all"
         )
     return indices
 
@@ -214,7 +214,7 @@ def labelled_maps(
     image_names = [run.names[index] for index in images]
     names = labels.class_names_in(image_names) or labels.class_names
     if not names:
-        raise InputError("every factor is background, so nothing is left to export; keep one")
+        raise InputError("there is nothing to export, because every factor is background; keep one")
     masks = Masks(run)
     costs = [_BYTES_PER_PIXEL * math.prod(run.images[index].size) for index in images]
 

@@ -143,9 +143,7 @@ def read_lesson(path: Path) -> Lesson:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"what mended masks taught, {path}, cannot be read ({error}); restore it"
-        ) from error
+        raise InputError(f"the lesson {path} cannot be read ({error}); restore the file") from error
     classifier = None
     if "sources" in metadata:
         sources = tuple(map(FeatureSource.from_dict, json.loads(metadata["sources"])))

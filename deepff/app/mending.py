@@ -155,7 +155,7 @@ def without_hole(mask: NamedMask, point: Point) -> NamedMask:
     hole = background == background[y, x]
     at_edge = hole[0].any() or hole[-1].any() or hole[:, 0].any() or hole[:, -1].any()
     if mask.values[y, x] or at_edge:
-        raise InputError("there is no hole at this place: a hole is background that is enclosed")
+        raise InputError("there is no hole here; click on background that a mask encloses")
     rim = mask.values[ndimage.binary_dilation(hole, EIGHT_CONNECTED) & ~hole]
     return _with(mask, hole, int(np.bincount(rim).argmax()))
 
@@ -240,7 +240,7 @@ def _upsampled(mask: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 def _piece(values: np.ndarray, point: Point) -> np.ndarray:
     y, x = _pixel(values.shape, point)
     if not values[y, x]:
-        raise InputError("there is no piece at this place: click on what is marked")
+        raise InputError("there is no piece here; click on a marked region")
     pieces, _ = connected_components(values == values[y, x])
     return pieces == pieces[y, x]
 
@@ -305,13 +305,13 @@ def _changed(
         return painted(mask, stroke, name if tool == "paint" else None)
     photo, reason = workspace.pictures.photo(workspace.result.names.index(image))
     if reason is not None:
-        raise InputError(f"a stroke needs the photograph {image}, which cannot be read: {reason}")
+        raise InputError(f"painting needs the photograph {image}, which cannot be read: {reason}")
     return spread(mask, photo, stroke, name if tool == "more" else None)
 
 
 def _class(data: Mapping[str, Any]) -> str:
     if not data.get("class"):
-        raise InputError("choose what is painted first: name a factor, or add a class")
+        raise InputError("choose what to paint first: name a factor, or add a class")
     return str(data["class"])
 
 

@@ -61,7 +61,7 @@ class Workspace:
         """Open the folder's result, with its photographs where they are now."""
         result = with_histograms(load(self.folder, photos), self.folder)
         unreadable = {file.name: file.reason for file in result.skipped}
-        warn_unreadable(unreadable, "left out, as what cannot be read")
+        warn_unreadable(unreadable, "left out, because they cannot be read")
         self.store = LabelStore(self.folder, result, suggestions(result))
         self.pictures, self.masks = Pictures(result), Masks(result)
         # What first pictures need takes seconds to import, and a first filter to work out. In a

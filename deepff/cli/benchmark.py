@@ -319,7 +319,7 @@ def figure4(
     models = model or list(LITE_MODELS if context.info_name == "figure5b" else LITE_MODELS[:1])
     name = "figure4a" if len(models) == 1 else "figure4b"
     if context.info_name != "figure4":
-        to_stderr(f"{context.info_name} is figure4 now, with --model once per network")
+        to_stderr(f"{context.info_name} is now called figure4; repeat --model for each network")
     _check_files(out, name + _PUBLISHED)
     sets = which.sets(data)
     if not layer and len(models) == 1:
@@ -346,7 +346,7 @@ def _curve_networks(
     """What loads the network of each curve, by what tells the curves apart."""
     n = max(len(models), len(layers))
     if setup.weights is not None and len(models) > 1:
-        raise InputError("--weights is the file of one network; draw one --model at a time with it")
+        raise InputError("--weights is for one network; use it with a single --model")
     networks: dict[str, Callable[[], Network]] = {}
     for model, layer in zip(
         _per_curve("--model", models, n), _per_curve("--layer", layers or [None], n), strict=True
@@ -360,7 +360,7 @@ def _per_curve(option: str, values: Sequence[T], n: int) -> Sequence[T]:
     """The option's value for each of n curves, in order, or the one for all of them."""
     if len(values) not in (1, n):
         raise InputError(
-            f"{option} is given {len(values)} times for {n} curves: give it once for each, in "
+            f"{option} is given {len(values)} times for {n} curves; give it once per curve, in "
             "order, or once for all"
         )
     return [*values] * (n // len(values))

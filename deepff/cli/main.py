@@ -58,8 +58,8 @@ def _going_on(ctx: Any) -> str:
     commands = [command, *getattr(command, "commands", {}).values()]
     options = [option for each in commands for option in getattr(each, "params", ())]
     if any("--cache" in option.opts for option in options):
-        return "with --cache the same command goes on where it stopped"
-    return "what was there before has stayed, and the same command starts over"
+        return "run the same command with --cache again to resume"
+    return "earlier results are unchanged, and the same command starts over"
 
 
 app = typer.Typer(
@@ -175,7 +175,9 @@ def label(
         sources, out, None if k is None else factor_counts(k), device, photos, labels
     )
     if not is_loopback(host):
-        warn(f"whoever reaches {host} can see the images of {workspace.folder} and change labels")
+        warn(
+            f"anyone who reaches {host} can see the images in {workspace.folder} and change labels"
+        )
 
     def announce(url: str) -> None:
         typer.echo(url)

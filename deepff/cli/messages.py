@@ -105,14 +105,17 @@ def summarize(result: "Result", out: Path) -> None:
         shares = factorization.energy_shares.tolist()
         empty = [str(j) for j, share in enumerate(shares) if share == 0]
         if len(empty) == k:
-            warn(f"at k = {k} all factors are empty: the layer gives nothing but zeros here")
+            warn(f"at k = {k} all factors are empty, as the layer is zero; choose another layer")
         elif empty:
-            warn(f"at k = {k} nothing is left for factor {', '.join(empty)}; a smaller k will do")
+            warn(f"at k = {k} factor {', '.join(empty)} is empty; use a smaller k")
     if result.agreements is not None:
         agreed = ", ".join(f"{value:.2f} at k={k}" for k, value in result.agreements.items())
-        typer.echo(f"agreement of halves of the images {agreed}")
+        typer.echo(f"agreement between two halves of the images: {agreed}")
         if max(result.agreements.values(), default=0) < AGREED:
-            warn(f"at no k do halves of the images agree by {AGREED}, so k is 1; give a number")
+            warn(
+                f"at no k do two halves of the images agree by {AGREED}, so k is 1; choose k with "
+                "-k"
+            )
     if result.relative_errors:
         typer.echo(METHODS_IN_WORDS.get(result.method, result.method))
         typer.echo(f"relative error {result.relative_errors}")
@@ -126,9 +129,9 @@ def summarize(result: "Result", out: Path) -> None:
         is_there = scores >= MIN_SCORE if result.applied is not None else scores > 0
         counts = is_there.sum(0).tolist()
         kinds = ", ".join(f"factor {kind} in {count}" for kind, count in enumerate(counts))
-        typer.echo(f"kinds of things, by number of images: {kinds}")
+        typer.echo(f"kinds of objects, with their number of images: {kinds}")
     if result.separation is not None:
-        typer.echo(f"inside of the images against their border {result.separation:.2f}")
+        typer.echo(f"contrast between the images' inside and their border: {result.separation:.2f}")
         warning = separation_warning(result.separation, result.sources[-1].by_sign)
         if warning:
             warn(warning)

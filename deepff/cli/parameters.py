@@ -44,7 +44,7 @@ class Command(TyperCommand):
         for param in order:
             if order.count(param) > 1 and not param.multiple:
                 one = "; write several numbers as -k 2,3" if "-k" in param.opts else ""
-                raise InputError(f"{param.opts[0]} is given twice, and takes one value{one}")
+                raise InputError(f"{param.opts[0]} is given twice, but takes one value{one}")
         return super().parse_args(ctx, args)
 
 

@@ -82,8 +82,8 @@ def localize(
     if n_empty and factorization.scores is not None:
         least = least_score(result, factorization, options)
         typer.echo(
-            f"no box: what scores less than {least:g} (--min-score) and, by default, what is "
-            "smaller than four cells of its map (--min-area)"
+            f"left out: objects that score less than {least:g} (--min-score) and, by default, "
+            "those smaller than four cells of their map (--min-area)"
         )
     typer.echo(folder / "boxes" / f"k{k or result.n_components}.json")
 
@@ -118,7 +118,7 @@ def _opened(
     if not regions.object or result.is_object:
         return result, folder, regions.k
     if regions.k not in (None, 1):
-        raise InputError(f"--object has factors of its own; leave out -k {regions.k}")
+        raise InputError(f"--object does not use the factors of k = {regions.k}; leave out -k")
     if regions.recipe is Recipe.PAPER:
         return result, folder, 1
     if lacks_object(result):
@@ -143,7 +143,7 @@ def _region_options(
 
     refine = regions.refine
     if regions.crf and refine not in (None, Refinement.DFF_CRF):
-        raise InputError(f"--crf means --refine dff-crf; leave it out for {refine}")
+        raise InputError(f"--crf means --refine dff-crf; leave out --crf to use {refine}")
     factorization = result.factorization(k)
     check_classifier(refine, factorization)
     n_factors = factorization.heatmaps.n_factors
@@ -222,7 +222,8 @@ def export(
     else:
         if which is not None:
             raise InputError(
-                "--which is for what was decided with `deepff label`: give --labels too"
+                "--which works only with --labels; add --labels to export what you decided in "
+                "`deepff label`"
             )
         from deepff.export import formats
 
@@ -250,7 +251,7 @@ def export(
     left_out = specks if summary.n_specks else ""
     typer.echo(f"{summary.n_instances} instances{left_out}{without_any(summary.n_empty)}")
     if summary.n_unlikely:
-        typer.echo(f"{summary.n_unlikely} left out for their score (--min-score 0 keeps all)")
+        typer.echo(f"{summary.n_unlikely} left out for a low score (--min-score 0 keeps all)")
     for path in summary.folders:
         typer.echo(path)
 
@@ -261,8 +262,8 @@ def _labels_writer(
     """What exports the labels that were decided in the app."""
     if regions != RegionPanel():
         raise InputError(
-            "--labels takes k, threshold, refinement and names from labels.json; leave the "
-            "options for these out"
+            "--labels takes k, threshold, refinement and names from labels.json; leave out the "
+            "options for these"
         )
     from deepff.app.label_file import chosen_images, export_labelled, load_labels
     from deepff.report.load import load

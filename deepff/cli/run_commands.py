@@ -249,19 +249,21 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
     """Raise InputError where options exclude each other."""
     method, solver = factors.method, factors.solver
     if images.sample and images.images:
-        raise InputError("--sample brings its own images; leave it or the others out")
+        raise InputError("--sample comes with images; leave out either --sample or your images")
     if not images.sample and not images.images:
-        raise InputError("name folders, files or globs of images, or try --sample")
+        raise InputError("no images are given; name folders, files or globs, or try --sample")
     several = factors.recipe or factors.channel_weights or solver or method
     if factors.inside_object and (several or len(network.layer or ()) > 1):
         raise InputError(
-            "--inside-object has its own way to factorize one layer; leave out --recipe, --method, "
+            "--inside-object sets how to factorize one layer; leave out --recipe, --method, "
             "--solver, --channel-weights and a second --layer"
         )
     if factors.kinds is not None and factors.recipe is not Recipe.CONTRAST:
-        raise InputError("--kinds is for --recipe contrast; leave it out, or add the recipe")
+        raise InputError(
+            "--kinds works only with --recipe contrast; add that, or leave out --kinds"
+        )
     if solver and method not in (None, Method.AUTO, Method.NMF):
-        raise InputError(f"--solver is for the method nmf; leave it out for {method}")
+        raise InputError(f"--solver works only with the method nmf; leave it out for {method}")
 
 
 def _save(result: "Result", ctx: typer.Context, out: Path, overlays: bool, overwrite: bool) -> None:

@@ -47,7 +47,7 @@ class ActivationSet:
         watch = watch or Stopwatch()
         distinct = list({layer.path: layer for layer in layers}.values())
         centered = with_centers(backbone, distinct, settings.rank_cache)
-        watch.lap("placing cells")
+        watch.lap("receptive fields")
         extracted, skipped = extract_layers(
             own_share(images, settings.size or SIZE),
             backbone,

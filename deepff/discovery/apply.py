@@ -87,8 +87,8 @@ def apply(
     bank = bank if isinstance(bank, ConceptBank) else load_concepts(bank)
     if bank.method not in METHODS:
         raise InputError(
-            f"this bank was made by {bank.method}, which deepff cannot apply to other images; "
-            f"apply one made by {', '.join(METHODS)}"
+            f"this bank was made with {bank.method}, which deepff cannot apply to other images; "
+            f"use one made with {', '.join(METHODS)}"
         )
     if bank.parts_of is not None and set(bank.classifiers) != set(bank.components):
         raise InputError(
@@ -158,7 +158,7 @@ def _told_by(
     """The bank with what it finds in images that do not show the object."""
     if bank.known is None:
         raise InputError(
-            "this bank has no scores, so images without the object tell it nothing; make it again "
+            "this bank has no scores, so it cannot use images without the object; make the bank "
             "with the recipe contrast"
         )
     sources = [*bank.sources, bank.known.source]
@@ -171,8 +171,8 @@ def _told_by(
     negatives, n_likely = negatives_in(objects.heatmaps, head, bank.known)
     if n_likely * 2 > len(head.images):
         warnings.warn(
-            f"{n_likely} of the {len(head.images)} images without the object seem to show it; if "
-            "they do, it is no longer recognized in other images",
+            f"{n_likely} of the {len(head.images)} images without the object seem to show it; "
+            "remove those that do, or the object will be missed in other images",
             InputWarning,
             stacklevel=3,
         )

@@ -70,7 +70,7 @@ class RunSettings:
             whole_number(self.memory, "memory, in bytes,", 0) < MIN_MEMORY
         ):
             raise InputError(
-                f"{self.memory} bytes are too little memory; give {MIN_MEMORY // 2**20} MiB or more"
+                f"{self.memory} bytes of memory are too few; use {MIN_MEMORY // 2**20} MiB or more"
             )
         size = None if self.size is None else whole_number(self.size, "size", 1)
         batch_size = whole_number(self.batch_size, "batch_size", 1)
@@ -102,7 +102,7 @@ class RunSettings:
         size = self.size or (min(SIZE, largest) if backbone.structure else SIZE)
         if size > _MOST_ENLARGED * largest:
             warnings.warn(
-                f"the images have at most {largest} pixels a side and are enlarged "
+                f"the images are at most {largest} pixels wide or high and are enlarged "
                 f"{size / largest:.0f} times, to {size}; a smaller size is faster",
                 InputWarning,
                 stacklevel=3,
@@ -188,7 +188,8 @@ def check_factor_counts(counts: list[int] | Literal["auto"], layers: Sequence[La
     layer = min(layers, key=lambda layer: layer.channels)
     if counts != "auto" and max(counts) > layer.channels:
         raise InputError(
-            f"layer {layer.name} has {layer.channels} channels, too few for {max(counts)} factors"
+            f"k is {max(counts)}, but layer {layer.name} has only {layer.channels} channels; use a "
+            "smaller k"
         )
 
 
@@ -205,7 +206,7 @@ def check_activations(layer_map: LayerMap, layers: Sequence[Layer], by_nmf: bool
         nearby = layer_map.nearby_non_negative(layer)
         other = f"choose a layer that does not, such as {', '.join(nearby)}, or " if nearby else ""
         raise InputError(
-            f"layer {layer.name} of {name} goes down to {layer.minimum:.3g}, and NMF needs "
+            f"layer {layer.name} of {name} has values down to {layer.minimum:.3g}, but NMF needs "
             f"activations that are never negative; {other}use the method semi-nmf"
         )
 

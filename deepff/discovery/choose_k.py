@@ -102,9 +102,9 @@ def _splits(
     with_rows = [pair for pair in zip(whole, indices, strict=True) if len(pair[1])]
     if len(with_rows) < 2:
         raise InputError(
-            f"k is chosen by what two halves of the images agree on, and there "
-            f"{'is 1 image' if with_rows else 'are 0 images'} with activations; give two or more, "
-            "or a number for k"
+            "k is chosen by comparing two halves of the images, but there "
+            f"{'is 1 image' if with_rows else 'are 0 images'} with activations; use two or more "
+            "images, or give a number for k"
         )
     generator = torch.Generator().manual_seed(random_state)
     images = _sampled(with_rows, generator)

@@ -185,13 +185,12 @@ def discover(
     by_nmf = estimators.name in (Method.AUTO, Method.NMF) and not estimators.options
     if is_fused and not (factor_counts == [1] and by_nmf):
         raise InputError(
-            "the recipe contrast and several layers give one map of the object: use one factor and "
-            "the method nmf without a solver or other options, or name one layer"
+            "the recipe contrast and several layers make one map of the object; use one factor "
+            "and the method nmf without a solver or other options, or name one layer"
         )
     if distributed.n_ranks() > 1 and factor_counts == "auto":
         raise InputError(
-            "several processes can share a run with given numbers of factors; run -k auto in one "
-            "process"
+            "-k auto works in one process only; run a single process, or give numbers of factors"
         )
 
     files = resolve_images(images)
@@ -233,7 +232,7 @@ def _layer_names(layer: str | Sequence[str] | None) -> list[str] | None:
         return None
     names = [layer] if isinstance(layer, str) or not isinstance(layer, Sequence) else list(layer)
     if not names:
-        raise InputError("no layer was named; name one or several, or leave the choice open")
+        raise InputError("layer is empty; name one or more layers, or leave it out")
     return names
 
 

@@ -95,7 +95,7 @@ def discover_parts(
     command = shown_call(discover_parts, arguments)
     factor_counts = factor_counts_of(n_components)
     if distributed.n_ranks() > 1:
-        raise InputError("parts inside the object are found by one process; run it without others")
+        raise InputError("parts inside the object need a single process; run it without others")
     settings = RunSettings(**options).checked()
     files = resolve_images(images)
     watch = Stopwatch()

@@ -182,7 +182,9 @@ def teach(
     where another classifier of the object is taught again."""
     taught = _some([image for image in run.images if image.name in masks])
     if not taught:
-        raise InputError("no mask of an image of the set was given to teach by")
+        raise InputError(
+            "none of the masks belongs to an image of the set; pass masks of its images"
+        )
     others = [] if likely is None else _some([i for i in run.images if i.name not in masks])
     items = [image.item for image in [*taught, *others]]
     labels: dict[str, np.ndarray] = {}
@@ -222,7 +224,7 @@ def teach(
         confidence[certain] *= confidence[~certain].sum() / confidence[certain].sum()
     parameters = fit_logistic(sample.features, targets[:, :-1], confidence, by_hand=not sources)
     if parameters is None:
-        raise InputError("the masks to teach by have no class, or no background, in them")
+        raise InputError("the masks have no class or no background; pass masks that show both")
     return PixelClassifier(*sample.whole(parameters), sample.sources, by_hand=not sources)
 
 

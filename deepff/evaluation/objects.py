@@ -145,13 +145,13 @@ def _labeled(truth: GroundTruthSet, parts: Path) -> GroundTruthSet:
 def _listed_groups(root: str | Path, groups: Sequence[str], parts: Path | None) -> Sequence[str]:
     """The groups, all of them for "all"; InputError if there is none, or no folder of parts."""
     if parts is not None and not parts.is_dir():
-        raise InputError(f"no folder of part masks {parts}")
+        raise InputError(f"there is no folder of part masks {parts}")
     if list(groups) == ["all"]:
         groups = icoseg_groups(Path(root))
         if not groups:
             folder = Path(root) / "images"
             raise InputError(
-                f"iCoseg is laid out as images/ and ground_truth/: no group in {folder}"
+                f"iCoseg needs images/ and ground_truth/; there is no group in {folder}"
             )
     return groups
 

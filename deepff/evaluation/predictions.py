@@ -85,8 +85,8 @@ class Network:
     def __post_init__(self) -> None:
         if not self.layer.non_negative:
             raise InputError(
-                f"layer {self.layer.name} of {self.backbone.name} goes down to "
-                f"{self.layer.minimum:.3g}, and DFF needs a layer that is never negative: see "
+                f"layer {self.layer.name} of {self.backbone.name} has values down to "
+                f"{self.layer.minimum:.3g}, but DFF needs a layer that is never negative; see "
                 f"`deepff layers {self.backbone.name}`"
             )
 

@@ -116,7 +116,7 @@ class AnnotatedImage:
             as_it_was(self.origin, self.digest)
         except UnreadableImageError as error:
             raise InputError(
-                f"the photograph {self.name} cannot be used any more ({error}): put it back at "
+                f"the photograph {self.name} can no longer be used ({error}); put it back at "
                 f"{self.origin}, or export without photographs (--images none)"
             ) from error
         format, turned = self._storage()
@@ -144,7 +144,7 @@ class AnnotatedImage:
         target.parent.mkdir(parents=True, exist_ok=True)
         if origin is None or (isinstance(origin, Path) and not origin.is_file()):
             raise InputError(
-                f"the photograph {self.name} is not at {origin} any more: put it back, or export "
+                f"the photograph {self.name} is no longer at {origin}; put it back, or export "
                 "without photographs (--images none)"
             )
         if is_encoded or isinstance(origin, ImageItem):

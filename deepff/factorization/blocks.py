@@ -275,8 +275,8 @@ def check_range(X: Tensor) -> None:
     """Raise InputError if finite activations gave values that are past float32."""
     if not X.isfinite().all():
         raise InputError(
-            "The activations are so large that what is computed from them is past float32's "
-            "3.4e38; divide them by a constant."
+            "The activations are so large that results exceed float32's maximum of 3.4e38; divide "
+            "them by a constant."
         )
 
 

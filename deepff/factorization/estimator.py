@@ -84,8 +84,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         W = self._components(rows.device)
         if rows.n_channels != len(W):
             raise InputError(
-                f"There are {rows.n_channels} coefficients a row, but {len(W)} components; give "
-                "one for each component."
+                f"There are {rows.n_channels} coefficients per row, but {len(W)} components; give "
+                "one coefficient per component."
             )
         with _plain_float32(rows.device):
             A = rows.coefficients(W.shape[1])

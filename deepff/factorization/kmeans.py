@@ -117,7 +117,7 @@ def _in_memory(rows: RowBlocks) -> tuple[np.ndarray, int]:
     n_bytes = 4 * rows.n_rows * rows.n_channels
     if n_bytes > rows.memory:
         raise InputError(
-            f"k-means holds all {n_bytes / 2**30:.3g} GiB of activations in memory, and "
+            f"k-means needs all {n_bytes / 2**30:.3g} GiB of activations in memory, but only "
             f"{rows.memory / 2**30:.3g} GiB may be used; choose nmf or pca, or fewer images."
         )
     matrix = np.empty((rows.n_rows, rows.n_channels), dtype=np.float32)

@@ -374,8 +374,8 @@ def conclude(model: Any, fit: Fit, converged: bool) -> tuple[Tensor, Tensor]:
     """W (k, c) and its best H (rows, k), the factor that carries most first; sets the errors."""
     if not converged and model.tol > 0:
         warnings.warn(
-            f"{type(model).__name__} stopped after {len(fit.errors)} iterations, before its "
-            "tolerance was reached; a larger max_iter or tol would let it converge.",
+            f"{type(model).__name__} stopped after {len(fit.errors)} iterations, before it reached "
+            "its tolerance; raise max_iter or tol.",
             ConvergenceWarning,
             stacklevel=5,
         )

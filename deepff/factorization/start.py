@@ -58,9 +58,9 @@ def start_sample(
     if n_draws < n_rows and sample is not None and not sample.is_whole:
         enough = _SAMPLE_SHARE * 4 * rows.n_channels * n_rows
         warnings.warn(
-            f"memory is {rows.memory / 2**20:.3g} MiB, so that the fit starts on {n_draws} "
-            f"rows instead of {n_rows} and its error may be a few per cent higher; "
-            f"{math.ceil(enough / 2**20)} MiB are enough.",
+            f"memory is {rows.memory / 2**20:.3g} MiB, so the fit starts on {n_draws} of {n_rows} "
+            f"rows, and its error may be a few percent higher; {math.ceil(enough / 2**20)} MiB are "
+            "enough.",
             stacklevel=6,
         )
     return sample

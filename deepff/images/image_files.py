@@ -83,9 +83,10 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
             result_folder = text
         elif not files:
             raise InputError(
-                f"no images in the folder {text!r}: it holds no files that are not hidden"
+                f"there are no images in the folder {text!r}: all its files are hidden, or it has "
+                "none"
                 if pattern == EVERYTHING
-                else f"no file matches {text!r}; '**' is needed to look into subfolders"
+                else f"no file matches {text!r}; use '**' to include subfolders"
             )
         files_of_each.append(files)
     if not roots:

@@ -79,9 +79,7 @@ def resolve_images(images: Images) -> list[SetImage]:
     ):
         images = [images]
     elif type(images).__name__ == "DataFrame":
-        raise InputError(
-            "a data frame is no list of images; give the column that holds their paths"
-        )
+        raise InputError("a data frame is not a list of images; pass its column of paths")
     elif hasattr(images, "to_pylist"):  # Arrow's
         images = images.to_pylist()
     elif getattr(images, "ndim", 0) == 1 or (
@@ -106,13 +104,13 @@ def resolve_images(images: Images) -> list[SetImage]:
         files = find_images(images)
         if len(files) < len(images):
             warnings.warn(
-                f"{len(images)} paths name {len(files)} images: each is taken once",
+                f"{len(images)} paths name {len(files)} images; each is used once",
                 InputWarning,
                 stacklevel=2,
             )
         return list(files)
     if any(are_paths) or any(are_named):
-        raise InputError("files and images are mixed in one list; give the one or the other")
+        raise InputError("the list mixes files and images; pass only files or only images")
     return _named_by_index(images)
 
 
@@ -164,7 +162,7 @@ def _image_of(item: Any) -> Any:
 def _named_by_index(items: Any) -> list[SetImage]:
     n = len(items)
     if not n:
-        raise InputError("no images were named: give a folder, files, a glob, or images")
+        raise InputError("no images are given; pass a folder, files, a glob, or images")
     width = len(str(n - 1))
     return [ImageItem(items, index, f"{index:0{width}d}") for index in range(n)]
 
@@ -205,7 +203,8 @@ def read_origin(
     """Like :func:`read_pixels`, with the range of values that a file has."""
     if origin is None:
         raise UnreadableImageError(
-            "it was not a file, so a saved result cannot read it again: load it with images=..."
+            "it did not come from a file, so a saved result cannot read it again; load the result "
+            "with images=..."
         )
     if isinstance(origin, ImageItem):
         return Picture(origin.read(), None, 255)

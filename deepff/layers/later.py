@@ -88,7 +88,8 @@ def last_outputs(
     missing = next(layer for layer in layers if layer.path not in outputs)
     raise InputError(
         f"layer {missing.name!r} of {backbone.name} ran {calls[missing.path]} times on these "
-        f"images but {missing.calls} times on the probe; choose a layer that always runs as often"
+        f"images but {missing.calls} times on a test image; choose a layer that always runs "
+        "equally often"
     )
 
 
@@ -106,7 +107,7 @@ def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
         lacking = f" ({backbone.missing[0]!r} is not in the file)" if backbone.missing else ""
         raise InputError(
             f"the outputs of {backbone.name} with the weights {backbone.weights} are NaN{lacking}, "
-            "so it says nothing of classes; give weights with the head"
+            "so it cannot predict classes; use weights that include the head"
         )
     return outputs if backbone.words is None else backbone.words(outputs)
 
@@ -163,7 +164,7 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
             return None
         maps = layer.layout.to_map(output, (batch.shape[2], batch.shape[3]), layer.stride)
         if maps is None:
-            raise InputError(f"layer {layer.name} of {backbone.name} gives no map on these images")
+            raise InputError(f"layer {layer.name} of {backbone.name} has no map for these images")
         # What follows may overwrite its input in place.
         edited = edit(maps.float()).clone()
         expected = len(edited)
@@ -184,8 +185,7 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
         if expected != len(batch):
             raise _WrongBatchError(expected) from error
         raise InputError(
-            f"what follows layer {layer.name} of {backbone.name} cannot be run "
-            f"({first_line(error)})"
+            f"the part of {backbone.name} after layer {layer.name} cannot run ({first_line(error)})"
         ) from error
     values = _logits(backbone, outputs)
     if len(values) != expected:
@@ -208,7 +208,7 @@ def _logits(backbone: Backbone, outputs: Any) -> Tensor:
     if len(several) != 1:
         which = "returns several tensors that could be" if several else "does not end with"
         advice = "; wrap it in a module that returns these alone" if several else ""
-        raise InputError(f"{backbone.name} {which} one number a class{advice}")
+        raise InputError(f"{backbone.name} {which} one number per class{advice}")
     return several[0]
 
 
@@ -244,9 +244,9 @@ def outputs_for_noise(opened: OpenLayer) -> Tensor | None:
         return None
     if (outputs - outputs[-1]).abs().max() <= _SAME * outputs.abs().max():
         raise InputError(
-            f"what follows layer {opened.layer.name} of {opened.backbone.name} does not read its "
-            "map (as a head that reads only the class token), so it cannot say what factors mean; "
-            "choose an earlier layer"
+            f"the part of {opened.backbone.name} after layer {opened.layer.name} does not use its "
+            "map (but, for example, the class token), so factors cannot be named; choose an "
+            "earlier layer"
         )
     return outputs
 

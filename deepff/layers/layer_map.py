@@ -74,7 +74,7 @@ class LayerMap:
         default."""
         wanted = self.backbone.default_layer if layer is None else layer
         if not isinstance(wanted, str | None):
-            raise InputError(f"a layer is {type(wanted).__name__}; give its name, as a string")
+            raise InputError(f"layer is a {type(wanted).__name__}; pass its name as a string")
         if wanted is not None and wanted.endswith(f":{SIGNS}"):
             return by_sign(self.resolve(wanted.removesuffix(f":{SIGNS}")))
         for candidate in self.by_path.values():
@@ -125,8 +125,8 @@ class LayerMap:
         if not layers:
             raise InputError(
                 f"every layer of {self.backbone.name} is pooled, constant, a gate or a single cell "
-                f"at {self.size}×{self.size} pixels, so there is no default; name the layer, or "
-                "give a larger size"
+                f"at {self.size}×{self.size} pixels, so there is no default; name a layer, or use "
+                "a larger size"
             )
         deepest = layers[-1]
         keys = [x for x in layers if x.path.endswith(_KEYS) and x.grid == deepest.grid]

@@ -54,7 +54,9 @@ def compare(first: Run, second: Run, k: int | None = None) -> Comparison:
     torch.Size([2, 3])
     """
     if first.names != second.names:
-        raise InputError("the results are of other images; compare two of the same, in one order")
+        raise InputError(
+            "the results have different images; compare two on the same images, in one order"
+        )
     both = [run.factorization(k).heatmaps for run in (first, second)]
     n, products = both[0].n_factors, torch.zeros((), dtype=torch.float64)
     for i in range(len(first.names)):

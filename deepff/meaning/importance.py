@@ -252,7 +252,9 @@ class Importance:
         n, k, m = map(len, (importance.images, importance.names, importance.labels))
         shapes = [(n, m), (n, k, m), (n, m), *[(k, m)] * 4]
         if [value.shape for value in held.values() if isinstance(value, Tensor)] != shapes:
-            raise InputError("the importance is of other images, factors or classes")
+            raise InputError(
+                "the importance is for other images, factors or classes; measure it again"
+            )
         return importance
 
     def rows(self) -> list[dict[str, object]]:

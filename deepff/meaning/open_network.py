@@ -19,15 +19,15 @@ def check_directions(run: Run) -> None:
     """Raise InputError where the components are no directions of one layer's activations."""
     if len(run.sources) > 1:
         raise InputError(
-            "several layers were fused, whose map is no direction of one layer's activations"
+            "several layers were fused, so a factor is not a direction in one layer's activations"
         )
     if run.channel_weights is not None:
         raise InputError(
-            "the channels were weighted, so factors are no directions of the layer's activations"
+            "the channels were weighted, so a factor is not a direction in the layer's activations"
         )
     if run.parts_of is not None:
         raise InputError(
-            "the factors are parts of the object, and the network has classes for the whole"
+            "the factors are parts of the object, but the network's classes are whole objects"
         )
 
 
@@ -76,5 +76,5 @@ def network_inputs(
                 yield index, image
             advance(1)
     if len(unread) == len(indices):
-        raise InputError(f"none of the images can be read any more{why}; say where they are")
+        raise InputError(f"none of the images can be read any more{why}; say where they are now")
     warn_unreadable(unread, f"left out of the {stage}")

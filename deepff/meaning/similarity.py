@@ -101,8 +101,8 @@ def _activations(run: Run, progress: bool) -> Activations:
     )
     if skipped:
         raise InputError(
-            f"similar places need the activations, and {skipped[0].name} cannot be read again "
-            f"({skipped[0].reason}); load the result with images=..."
+            f"finding similar regions needs the activations, but {skipped[0].name} cannot be read "
+            f"again ({skipped[0].reason}); load the result with images=..."
         )
     return activations
 

@@ -50,8 +50,8 @@ def build(model: str, pretrained: bool, channels: int, options: dict[str, Any]) 
         return _build_timm(name, pretrained, options | {"in_chans": channels})
     if channels != 3:
         raise InputError(
-            f"{model} takes images of 3 channels; for gray ones give a network of timm "
-            f"(timm/NAME) or your own"
+            f"{model} needs images with 3 channels; for gray images use a timm network (timm/NAME) "
+            "or your own"
         )
     if model in LITE:
         return _build_lite(model, pretrained, options)
@@ -202,8 +202,8 @@ def _build_hf(name: str, pretrained: bool) -> Built:
             network = AutoModel.from_config(AutoConfig.from_pretrained(name))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"hf/{name} cannot be had ({first_line(error)}); name a network of the hub as "
-            "hf/OWNER/NAME, or the folder of one that was saved as hf/FOLDER"
+            f"hf/{name} cannot be loaded ({first_line(error)}); use hf/OWNER/NAME for a network on "
+            "the hub, or hf/FOLDER for a saved one"
         ) from error
     try:
         config = ImageProcessingMixin.get_image_processor_dict(name)[0]
@@ -254,8 +254,8 @@ def _build_open_clip(name: str, pretrained: bool) -> Built:
     except Exception as error:  # its clients of the hub raise errors of many kinds
         raise InputError(
             f"the weights {tag} of open_clip/{architecture} could not be downloaded "
-            f"({first_line(error)}); fetch them on a machine with a network, or give a file of "
-            "weights"
+            f"({first_line(error)}); download them on a machine with internet access, or pass a "
+            "file of weights"
         ) from error
     config = get_model_preprocess_cfg(model)
     preprocessing = Preprocessing(

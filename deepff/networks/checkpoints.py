@@ -75,7 +75,9 @@ def read_state_dicts(path: Path) -> StateDicts:
         holds = f"a {type(content).__name__}"
         if isinstance(content, Mapping) and content:
             holds = f"the keys {', '.join(str(key) for key in list(content)[:5])}"
-        raise InputError(f"{path} holds no state dict but {holds}; give one with tensors by name")
+        raise InputError(
+            f"{path} holds {holds}, not a state dict; pass a file with tensors by name"
+        )
     return states
 
 
@@ -99,7 +101,7 @@ def _sharded(index: Path) -> dict[str, Tensor]:
     except (ValueError, LookupError, TypeError, AttributeError):
         names = []
     if not names or not all(name.endswith((".safetensors", ".bin")) for name in names):
-        raise InputError(f"{index} is no index of weights in several files; give a file of weights")
+        raise InputError(f"{index} is not an index of weight files; pass a file of weights")
     shards = [read_state_dicts(index.parent / name).get("", {}) for name in names]
     return {key: tensor for shard in shards for key, tensor in shard.items()}
 

@@ -29,7 +29,7 @@ def class_labels(backbone: Backbone) -> tuple[str, ...]:
         known = _torchvision_labels("vgg19" if backbone.name in LITE else backbone.name)
     if known is None:
         raise InputError(
-            f"what the classes of {backbone.name} are called is not known; give labels, as in "
+            f"the class names of {backbone.name} are unknown; pass labels, as in "
             "load_backbone(labels=[...]) or --labels FILE"
         )
     return known
@@ -39,8 +39,8 @@ def check_labels(labels: tuple[str, ...], n_classes: int, name: str) -> None:
     """Raise InputError where there are not as many labels as the network has outputs."""
     if len(labels) != n_classes:
         raise InputError(
-            f"{len(labels)} labels were given, but {name} ends with {n_classes} numbers; give one "
-            "label a class"
+            f"{len(labels)} labels are given, but {name} has {n_classes} outputs; give one label "
+            "per class"
         )
 
 
@@ -51,10 +51,10 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text file; it should hold one label a line") from error
+        raise InputError(f"{path} is not a text file; it should have one label per line") from error
     labels = tuple(line.strip() for line in text.rstrip().splitlines())
     if not labels or not all(labels):
-        raise InputError(f"{path} should hold one label a line, without empty lines between")
+        raise InputError(f"{path} should have one label per line, without empty lines")
     return labels
 
 
@@ -73,8 +73,8 @@ def word_head(model: nn.Module | None, name: str, words: Sequence[str]) -> WordH
     ``open_clip/NAME`` or ``open_clip/NAME/TAG``. A word may be "a photo of a cat"."""
     if model is None:
         raise InputError(
-            f"words need a network with a text tower, and {name} has none; take one of open_clip, "
-            "such as open_clip/ViT-B-32"
+            f"words need a network with a text encoder, and {name} has none; use a network from "
+            "open_clip, such as open_clip/ViT-B-32"
         )
     if not words or not all(word.strip() for word in words):
         raise InputError("give words that are not empty, such as cat,dog")
@@ -84,7 +84,9 @@ def word_head(model: nn.Module | None, name: str, words: Sequence[str]) -> WordH
     try:
         tokenizer = open_clip.get_tokenizer(name.split("/")[1])
     except Exception as error:  # tokenizers of other libraries raise errors of many kinds
-        raise InputError(f"the tokenizer of {name} cannot be had ({first_line(error)})") from error
+        raise InputError(
+            f"the tokenizer of {name} is not available ({first_line(error)})"
+        ) from error
     with torch.no_grad():
         embeddings = network.eval().encode_text(tokenizer([*words]), normalize=True)
         return WordHead(embeddings.float(), float(network.logit_scale.exp()))

@@ -105,7 +105,7 @@ def load_backbone(
     target = _openvino_device(device) if engine == Engine.OPENVINO else select_device(device)
     _check_numbers(model, weights, num_classes, channels)
     if words is not None and labels is not None:
-        raise InputError("words take the place of labels; give one of them")
+        raise InputError("words replace labels; pass only one of the two")
     # Read before a network is built: a file's faults then show at once.
     states = None if weights is None else read_state_dicts(Path(weights))
 
@@ -129,15 +129,15 @@ def load_backbone(
             warnings.warn(note, InputWarning, stacklevel=2)
 
     if words is not None and source == "random":
-        raise InputError("the network's weights are random, so it says nothing of words")
+        raise InputError("the network's weights are random, so it cannot compare images with words")
     pad_small_windows(built.network)
     class_names = labels if words is None else words
     try:
         network = built.network.eval().to(target)
     except NotImplementedError:  # as torch.export's modules raise for eval
         raise InputError(
-            f"{name} is a program of torch.export without layers; give the nn.Module that was "
-            "exported, or what torch.export.unflatten(program) makes of it"
+            f"{name} is a torch.export program, which hides its layers; pass the exported "
+            "nn.Module, or torch.export.unflatten(program)"
         ) from None
     defaults = built.preprocessing
     interpolation = interpolation or defaults.interpolation
@@ -171,11 +171,11 @@ def _check_numbers(
         raise InputError(f"num_classes is {num_classes}; give the number of classes, at least 1")
     if num_classes is not None and (weights is None or isinstance(model, nn.Module)):
         raise InputError(
-            "num_classes sets the head of a network by name for a file of weights; "
-            "give both of these, or leave num_classes out"
+            "num_classes needs a network's name and a file of weights; pass both, or leave out "
+            "num_classes"
         )
     if channels not in (1, 3):
-        raise InputError(f"channels is {channels!r}; images have 3, or 1 where taken as gray")
+        raise InputError(f"channels is {channels!r}; use 3, or 1 for gray images")
 
 
 def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
@@ -216,7 +216,7 @@ def _openvino_device(device: str | torch.device) -> torch.device:
 def _check_model(network: str | nn.Module) -> None:
     name = type(network).__name__
     if not isinstance(network, str | nn.Module):
-        raise InputError(f"model is a {name}; give a network's name or an nn.Module that is made")
+        raise InputError(f"model is a {name}; pass a network's name or an nn.Module instance")
     if isinstance(network, str):
         return
     if isinstance(network, torch.jit.ScriptModule):

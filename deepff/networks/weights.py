@@ -41,8 +41,8 @@ def downloading(name: str, file: Path) -> Iterator[None]:
             ) from error
         raise InputError(
             f"the weights of {name}, {file.name}, are not in {file.parent} and could not be "
-            f"downloaded ({first_line(error)}); fetch the file on a machine with a network and "
-            f"give it with --weights FILE, or use efficientnet_lite0, which works offline"
+            f"downloaded ({first_line(error)}); download the file on another machine and pass it "
+            "with --weights FILE, or use efficientnet_lite0, which works offline"
         ) from error
     finally:
         socket.setdefaulttimeout(previous)

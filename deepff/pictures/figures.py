@@ -50,7 +50,7 @@ def figure(
     if not indices or any(not 0 <= index < n for index in indices):
         raise InputError(f"images must be one or more indices from 0 to {n - 1}, not {indices}")
     if height < 16:
-        raise InputError(f"rows of {height} pixels are too low; give 16 or more")
+        raise InputError(f"rows of {height} pixels are too small; use 16 or more")
     if k is None and factors is not None:
         k = result.n_components
     shown = result.factorizations if k is None else {k: result.factorization(k)}

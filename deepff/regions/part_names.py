@@ -89,7 +89,7 @@ def check_name(name: str) -> None:
     check_characters(name)
     if name.casefold() in RESERVED:
         raise InputError(
-            f"the name {name!r} stands for what belongs to no class; choose another name"
+            f"the name {name!r} is reserved for pixels without a class; choose another name"
         )
 
 

@@ -108,9 +108,9 @@ def photo_of(image: ImageRecord, size: int) -> Tensor:
     except UnreadableImageError as error:
         back = "" if image.path is None else f": put it back at {image.path}"
         raise InputError(
-            f"the CRF needs the photograph {image.name}, which cannot be used any more "
-            f"({error}){back}, say where it is now (--photos, or load(folder, images=...)), "
-            "or go without CRF"
+            f"the CRF needs the photograph {image.name}, which can no longer be used "
+            f"({error}){back}, say where it is now (--photos, or load(folder, images=...)), or "
+            "leave out the CRF"
         ) from error
     if photo.size != image.size:
         raise InputError(

@@ -203,7 +203,7 @@ def region_scores(
     """A function from an image's index to the scores of the regions' pieces there, (r, h, w)."""
     scores = factorization.scores
     if scores is None:
-        raise InputError("these factors have no scores; only objects by the recipe contrast do")
+        raise InputError("these factors have no scores; only objects from the recipe contrast do")
 
     def of_image(index: int) -> Tensor:
         maps = scores.covering(index)
@@ -227,8 +227,8 @@ def least_score(result: Run, factorization: Factorization, options: RegionOption
     if factorization.scores is None:
         if options.min_score:
             raise InputError(
-                "these factors have no scores, so there is no least one; objects by the recipe "
-                "contrast have scores, unless an older version made them or their bank"
+                "these factors have no scores, so leave out the minimum score; only objects from "
+                "the recipe contrast have scores, and not those (or banks) of older versions"
             )
         return 0.0
     if options.min_score is not None:
@@ -269,8 +269,8 @@ def check_classifier(refine: str | None, factorization: Factorization) -> None:
     """Raise InputError where the pixel classifier was asked for and there is none."""
     if refine == Refinement.CLASSIFIER and factorization.probabilities is None:
         raise InputError(
-            "these factors have no pixel classifier, which only the object and its parts by the "
-            "recipe contrast have; refine by dense-crf"
+            "these factors have no pixel classifier; only the object from the recipe contrast and "
+            "its parts have one; refine with dense-crf"
         )
 
 
@@ -364,7 +364,7 @@ def _part_regions(
     if options.refine == Refinement.CLASSIFIER:
         return _refined_regions(result, factors, options, crf_size)
     if result.object is None and result.applied is None:
-        raise InputError("the result of the object, in the folder object, is gone; run it again")
+        raise InputError("the object's result, in the folder object, is missing; run it again")
     crf = options.refine == Refinement.DENSE_CRF
     heatmaps = factors.heatmaps
     object_bands = None

@@ -91,8 +91,8 @@ def load(
         }
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"the files in {folder} are damaged or not of one result ({first_line(error)}); run "
-            "its command again"
+            f"the files in {folder} are damaged or from different results ({first_line(error)}); "
+            "run the command again"
         ) from error
     object_manifest = read_manifest(folder / OBJECT) or {}
     has_object = object_manifest.get("status") == "complete"
@@ -188,7 +188,7 @@ def _shards(folder: Path) -> list[dict[str, Tensor]]:
             f"the heat maps in {folder} are damaged ({error}); run the command again"
         ) from error
     if not shards:
-        raise InputError(f"the heat maps are gone from {folder}; run the command again")
+        raise InputError(f"the heat maps in {folder} are missing; run the command again")
     return shards
 
 
@@ -206,8 +206,8 @@ def _with_origins(records: list[ImageRecord], images: list[SetImage]) -> list[Im
         matched.append(record if origin is None else replace(record, origin=origin))
     if all(new is old for new, old in zip(matched, records, strict=True)):
         raise InputError(
-            "none of the result's images is among those given, by name and content; its first is "
-            f"{records[0].name}, {records[0].size[1]} × {records[0].size[0]} pixels"
+            "none of the given images belongs to the result, by name and content; the result's "
+            f"first image is {records[0].name}, {records[0].size[1]} × {records[0].size[0]} pixels"
         )
     return matched
 

@@ -123,13 +123,13 @@ def check_output_folder(folder: str | Path, overwrite: bool = False) -> None:
         if name.partition("/")[0] not in MADE_OF_IT:
             raise InputError(
                 f"{folder / name} was changed since deepff wrote it, and a new result would "
-                "replace it: move it away, or name another folder"
+                "replace it; move it away, or name another folder"
             )
     made = earlier_outputs(folder)
     if made and not overwrite:
         raise InputError(
-            f"{folder} holds {', '.join(made)}, made of a result that a new one would replace: "
-            "name another folder, or let go of them with --overwrite (overwrite=True)"
+            f"{folder} holds {', '.join(made)}, made from a result that the new one would replace; "
+            "name another folder, or give them up with --overwrite (overwrite=True)"
         )
     check_writable(folder)
 

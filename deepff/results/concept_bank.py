@@ -183,7 +183,7 @@ def load_concepts(path: str | Path) -> ConceptBank:
     except OSError as error:
         raise InputError(f"the concept bank {path} cannot be read: {error}") from error
     except safetensors.SafetensorError as error:
-        raise InputError(f"{path} is no concept bank, or a damaged one; {_advice(path)}") from error
+        raise InputError(f"{path} is not a concept bank, or is damaged; {_advice(path)}") from error
     try:
         return _bank(tensors, metadata)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

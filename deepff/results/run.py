@@ -97,7 +97,7 @@ class Run:
             k = self.n_components
         if k not in self.factorizations:
             held = ", ".join(map(str, self.factorizations))
-            raise InputError(f"the result holds k = {held}; there is none with {k} factors")
+            raise InputError(f"the result has k = {held}, but not {k}")
         return self.factorizations[k]
 
     @property

@@ -106,11 +106,11 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
         path = folder / name
         for above in list(path.relative_to(folder).parents)[:-1]:
             if os.path.lexists(folder / above) and not (folder / above).is_dir():
-                raise InputError(f"{folder / above} is a file, where a folder is to be: move it")
+                raise InputError(f"{folder / above} is a file, but must be a folder; move it")
         if not os.path.lexists(path):
             continue
         if path.is_dir() and not path.is_symlink():
-            raise InputError(f"{path} is a folder, where a file is to be: move it away")
+            raise InputError(f"{path} is a folder, but must be a file; move it")
         if not inputs.isdisjoint(_identities(path)[:1]):
             raise InputError(
                 f"{path} is a photograph of the set, which is never overwritten; write to another "

@@ -177,7 +177,7 @@ def test_a_read_only_cache_is_read(
     with pytest.raises(OSError, match="Read-only"):
         (read_only / "a").touch()
     assert torch.equal(read_rows(read_only), ROWS)
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="cannot write to the activation cache"):
         ActivationCache(read_only, SOURCE).reserve(IMAGES)
 
 

@@ -125,7 +125,9 @@ def test_ones_own_network_runs_by_it_where_it_can(files, tmp_path):
     assert ours.source.engine.startswith("openvino")
     network.follows = False
     for _ in range(2):
-        with pytest.warns(InputWarning, match=r"Own runs in torch, as OpenVINO .* other values"):
+        with pytest.warns(
+            InputWarning, match=r"Own runs in torch, because OpenVINO .* different values"
+        ):
             (ours,) = read_own(network, files, tmp_path)
         backbone = load_backbone(network, engine="torch", device="cpu")
         (theirs,), _ = extract_layers(

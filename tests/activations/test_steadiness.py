@@ -63,7 +63,7 @@ OF_THE_BATCH: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("case", RANDOM)
 def test_dropout_that_stays_on_is_told(case: str) -> None:
     assert messages(with_middle(RANDOM[case]()), layer="4") == [
-        "Sequential gives other values for the same image each time (probably dropout that stays "
+        "Sequential gives different values for the same image each time (probably dropout that stays "
         "on), so results differ from run to run: switch it off"
     ]
 
@@ -71,7 +71,7 @@ def test_dropout_that_stays_on_is_told(case: str) -> None:
 @pytest.mark.parametrize("case", OF_THE_BATCH)
 def test_statistics_of_the_batch_are_told(case: str) -> None:
     assert messages(with_middle(OF_THE_BATCH[case]()), layer="4") == [
-        "Sequential gives other values for the same image next to other images (probably "
+        "Sequential gives different values for the same image next to other images (probably "
         "statistics of the batch), so results depend on the batch: run images one by one "
         "(batch_size=1)"
     ]

@@ -127,7 +127,7 @@ def test_one_image_and_one_factor(tmp_path: Path) -> None:
 def test_pieces_become_classes_of_ones_own_by_key(workspace: Workspace, view: View) -> None:
     choose(workspace, view, "threshold", "max-fraction")
     shown = act(workspace, view, {"act": "class", "name": "", "text": "Factor 1"})
-    assert "Factor 1 is a class already" in shown["head"]
+    assert "Factor 1 is already a class" in shown["head"]
     shown = act(workspace, view, {"act": "class", "name": "", "text": "wheel, Factor 1"})
     assert re.findall(r'data-class="(.*?)"', shown["factors"])[3:] == ["wheel"]
     data = {"act": "change", "tool": "class", "image": "0", "class": "wheel"}
@@ -222,7 +222,7 @@ def test_an_archive_has_photographs_where_the_folder_has_copies_or_links(
         for name in NAMES:
             photo = next(each for each in held[""] if each.endswith(name))
             assert archive.read(photo) == workspace.result.paths[NAMES.index(name)].read_bytes()
-    for split, wrong in (("most", "such as 80/10/10"), ("80/20/20", "80/20/20 sums to 120")):
+    for split, wrong in (("most", "such as 80/10/10"), ("80/20/20", "80/20/20 adds up to 120")):
         asked = Asked("yolo", "", "components", 1, "none", split)
         *_, (count, _) = measure(workspace, asked)
         assert wrong in count and wrong in write(workspace, asked)

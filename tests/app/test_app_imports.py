@@ -92,7 +92,7 @@ def test_hand_work_stays_and_what_is_left_out_is_named(
         "categories": [{"id": 7, "name": "FACTOR 1"}, {"id": 8, "name": "leg"}],
     }
     (tmp_path / "coco.json").write_text(json.dumps(content), "utf-8")
-    with pytest.warns(InputWarning, match="boxes without masks.*, and 1 more: left out of"):
+    with pytest.warns(InputWarning, match="boxes but no masks.*, and 1 more: left out of"):
         said = import_labels(workspace.store, workspace.result, tmp_path / "coco.json")
     assert said.startswith("1 of 3 images") and "1 were decided about before" in said
     assert "elsewhere.jpg (no photograph is called so)" in said
@@ -169,8 +169,8 @@ def test_other_peoples_files(workspace: Workspace, tmp_path: Path) -> None:
     [
         ({"a.json": labelme([SQUARE], imageHeight=7)}, "labels are for 8 × 7 pixels"),
         ({"a.json": labelme([{**SQUARE, "shape_type": "line"}])}, "a line is no outline"),
-        ({"a.txt": "0 .5 .5 .1 .1", "data.yaml": "names: [x]"}, "boxes without outlines"),
-        ({"a.png": png(np.zeros((6, 8, 3), np.uint8), "RGB")}, "colors in place of values"),
+        ({"a.txt": "0 .5 .5 .1 .1", "data.yaml": "names: [x]"}, "boxes but no outlines"),
+        ({"a.png": png(np.zeros((6, 8, 3), np.uint8), "RGB")}, "colors instead of class numbers"),
         ({"a.png": png(np.ones((8, 6), np.uint8))}, "labels are for 6 × 8 pixels"),
     ],
 )
@@ -192,7 +192,7 @@ def test_the_command_says_at_once_that_it_knows_no_such_labels(tmp_path: Path) -
     (tmp_path / "x.json").write_text("[1]")
     command = ["label", str(tmp_path / "photos"), "--labels", str(tmp_path / "x.json")]
     done = CliRunner().invoke(app, command)
-    assert done.exit_code == 2 and "holds no labels that are known" in done.output
+    assert done.exit_code == 2 and "has no labels that deepff can read" in done.output
     (tmp_path / "y.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read as JSON"):
         read_labels(tmp_path / "y.json")

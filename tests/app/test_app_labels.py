@@ -190,8 +190,11 @@ def test_of_two_who_edit_neither_overwrites_the_other(tmp_path: Path) -> None:
     ("edit", "sentence"),
     [
         (lambda of: name_factor(of, 0, "a\x00b"), "or another control character"),
-        (lambda of: name_factor(of, 0, " Background"), "stands for what belongs to no class"),
-        (lambda of: set_class(of, "", "wheel, BACKGROUND"), "stands for what belongs to no class"),
+        (lambda of: name_factor(of, 0, " Background"), "is reserved for pixels without a class"),
+        (
+            lambda of: set_class(of, "", "wheel, BACKGROUND"),
+            "is reserved for pixels without a class",
+        ),
         (lambda of: set_class(of, "", "a" * 81), "up to 80 characters, not 81"),
         (lambda of: name_factor(of, 0, "a" * 81), "up to 80 characters, not 81"),
         (lambda of: name_factor(of, 3, "a"), "no factor 3 of 3"),
@@ -217,7 +220,7 @@ def test_an_edit_that_makes_no_sense_changes_nothing(
     ("damage", "sentence"),
     [
         (lambda text: text[:-20], "cannot be read as JSON"),
-        (lambda text: "[]", "holds no labels of this version"),
+        (lambda text: "[]", "was not written by this version"),
         (lambda text: "\0\0", "cannot be read as JSON"),
         (lambda text: text.replace('"run": "', '"run": "0'), "belongs to another result"),
         (lambda text: text.replace('"factors"', '"vectors"'), "is damaged"),
@@ -312,7 +315,7 @@ def test_the_command_refuses_options_that_labels_set_or_where_there_are_none(
     assert outcome.exit_code == 2 and "has no labels.json" in outcome.stderr
     for more in (["-k", "3"], ["--crf"], ["--threshold", "otsu"], ["--value", "3"], ["--object"]):
         outcome = CliRunner().invoke(app, [*arguments, *more])
-        assert outcome.exit_code == 2 and "leave the options for these out" in outcome.stderr
+        assert outcome.exit_code == 2 and "leave out the options for these" in outcome.stderr
 
 
 def test_nothing_is_exported_when_all_is_background(tmp_path: Path) -> None:

@@ -142,11 +142,11 @@ def test_a_lesson_is_dropped_or_gone(workspace: Workspace, view: View) -> None:
         html.split()
     )
     head = act(workspace, view, {"act": "use-lesson"})["head"]
-    assert "no lesson to take any more" in head
+    assert "this lesson no longer exists" in head
     workspace.teaching = Teaching(3, 1, (), 3, lesson)
     act(workspace, view, {"act": "use-lesson"})
     (workspace.folder / "labels" / lesson).unlink()
-    with pytest.raises(InputError, match=r"what mended masks taught, .* is gone"):
+    with pytest.raises(InputError, match=r"the lesson .* is missing"):
         LabelStore(workspace.folder, workspace.result)
     text = (workspace.folder / FILE).read_text("utf-8")
     (workspace.folder / FILE).write_text(text.replace(lesson, "../x.safetensors"), "utf-8")
@@ -221,7 +221,7 @@ def test_a_lesson_of_classes_stands_for_factors(workspace: Workspace, view: View
     again = act(
         workspace, view, {"act": "drop", "image": "1", "name": "y", "factor": "0", "drop": "1"}
     )
-    assert "is not in this mask; Undo brings back what was" in str(again)
+    assert "is not in this mask; click Undo to get it back" in str(again)
     assert store.labels.image("b.png").mask == kept
     choose(workspace, view, "cut", 0.4)
     assert store.labels.settings.taught == () and store.labels.settings.lesson == ""

@@ -115,7 +115,7 @@ def test_a_mask_that_is_gone_is_said_and_the_new_one_can_be_taken(
     shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(FOLDER))
     copy = Workspace(tmp_path / "copy")
     copy.open()
-    with pytest.raises(InputError, match=r"the mask that a\.png keeps cannot be read"):
+    with pytest.raises(InputError, match=r"the kept mask of a\.png cannot be read"):
         copy.masks.current(copy.store.labels, "a.png")
     shown = opened(copy, view)
     assert "is gone" in shown["cards"]
@@ -225,7 +225,7 @@ def test_only_refinements_that_a_run_has_are_offered(
 def test_which_images_an_export_is_of(workspace: Workspace, view: View) -> None:
     labels = workspace.store.labels
     assert chosen_images(labels, NAMES) == [0, 1, 2]
-    with pytest.raises(InputError, match="no image is accepted yet"):
+    with pytest.raises(InputError, match="no image is accepted;"):
         chosen_images(labels, NAMES, "accepted")
     act(workspace, view, {"act": "accept", "image": "1"})
     act(workspace, view, {"act": "skip", "image": "2"})

@@ -52,7 +52,7 @@ PIECES = drawn(
 def test_a_piece_hangs_together_at_corners_and_goes_alone() -> None:
     mended = without_piece(PIECES, at(PIECES, 2, 1))
     assert rows(mended) == ["......1.", "......1.", "...22...", "...22.11"]
-    with pytest.raises(InputError, match="there is no piece at this place"):
+    with pytest.raises(InputError, match="there is no piece here"):
         without_piece(PIECES, at(PIECES, 0, 4))
 
 
@@ -201,5 +201,5 @@ def test_a_piece_is_moved_to_another_class_and_so_is_all_that_is_marked() -> Non
     assert (one.values == 3).sum() == 12 and (one.values == 1).sum() == 8
     every = moved(mask, [], "wheel")
     assert (every.values == 2 * (values > 0)).all()
-    with pytest.raises(InputError, match="no piece at this place"):
+    with pytest.raises(InputError, match="no piece here"):
         moved(mask, [at(mask, 0, 0)], "wheel")

@@ -133,7 +133,7 @@ def test_figure_4_has_a_curve_per_layer_or_per_network() -> None:
     ]
     with pytest.raises(InputError, match="--layer is given 2 times for 3 curves"):
         _curve_networks(["vgg16", "vgg19", "resnet101"], ["a", "b"], SetupPanel())
-    with pytest.raises(InputError, match="--weights is the file of one network"):
+    with pytest.raises(InputError, match="--weights is for one network"):
         _curve_networks(["vgg16", "vgg19"], [], with_weights)
 
 
@@ -145,7 +145,7 @@ def test_former_names_of_figure_4_are_hidden_and_say_so(
     arguments = [name, "--data", str(tmp_path), "--parts", "/nowhere", "--out", str(tmp_path)]
     with pytest.raises(InputError, match="no folder of part masks"):
         app(arguments, standalone_mode=False)
-    assert f"deepff: {name} is figure4 now" in capsys.readouterr().err
+    assert f"deepff: {name} is now called figure4" in capsys.readouterr().err
 
 
 def test_defaults_spelt_out_for_the_command_line_are_the_tables_own() -> None:

@@ -89,13 +89,13 @@ def test_factors_for_which_nothing_is_left_are_named(tmp_path):
         "discover", tmp_path / "a.png", "--size", "32", "-k", "1", "--out", tmp_path / "one"
     )
     assert code == 0
-    assert "nothing is left" not in stderr
+    assert "is empty" not in stderr
     assert stdout.startswith("1 image, ")
     Image.linear_gradient("L").save(tmp_path / "b.png")
     both = [tmp_path / "a.png", tmp_path / "b.png"]
     code, _, stderr = run("discover", *both, "--size", "32", "-k", "2", "--out", tmp_path / "two")
     assert code == 0
-    assert "at k = 2 nothing is left for factor 1; a smaller k will do" in stderr
+    assert "at k = 2 factor 1 is empty; use a smaller k" in stderr
     assert "at 32 pixels an image is one cell of bn2, whose stride is 32" in stderr
 
 
@@ -152,10 +152,10 @@ def test_a_layers_cells_have_their_measured_and_their_drawn_center():
 
 
 BAD_INPUTS = {
-    "no images and no --sample": ([], "name folders, files or globs of images, or try --sample"),
-    "both": (["{photos}", "--sample"], "--sample brings its own images"),
+    "no images and no --sample": ([], "name folders, files or globs, or try --sample"),
+    "both": (["{photos}", "--sample"], "--sample comes with images"),
     "a folder that is not there": (["{tmp}/nowhere"], "cannot find '{tmp}/nowhere'"),
-    "an empty folder": (["{empty}"], "it holds no files that are not hidden"),
+    "an empty folder": (["{empty}"], "all its files are hidden, or it has none"),
     "a glob without a match": (["{photos}/*.jpeg"], "no file matches"),
     "no usable image": (["{broken}"], "none of the 2 files is an image that can be read"),
     "an unknown network": (["{photos}", "--model", "vgg91"], "no network 'vgg91'; the closest are"),
@@ -324,7 +324,7 @@ def test_explain_takes_ones_own_labels_and_says_what_is_wrong_with_them(photos, 
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     code, _, stderr = run("explain", out, "--labels", tmp_path / "labels.txt")
     assert code == 2
-    assert "2 labels were given, but efficientnet_lite0 ends with 1000 numbers" in stderr
+    assert "2 labels are given, but efficientnet_lite0 has 1000 outputs" in stderr
     (tmp_path / "labels.txt").write_text("\n".join(f"thing {i}" for i in range(1000)))
     code, stdout, _ = run("explain", out, "--labels", tmp_path / "labels.txt")
     assert code == 0

@@ -108,7 +108,7 @@ def test_a_network_with_other_weights_is_refused(group, tmp_path):
     files = [item.image for item in group.images[:2]]
     bank = deepff.discover(files, 1, size=128).bank
     other = replace(bank, sources=(replace(bank.sources[0], weights_digest="0" * 64),))
-    with pytest.raises(InputError, match="are others; give the file of the weights"):
+    with pytest.raises(InputError, match="; pass the file of these weights"):
         deepff.apply(other, files)
     missing = replace(bank, sources=(replace(bank.sources[0], model="MyNetwork"),))
     with pytest.raises(InputError, match="this needs the network MyNetwork"):

@@ -260,5 +260,5 @@ def test_kinds_are_called_by_their_names_in_what_is_written(mixed):
     assert {instance.name for of_image in mixed.instances() for instance in of_image} >= {"cheetah"}
     plain = replace(mixed.factorization(), scores=None)
     without = replace(mixed, factorizations={2: plain})
-    with pytest.raises(InputError, match="have no scores, so there is no least one"):
+    with pytest.raises(InputError, match="have no scores, so leave out the minimum score"):
         next(without.regions(min_score=0.4))

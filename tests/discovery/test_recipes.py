@@ -143,7 +143,7 @@ def test_weighted_channels_with_several_factors_are_the_weighted_matrix(elephant
             "no channel weighting 'centre'; choose one of none, border",
         ),
         ({"layer": ["bn2", "nothing"]}, "has no layer 'nothing'"),
-        ({"memory": 1000}, "1000 bytes are too little memory; give 256 MiB or more"),
+        ({"memory": 1000}, "1000 bytes of memory are too few; use 256 MiB or more"),
     ],
 )
 def test_what_does_not_go_together_is_one_sentence(elephants, backbone, options, message):
@@ -167,7 +167,7 @@ def test_parts_inside_the_object_refuse_what_would_have_no_effect(tmp_path, opti
     arguments = ["discover", "--sample", "--inside-object", *option, "--out", str(tmp_path / "out")]
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 2
-    assert "has its own way" in outcome.stderr and option[0] in outcome.stderr
+    assert "sets how to factorize" in outcome.stderr and option[0] in outcome.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -21,11 +21,11 @@ class Unread:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"n_components": 2000}, "layer .* has .* channels, too few for 2000 factors"),
+        ({"n_components": 2000}, "k is 2000, but layer .* has only .* channels"),
         ({"random_state": 2**32}, "from 0 to 2³² − 1"),
         ({"random_state": -1}, "random_state must be a whole number, 0 or more"),
         ({"layer": "no_such_layer"}, "no_such_layer"),
-        ({"layer": 5}, "give its name, as a string"),
+        ({"layer": 5}, "pass its name as a string"),
         ({"layer": torch.nn.ReLU()}, "a layer is ReLU; give its name"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

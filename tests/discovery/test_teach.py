@@ -79,9 +79,9 @@ def test_a_mask_teaches_its_image_and_the_others_the_same(whole: Result, truth: 
 
 
 def test_what_cannot_teach_is_refused(whole: Result, truth: np.ndarray) -> None:
-    with pytest.raises(InputError, match="no mask of an image of the set"):
+    with pytest.raises(InputError, match="none of the masks belongs to an image of the set"):
         teach(whole, {"another.jpg": truth}, 1)
-    with pytest.raises(InputError, match="no class, or no background"):
+    with pytest.raises(InputError, match="no class or no background"):
         teach(whole, {whole.names[0]: np.zeros(truth.shape, np.uint8)}, 1)
 
 

@@ -30,7 +30,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Run:
 def test_missing_data_is_named_and_its_tables_are_left_out(tmp_path: Path, run: Run) -> None:
     printed = run(tmp_path, "--out", tmp_path / "out")
 
-    assert f"iCoseg is laid out as images/ and ground_truth/: no folder {tmp_path}" in printed
+    assert f"iCoseg needs images/ and ground_truth/; there is no folder {tmp_path}" in printed
     assert "VOC 2007: no folder VOC2007" in printed
     assert "PASCAL-Part: no folder VOC2010" in printed
     summary = (tmp_path / "out/summary.md").read_text(encoding="utf-8")

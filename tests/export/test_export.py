@@ -238,7 +238,7 @@ def test_a_part_left_without_pixels_keeps_its_place_among_the_classes(tmp_path: 
     [
         ("pdf", HALF, "no format 'pdf'; choose one of coco, coco-polygons, yolo, yolo-seg"),
         ("png", RegionOptions(parts={0: "a\nb"}), "has a line break or another control character"),
-        ("voc", RegionOptions(parts={0: "Background"}), "stands for what belongs to no class"),
+        ("voc", RegionOptions(parts={0: "Background"}), "is reserved for pixels without a class"),
         ("coco", RegionOptions(parts={7: "a"}), "there is no factor 7"),
     ],
 )

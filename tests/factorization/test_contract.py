@@ -102,7 +102,7 @@ def test_inverse_transform_multiplies(method: str, convert: Any) -> None:
     np.testing.assert_allclose(back, H @ model.components_, rtol=1e-6)
     error = np.linalg.norm(data() - np.asarray(back, dtype=np.float64))
     assert model.reconstruction_err_ == pytest.approx(error, rel=1e-3)
-    with pytest.raises(InputError, match="2 coefficients a row, but 3"):
+    with pytest.raises(InputError, match="2 coefficients per row, but 3"):
         model.inverse_transform(H[:, :2])
     with pytest.raises(NotFittedError):
         estimator(method, 2).inverse_transform(H)

@@ -78,7 +78,7 @@ def test_the_sample_has_rows_for_every_factor_whatever_the_bound() -> None:
     H = torch.zeros(9000, 40)
     H[torch.arange(9000), torch.randint(40, (9000,), generator=generator)] = 1
     A = H @ torch.block_diag(*torch.rand(40, 1, 25, generator=generator))
-    with pytest.warns(UserWarning, match="starts on 1280 rows instead of 6000.* 184 MiB"):
+    with pytest.warns(UserWarning, match="starts on 1280 of 6000 rows.* 184 MiB"):
         model = NMF(40, random_state=0, memory=MIB).fit(A)
     assert model.relative_err_ < 1e-5
 
@@ -142,7 +142,7 @@ def test_bounds_that_cannot_be_kept_are_refused() -> None:
     for memory in ("1GiB", 2.0**30):
         with pytest.raises(InputError, match="whole number of bytes"):
             NMF(3, memory=memory).fit(A)
-    with pytest.raises(InputError, match="k-means holds all"):
+    with pytest.raises(InputError, match="k-means needs all"):
         KMeans(3, memory=2 * MIB).fit(A)
 
 

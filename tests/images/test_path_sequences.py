@@ -55,7 +55,7 @@ def test_a_series_of_images_keeps_its_order() -> None:
 
 
 def test_a_data_frame_is_refused_in_one_sentence() -> None:
-    with pytest.raises(InputError, match="give the column that holds their paths"):
+    with pytest.raises(InputError, match="pass its column of paths"):
         resolve_images(pd.DataFrame({"path": NAMES}))
 
 

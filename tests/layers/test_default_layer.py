@@ -182,7 +182,7 @@ def test_no_default_of_single_cells() -> None:
         map_layers(backbone, 32).resolve()
     assert message(error) == (
         "every layer of Sequential is pooled, constant, a gate or a single cell at 32×32 pixels, "
-        "so there is no default; name the layer, or give a larger size"
+        "so there is no default; name a layer, or use a larger size"
     )
 
 

@@ -302,5 +302,5 @@ class Halving(nn.Module):
 def test_a_map_that_other_sizes_do_not_give_is_told() -> None:
     backbone: Backbone = load_backbone(Halving())
     layer = map_layers(backbone, 64).resolve("kept")
-    with pytest.raises(InputError, match=r"gives no map on images of 64×48 pixels"):
+    with pytest.raises(InputError, match=r"has no map for images of 64×48 pixels"):
         forward_to_layers(backbone, [layer], images(1, 3, 64, 48))

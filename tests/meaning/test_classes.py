@@ -223,7 +223,7 @@ def test_without_its_head_a_network_names_nothing_and_says_why(group, tmp_path):
     result = deepff.discover(group("036", 1), 2, model=backbone)
     assert result.factor_names == [None, None]
     assert "'classifier.weight' is not in the file" in result.unnamed
-    with pytest.raises(InputError, match="weights with the head"):
+    with pytest.raises(InputError, match="weights that include the head"):
         result.class_scores()
 
 
@@ -238,7 +238,7 @@ def test_random_weights_and_unknown_classes_give_no_names():
 
     own = deepff.load_backbone(Squares())
     result = deepff.discover(images, 1, model=own, layer="layer", size=32)
-    with pytest.raises(InputError, match="give labels"):
+    with pytest.raises(InputError, match="pass labels"):
         result.class_scores()
     own.labels = ("one",)
     with pytest.raises(InputError, match="1 labels were given, but Squares ends with 2"):
@@ -312,7 +312,7 @@ def test_where_only_the_class_token_is_read_factors_have_no_names(pool, layer, i
         assert result.importance().falls.abs().max() > 1e-3
         return
     assert result.factor_names == [None, None]
-    assert f"what follows layer {layer} of VisionTransformer does not read its map" in (
+    assert f"the part of VisionTransformer after layer {layer} does not use its map" in (
         result.unnamed
     )
     with pytest.raises(InputError, match="choose an earlier layer"):
@@ -321,7 +321,7 @@ def test_where_only_the_class_token_is_read_factors_have_no_names(pool, layer, i
         result.factorizations[2],
         classes=FactorClasses(("a", "b", "c"), torch.zeros(2, 3), (None, None)),
     )
-    with pytest.raises(InputError, match="does not read its map"):
+    with pytest.raises(InputError, match="does not use its map"):
         result.importance()
 
 

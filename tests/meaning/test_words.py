@@ -112,11 +112,15 @@ def test_words_come_from_the_line_or_from_a_file(tmp_path: Path) -> None:
 
 def test_networks_that_cannot_read_say_so(network, tmp_path):
     name, _, model, file = network
-    with pytest.raises(InputError, match="efficientnet_lite0 has none; take one of open_clip"):
+    with pytest.raises(
+        InputError, match="efficientnet_lite0 has none; use a network from open_clip"
+    ):
         deepff.load_backbone(words=WORDS)
-    with pytest.raises(InputError, match="weights are random, so it says nothing of words"):
+    with pytest.raises(
+        InputError, match="weights are random, so it cannot compare images with words"
+    ):
         deepff.load_backbone(name, pretrained=False, words=WORDS)
-    with pytest.raises(InputError, match="give one of them"):
+    with pytest.raises(InputError, match="pass only one of the two"):
         deepff.load_backbone(name, weights=file, words=WORDS, labels=WORDS)
     with pytest.raises(InputError, match="words that are not empty"):
         deepff.load_backbone(name, weights=file, words=[])

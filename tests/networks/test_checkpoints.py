@@ -470,7 +470,7 @@ def test_what_is_no_index_is_refused(tmp_path: Path) -> None:
     itself = json.dumps({"weight_map": {"fc.weight": index.name}})
     for text in ("{}", "[]", '{"weight_map": 3}', "x", itself):
         index.write_text(text)
-        with pytest.raises(InputError, match=r"is no index of weights in several files; give"):
+        with pytest.raises(InputError, match=r"is not an index of weight files; pass"):
             load_backbone(small(), weights=index)
 
 

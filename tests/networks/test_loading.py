@@ -346,7 +346,7 @@ def test_file_without_a_state_dict(tmp_path: Path, content: object, found: str) 
     with pytest.raises(InputError) as error:
         load_backbone(SMALL, weights=file)
     assert message(error) == (
-        f"{file} holds no state dict but {found}; give one with tensors by name"
+        f"{file} holds {found}, not a state dict; pass a file with tensors by name"
     )
 
 
@@ -370,7 +370,7 @@ def test_weights_that_cannot_be_downloaded(
     )
     assert message(error).startswith(f"{start} (")
     assert message(error).endswith(
-        "); fetch the file on a machine with a network and give it with --weights FILE, "
+        "); download the file on another machine and pass it with --weights FILE, "
         "or use efficientnet_lite0, which works offline"
     )
     assert socket.getdefaulttimeout() is None
@@ -528,7 +528,7 @@ def test_num_classes_needs_a_network_by_name_and_a_file(tmp_path: Path) -> None:
     for model, weights in ((SMALL, None), (nn.Conv2d(3, 2, 1), tmp_path / "own.pth")):
         with pytest.raises(InputError) as error:
             load_backbone(model, weights=weights, num_classes=3)
-        assert message(error).endswith("; give both of these, or leave num_classes out")
+        assert message(error).endswith("; pass both, or leave out num_classes")
     with pytest.raises(InputError) as error:
         load_backbone(SMALL, weights=tmp_path / "own.pth", num_classes=0)
     assert message(error) == "num_classes is 0; give the number of classes, at least 1"

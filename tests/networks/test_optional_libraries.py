@@ -121,7 +121,7 @@ def test_open_clip_by_name() -> None:
 def test_what_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("open_clip")
-    with pytest.raises(InputError, match=r"hf/.* cannot be had"):
+    with pytest.raises(InputError, match=r"hf/.* cannot be loaded"):
         load_backbone(f"hf/{tmp_path}")
     with pytest.raises(InputError, match=r"no network 'ViT-B-33'; the closest are ViT-B-32"):
         load_backbone("open_clip/ViT-B-33")

@@ -123,7 +123,7 @@ def test_a_grey_network_of_timm_and_none_of_torchvision() -> None:
     for name in ("resnet18", "efficientnet_lite0"):
         with pytest.raises(InputError, match=f"{name} takes images of 3 channels"):
             load_backbone(name, channels=1, pretrained=False)
-    with pytest.raises(InputError, match="channels is 4; images have 3, or 1"):
+    with pytest.raises(InputError, match="channels is 4; use 3, or 1"):
         load_backbone(trunk(4), channels=4)
 
 
@@ -231,9 +231,9 @@ NO_NETWORKS = {
         "has no weights yet, as its layers are lazy or on the device meta",
     ),
     "TorchScript": (traced, "is TorchScript, which hides its layers"),
-    "torch.export": (exported, "is a program of torch.export without layers; give the nn.Module"),
-    "a class": (lambda: nn.ReLU, "model is a type; give a network's name or an nn.Module"),
-    "a state dict": (lambda: trunk().state_dict(), "give a network's name or an nn.Module"),
+    "torch.export": (exported, "is a torch.export program, which hides its layers; pass the"),
+    "a class": (lambda: nn.ReLU, "model is a type; pass a network's name or an nn.Module"),
+    "a state dict": (lambda: trunk().state_dict(), "pass a network's name or an nn.Module"),
     "volumes": (lambda: nn.Sequential(nn.Conv3d(3, 4, 3)), "it takes volumes, and not images"),
     "an error of its own": (WantsLogits, "its forward must take a batch of images alone"),
     "another device": (ElsewhereModule, "its forward must stay on the network's device, cpu"),
@@ -327,5 +327,7 @@ def test_the_size_is_by_default_that_of_small_images_in_an_own_network(tmp_path:
     large = photos(tmp_path / "large", 1)
     Image.open(large / "0.png").resize((600, 500)).save(large / "0.png")
     assert deepff.discover(large, 2, model=network).sources[0].size == 448
-    with pytest.warns(InputWarning, match="at most 32 pixels a side and are enlarged 5 times"):
+    with pytest.warns(
+        InputWarning, match="at most 32 pixels wide or high and are enlarged 5 times"
+    ):
         deepff.discover(tmp_path / "small", 2, model=network, size=5 * SIZE)

@@ -70,7 +70,7 @@ def test_factors_of_one_name_are_one_region_and_others_none(quadrants):
 
 
 def test_an_unknown_k_or_factor_is_refused(quadrants):
-    with pytest.raises(InputError, match="the result holds k = 3; there is none with 2 factors"):
+    with pytest.raises(InputError, match="the result has k = 3, but not 2"):
         next(find_regions(quadrants, 2))
     with pytest.raises(InputError, match="there is no factor 3"):
         next(find_regions(quadrants, 3, RegionOptions(parts={3: "x"})))
@@ -221,7 +221,7 @@ def test_the_commands_segment_and_localize(quadrants, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-k", "2"], "there is none with 2 factors"),
+        (["-k", "2"], "but not 2"),
         (["--value", "101"], "a percentile of 101 is out of range"),
         (["--threshold", "max-fraction", "--value", "75"], "a fraction of 75 of the maximum"),
         (["--threshold", "otsu", "--value", "75"], "threshold otsu takes no value"),
@@ -283,4 +283,4 @@ def test_a_run_that_chose_k_says_by_what(tmp_path, capsys):
     assert not output.err
     found.agreements = {2: 0.84, 3: 0.5}
     summarize(found, tmp_path)
-    assert "at no k do halves of the images agree by 0.85, so k is 1" in capsys.readouterr().err
+    assert "at no k do two halves of the images agree by 0.85, so k is 1" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_a_result_of_an_own_network_runs_it_again_where_it_is_given(tmp_path):
     maps, expected = (found.similar(0, (99, 99)).heatmaps for found in (again, result))
     assert torch.equal(maps.coefficients, expected.coefficients)
     without = deepff.load(tmp_path / "result", images=images)
-    with pytest.raises(InputError, match=r"your network, Sequential, .*: give it as model"):
+    with pytest.raises(InputError, match=r"your network Sequential, .*; pass it as model"):
         without.importance()
     network[0].weight.data += 1
     with pytest.raises(InputError, match="others"):

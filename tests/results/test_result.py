@@ -103,7 +103,7 @@ def test_images_that_are_none_are_skipped_by_name(
         ),
         ("2", "an array (0, 4, 3) has no pixels"),
     ]
-    with pytest.raises(InputError, match="files and images are mixed"):
+    with pytest.raises(InputError, match="the list mixes files and images"):
         deepff.discover([arrays[0], "photo.jpg"], 1, model=backbone)
     with pytest.raises(InputError, match="no images were named"):
         deepff.discover([], 1, model=backbone)
@@ -242,12 +242,12 @@ def test_a_saved_result_of_arrays_knows_them_again_when_they_are_given(
     from_arrays.save(tmp_path / "result")
     loaded = deepff.load(tmp_path / "result")
     assert loaded.paths == [None] * 3
-    with pytest.raises(InputError, match=r"load it with images="):
+    with pytest.raises(InputError, match=r"load the result with images="):
         next(loaded.regions(refine="guided-crf"))
     again = deepff.load(tmp_path / "result", images=arrays)
     expected = next(from_arrays.regions(refine="guided-crf"))
     assert torch.equal(next(again.regions(refine="guided-crf")).masks, expected.masks)
-    with pytest.raises(InputError, match="none of the result's images"):
+    with pytest.raises(InputError, match="none of the given images belongs"):
         deepff.load(tmp_path / "result", images=[array[:-1] for array in arrays])
 
 
@@ -352,7 +352,7 @@ def test_numbers_of_numpy_are_numbers(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layer": []}, "no layer was named"),
+        ({"layer": []}, "layer is empty"),
         ({"size": 0}, "size must be a whole number, 1 or more"),
         ({"size": 44.5}, "size must be a whole number"),
         ({"batch_size": 0}, "batch_size must be"),
@@ -373,7 +373,7 @@ def test_wrong_arguments_get_one_sentence(
 
 @pytest.mark.parametrize("parts", [{}, ["head"]])
 def test_parts_that_name_no_factor_are_refused(from_arrays: deepff.Result, parts: object) -> None:
-    with pytest.raises(InputError, match="parts name factors"):
+    with pytest.raises(InputError, match="parts map factors to names"):
         from_arrays.regions(parts=parts)
 
 

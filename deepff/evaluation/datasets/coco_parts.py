@@ -36,7 +36,7 @@ def load_coco(
     ``merge`` renames categories to parts, such as `CAR_PARTS`."""
     path = coco_file(root)
     if not path.is_file():
-        raise InputError(f"no COCO file {path}")
+        raise InputError(f"there is no COCO file {path}")
     folder = coco_folder(path)
     try:
         content = json.loads(path.read_bytes())
@@ -61,7 +61,7 @@ def load_coco(
         if missing and not loaded:
             first = content["images"][0]
             raise InputError(
-                f"none of the COCO file's images is there; the first, “{first['file_name']}”, is "
+                f"none of the COCO file's images exists; the first, “{first['file_name']}”, is "
                 f"neither {' nor '.join(map(str, _candidates(first, folder)))}"
             )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

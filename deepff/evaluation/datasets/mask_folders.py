@@ -29,7 +29,7 @@ def load_icoseg(
     root = Path(root)
     for folder in (root / "images", root / "ground_truth"):
         if not folder.is_dir():
-            raise InputError(f"iCoseg is laid out as images/ and ground_truth/: no folder {folder}")
+            raise InputError(f"iCoseg needs images/ and ground_truth/; there is no folder {folder}")
     names = icoseg_groups(root)
     selected = names if groups is None else [_find_group(query, names) for query in groups]
     only = None if listed is None else _listed_names(listed, root)
@@ -66,10 +66,10 @@ def _number(name: str) -> int | None:
 def _listed_names(path: Path, root: Path) -> set[str]:
     """The lines of a list of images, each of which must name one as `group/image`."""
     if not path.is_file():
-        raise InputError(f"no list of images {path}, which names one image in each line")
+        raise InputError(f"there is no list of images {path}; it should name one image per line")
     lines = {line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()} - {""}
     if unknown := sorted(line for line in lines if not (root / "images" / line).is_file()):
-        raise InputError(f"{path} lists “{unknown[0]}”, which is no image in {root / 'images'}")
+        raise InputError(f"{path} lists “{unknown[0]}”, which is not an image in {root / 'images'}")
     return lines
 
 
@@ -107,13 +107,14 @@ def read_part_names(path: Path) -> tuple[str, ...]:
     """Names in a `labels.txt`, without the background's, each of which has to be there once."""
     if not path.is_file():
         raise InputError(
-            f"no file {path}, which names one part per line: line 1 is the value 1 of the masks"
+            f"there is no file {path}, which names a part per line, with value 1 of the masks in "
+            "line 1"
         )
     names = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().split("\n")]
     if names[0] in BACKGROUND_NAMES:
         names = names[1:]
     if not names or not all(names) or len(set(names)) < len(names):
-        raise InputError(f"{path} should have one label's name in each line, each once")
+        raise InputError(f"{path} should name each label once, one per line")
     return tuple(names)
 
 

@@ -72,13 +72,13 @@ def find_voc(root: str | Path, year: int | None = None) -> Path:
         years = sorted(path for path in parent.glob(pattern) if path.is_dir())
         if len(years) > 1:
             names = ", ".join(path.name for path in years)
-            raise InputError(f"{parent} holds several years ({names}): say which is meant")
+            raise InputError(f"{parent} holds several years ({names}); name one of their folders")
         if years:
             return years[0]
     if (root / "JPEGImages").is_dir() and (year is None or root.resolve().match(pattern)):
         return root
     wanted = f"VOC{year}" if year else "VOC2007 (or another year)"
-    raise InputError(f"no folder {wanted} with JPEGImages/ in it at {root}")
+    raise InputError(f"there is no folder {wanted} with JPEGImages/ in {root}")
 
 
 def image_ids(folder: Path, class_name: str) -> list[str]:
@@ -100,7 +100,7 @@ def image_file(folder: Path, image_id: str) -> ImageFile:
     """The image with an id, or InputError if it is not in `JPEGImages`."""
     path = folder / "JPEGImages" / f"{image_id}.jpg"
     if not path.is_file():
-        raise InputError(f"no image {path}, which an image set names")
+        raise InputError(f"the image {path} is missing, but an image set lists it")
     return ImageFile(path=path.absolute(), name=path.name)
 
 
@@ -110,7 +110,7 @@ def read_boxes(path: Path) -> tuple[AnnotatedBox, ...]:
         # Only children of the root are objects: a person's head and hands are nested <part>s.
         return tuple(_box(element) for element in ET.parse(path).getroot().findall("object"))
     except FileNotFoundError as error:
-        raise InputError(f"no annotation {path}") from error
+        raise InputError(f"the annotation {path} is missing") from error
     except (ET.ParseError, AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{path} is not a Pascal VOC annotation") from error
 
@@ -170,7 +170,7 @@ def load_pascal_part(
     annotations = next((path for path in candidates if path.is_dir()), None)
     if annotations is None:
         raise InputError(
-            f"no folder of PASCAL-Part's masks: neither {candidates[0]} nor {candidates[1]}"
+            f"PASCAL-Part's masks are missing: neither {candidates[0]} nor {candidates[1]}"
         )
     return [_load_parts(folder, annotations, *of_class, others) for of_class in parts.items()]
 
@@ -193,7 +193,9 @@ def _load_parts(
             continue
         path = annotations / f"{image_id}.mat"
         if not path.is_file():
-            raise InputError(f"no part masks {path}, which the image set of {class_name} names")
+            raise InputError(
+                f"part masks {path} are missing, but {class_name}'s image set lists them"
+            )
         read_labels = partial(_read_parts, path, class_name, label_of, label_of_other)
         images.append(GroundTruthImage(image_file(folder, image_id), read_labels=read_labels))
     return GroundTruthSet(class_name, tuple(parts), tuple(images), others=others)
@@ -211,7 +213,7 @@ def _read_parts(
         annotation = loadmat(path)["anno"][0, 0]
         return _label_map(annotation["objects"].ravel(), class_name, label_of, label_of_other)
     except (*_MALFORMED, MatReadError) as error:
-        raise InputError(f"{path} is not laid out as a PASCAL-Part annotation") from error
+        raise InputError(f"{path} is not a PASCAL-Part annotation") from error
 
 
 def _label_map(
