@@ -168,7 +168,7 @@ def test_other_peoples_files(workspace: Workspace, tmp_path: Path) -> None:
     ("files", "reason"),
     [
         ({"a.json": labelme([SQUARE], imageHeight=7)}, "labels are for 8 × 7 pixels"),
-        ({"a.json": labelme([{**SQUARE, "shape_type": "line"}])}, "a line is no outline"),
+        ({"a.json": labelme([{**SQUARE, "shape_type": "line"}])}, "a line is not an outline"),
         ({"a.txt": "0 .5 .5 .1 .1", "data.yaml": "names: [x]"}, "boxes but no outlines"),
         ({"a.png": png(np.zeros((6, 8, 3), np.uint8), "RGB")}, "colors instead of class numbers"),
         ({"a.png": png(np.ones((8, 6), np.uint8))}, "labels are for 6 × 8 pixels"),

@@ -122,7 +122,7 @@ def test_a_mask_that_is_gone_is_said_and_the_new_one_can_be_taken(
     assert names_listed(copy, view, filter=GONE) == ["a.png"]
     # The others are exported.
     act(copy, view, {"act": "nothing", "image": "1"})
-    with pytest.warns(InputWarning, match=r"a\.png \(the file of its mask is gone\): left out"):
+    with pytest.warns(InputWarning, match=r"a\.png \(its mask file is missing\): left out"):
         summary = export_labelled(copy.result, copy.store.labels, "png", tmp_path / "out")
     assert [path.stem for path in summary.folders[0].rglob("*.png")] == [Path(NAMES[1]).stem]
     with pytest.warns(InputWarning):

@@ -46,7 +46,7 @@ def test_a_command_with_a_cache_says_that_it_goes_on(tmp_path: Path) -> None:
         *("discover", tmp_path / "photos", *options),
     )
     assert status == 130
-    assert said == "deepff: interrupted; with --cache the same command goes on where it stopped"
+    assert said == "deepff: interrupted; run the same command with --cache again to resume"
     assert not out.exists()
 
 
@@ -62,7 +62,7 @@ def test_a_command_without_one_says_that_it_begins_anew(tmp_path: Path) -> None:
     )
     assert status == 130
     assert said == (
-        "deepff: interrupted; what was there before has stayed, and the same command starts over"
+        "deepff: interrupted; earlier results are unchanged, and the same command starts over"
     )
     after = {file: file.read_bytes() for file in (tmp_path / "result").rglob("*.*")}
     assert after == before

@@ -96,7 +96,7 @@ def test_factors_for_which_nothing_is_left_are_named(tmp_path):
     code, _, stderr = run("discover", *both, "--size", "32", "-k", "2", "--out", tmp_path / "two")
     assert code == 0
     assert "at k = 2 factor 1 is empty; use a smaller k" in stderr
-    assert "at 32 pixels an image is one cell of bn2, whose stride is 32" in stderr
+    assert "at 32 pixels, an image is a single cell of bn2, whose stride is 32" in stderr
 
 
 def test_a_network_that_gives_nothing_but_zeros_is_refused_in_a_sentence(tmp_path):
@@ -161,7 +161,10 @@ BAD_INPUTS = {
     "an unknown network": (["{photos}", "--model", "vgg91"], "no network 'vgg91'; the closest are"),
     "an unknown layer": (["{photos}", "--layer", "bn3"], "has no layer 'bn3'; choose one that"),
     "a layer that is no map": (["{photos}", "--layer", "classifier"], "gives shape (1, 1000)"),
-    "a signed layer": (["{photos}", "--layer", "conv_head", "--method", "nmf"], "goes down to -"),
+    "a signed layer": (
+        ["{photos}", "--layer", "conv_head", "--method", "nmf"],
+        "has values down to -",
+    ),
     "k of no number": (["{photos}", "-k", "many"], "-k takes a number of 1 or more, or several"),
     "k of 0": (["{photos}", "-k", "0"], "-k takes a number of 1 or more, or several"),
     "k of more than the rows": (["{photos}", "-k", "99"], "99 factors were asked for"),
@@ -200,7 +203,7 @@ BAD_INPUTS = {
     "another given twice": (["{photos}", "--seed", "1", "--seed=2"], "--seed is given twice"),
     "a solver for a method without": (
         ["{photos}", "--method", "pca", "--solver", "mu"],
-        "--solver is for the method nmf; leave it out for pca",
+        "--solver works only with the method nmf; leave it out for pca",
     ),
 }
 

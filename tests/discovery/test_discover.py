@@ -263,7 +263,9 @@ def test_ones_own_module_and_a_planted_pattern(tmp_path):
 
 
 def test_a_signed_layer_is_refused_with_layers_that_would_do(gymnastics):
-    with pytest.raises(InputError, match=r"layer conv_head .* goes down to -\d.*bn2.*semi-nmf"):
+    with pytest.raises(
+        InputError, match=r"layer conv_head .* has values down to -\d.*bn2.*semi-nmf"
+    ):
         deepff.discover(gymnastics.paths, 2, layer="conv_head", method="nmf")
 
 

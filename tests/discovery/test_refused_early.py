@@ -26,7 +26,7 @@ class Unread:
         ({"random_state": -1}, "random_state must be a whole number, 0 or more"),
         ({"layer": "no_such_layer"}, "no_such_layer"),
         ({"layer": 5}, "pass its name as a string"),
-        ({"layer": torch.nn.ReLU()}, "a layer is ReLU; give its name"),
+        ({"layer": torch.nn.ReLU()}, "layer is a ReLU; pass its name"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

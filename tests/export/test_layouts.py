@@ -133,7 +133,7 @@ def test_yolo_without_photographs_fits_those_that_are_there(tmp_path: Path) -> N
 def test_photographs_that_are_gone_are_named_before_anything_is_written(tmp_path: Path) -> None:
     result = photographed(tmp_path / "photos", ["a.jpg", "b.jpg"])
     (tmp_path / "photos" / "b.jpg").unlink()
-    with pytest.raises(InputError, match=r"b\.jpg cannot be used any more .*--images none"):
+    with pytest.raises(InputError, match=r"b\.jpg can no longer be used .*--images none"):
         export(result, "yolo", tmp_path / "out", options=HALF)
     (tmp_path / "photos" / "b.jpg").write_bytes(b"GIF89a")
     with pytest.raises(InputError, match=r"photograph b\.jpg cannot be read"):

@@ -77,7 +77,7 @@ class Features(nn.Module):
 def test_a_network_without_classes_is_told_so():
     backbone = load_backbone(Features(), device="cpu")
     later = OpenLayer(backbone, map_layers(backbone, 8).resolve("act"))
-    with pytest.raises(InputError, match="does not end with one number a class"):
+    with pytest.raises(InputError, match="does not end with one number per class"):
         later_outputs(later, torch.ones(1, 3, 8, 8), lambda maps: maps)
 
 

@@ -241,7 +241,7 @@ def test_random_weights_and_unknown_classes_give_no_names():
     with pytest.raises(InputError, match="pass labels"):
         result.class_scores()
     own.labels = ("one",)
-    with pytest.raises(InputError, match="1 labels were given, but Squares ends with 2"):
+    with pytest.raises(InputError, match="1 labels are given, but Squares has 2"):
         result.class_scores()
 
 

@@ -82,7 +82,7 @@ def test_the_crf_needs_the_photographs_as_they_were(quadrants):
     with pytest.raises(InputError, match=r"the photograph a\.png as it was"):
         next(find_regions(quadrants, 3, options))
     quadrants.paths[0].unlink()
-    with pytest.raises(InputError, match=r"a\.png, which cannot be used any more"):
+    with pytest.raises(InputError, match=r"a\.png, which can no longer be used"):
         next(find_regions(quadrants, 3, options))
 
 

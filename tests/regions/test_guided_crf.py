@@ -350,5 +350,5 @@ def test_dff_crf_follows_the_edge_of_an_object_under_a_blurred_map(tmp_path: Pat
 def test_dff_crf_needs_every_photograph_of_the_set(tmp_path: Path) -> None:
     result, _ = photographed(tmp_path, blobs(3, 1, 18, 24))
     (tmp_path / "2.png").unlink()
-    with pytest.raises(InputError, match=r"2\.png, which cannot be used any more"):
+    with pytest.raises(InputError, match=r"2\.png, which can no longer be used"):
         next(find_regions(result, 1, RegionOptions(refine="dff-crf")))

@@ -167,7 +167,10 @@ def test_without_a_readable_list_nothing_is_deepffs(tmp_path: Path, damage: str)
 def test_files_and_folders_in_the_way_are_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine")
     (tmp_path / "b").mkdir()
-    for names, sentence in ((["a/x"], "a is a file, where a folder"), (["b"], "b is a folder")):
+    for names, sentence in (
+        (["a/x"], "a is a file, but must be a folder"),
+        (["b"], "b is a folder"),
+    ):
         with pytest.raises(InputError, match=sentence):
             check_outputs(tmp_path, names, Rules(overwrite=True))
     with pytest.raises(InputError, match="a is a file; name a folder"):

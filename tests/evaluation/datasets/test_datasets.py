@@ -126,7 +126,7 @@ def test_icoseg_list_of_something_else_is_refused(icoseg: Path, tmp_path: Path) 
         load_icoseg(icoseg, listed=listed)
     listed.write_text("10 Kite/9.jpg\n11.jpg\n")
     with pytest.raises(
-        InputError, match=r"list\.txt lists “11\.jpg”, which is no image in .*images"
+        InputError, match=r"list\.txt lists “11\.jpg”, which is not an image in .*images"
     ):
         load_icoseg(icoseg, listed=listed)
     listed.write_text("10 Kite/9.jpg\n")

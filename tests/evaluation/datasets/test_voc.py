@@ -385,7 +385,7 @@ def test_pascal_part_damaged_file_is_named(voc2010: Path, content: dict[str, Any
         scipy.io.savemat(path, content)
     (horses,) = load_pascal_part(voc2010, {"horse": TABLE3_PARTS["horse"]})
 
-    with pytest.raises(InputError, match=r"000005\.mat is not laid out as a PASCAL-Part"):
+    with pytest.raises(InputError, match=r"000005\.mat is not a PASCAL-Part"):
         horses.images[0].labels()
 
 
@@ -398,7 +398,7 @@ def test_pascal_part_truncated_file_is_named(voc2010: Path, share: float, compre
     path.write_bytes(content[: int(share * len(content))])
     (horses,) = load_pascal_part(voc2010, {"horse": TABLE3_PARTS["horse"]})
 
-    with pytest.raises(InputError, match=r"000005\.mat is not laid out as a PASCAL-Part"):
+    with pytest.raises(InputError, match=r"000005\.mat is not a PASCAL-Part"):
         horses.images[0].labels()
 
 
