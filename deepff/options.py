@@ -61,10 +61,10 @@ class Method(StrEnum):
     NMF = "nmf", "NMF (non-negative matrix factorization): no value is below 0"
     SEMI_NMF = (
         "semi-nmf",
-        "semi-NMF: coefficients are never negative, activations and factors may be",
+        "semi-NMF: coefficients are never negative, but activations and factors may be",
     )
-    PCA = "pca", "PCA: factors are orthogonal, and coefficients go negative"
-    KMEANS = "kmeans", "k-means: each cell has one factor"
+    PCA = "pca", "PCA: factors are orthogonal, and coefficients may be negative"
+    KMEANS = "kmeans", "k-means: each cell belongs to one factor"
 
     def __new__(cls, name: str, words: str) -> Self:
         member = str.__new__(cls, name)

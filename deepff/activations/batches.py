@@ -171,7 +171,7 @@ def _decode(image: PlannedImage, interpolation: str) -> Decoded:
     darkness = f"in {image.name} is {picture.largest} of {picture.white}" if is_dark else ""
     pixels = resize(picture.pixels, image.shape, interpolation)
     if not is_dark and is_blank(pixels):
-        return Decoded(image, fault="one color all over, in which there is nothing to find")
+        return Decoded(image, fault="one color all over, so there is nothing to find in it")
     return Decoded(image, pixels, darkness=darkness)
 
 

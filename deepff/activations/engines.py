@@ -107,7 +107,7 @@ def _obstacle(backbone: Backbone) -> str | None:
     with HOOKED:
         hooked = [m._forward_hooks or m._forward_pre_hooks for m in backbone.network.modules()]
     if any(hooked):
-        return "it has hooks, which only torch calls"
+        return "it has hooks, which only PyTorch calls"
     return None
 
 

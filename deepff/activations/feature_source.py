@@ -137,8 +137,8 @@ class FeatureSource:
             ) from error
         if backbone.weights_digest != self.weights_digest:
             raise InputError(
-                f"this needs {self.model} with the weights of the run ({self.weights}), not with "
-                f"{backbone.weights}; pass the file of these weights"
+                f"this needs {self.model} with the weights of the run ({self.weights}), but the "
+                f"given ones ({backbone.weights}) differ; pass the run's weights"
             )
         if isinstance(self.tokens, str) and not callable(backbone.tokens):
             raise InputError(

@@ -15,8 +15,8 @@ from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 
 STALE = (
-    "The labels were changed in another tab or program. This page now shows them as they are; your "
-    "last change was not made, so make it again if it is still wanted."
+    "The labels were changed in another tab or program. This page now shows the new labels. Your "
+    "last change was not made; repeat it if you still want it."
 )
 _STATUSES = {"accept": ACCEPTED, "skip": SKIPPED, "nothing": ACCEPTED}
 _NUMBERS = ("at", "position", "image", "factor", "keep", "drop", "on")

@@ -135,7 +135,7 @@ def which_choices(workspace: Workspace) -> list[tuple[str, str]]:
     accepted, skipped = labels.count(ACCEPTED, names), labels.count(SKIPPED, names)
     return [
         (f"accepted ({accepted})", Which.ACCEPTED),
-        (f"all but skipped ({len(names) - skipped})", Which.NOT_SKIPPED),
+        (f"all except skipped ({len(names) - skipped})", Which.NOT_SKIPPED),
         (f"all ({len(names)})", Which.ALL),
     ]
 

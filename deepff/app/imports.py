@@ -41,7 +41,7 @@ def import_labels(store: LabelStore, run: Run, path: Path) -> str:
     for file, pieces in labeled:
         name = next((images[end] for end in _ends(file) if end in images), None)
         if name is None:
-            problems[file] = "no photograph is called so"
+            problems[file] = "no photograph has this name"
         elif labels.image(name) != ImageLabel():
             n_decided += 1
         else:
@@ -54,7 +54,7 @@ def import_labels(store: LabelStore, run: Run, path: Path) -> str:
     warn_unreadable(problems, f"left out of {path}")
     left_out = "".join(f"; left out: {name} ({why})" for name, why in [*problems.items()][:3])
     more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
-    decided = f"; {n_decided} were decided about before" if n_decided else ""
+    decided = f"; {n_decided} had decisions before" if n_decided else ""
     return f"{len(masks)} of {len(sizes)} images have masks from {path}{decided}{left_out}{more}"
 
 

@@ -40,7 +40,7 @@ _PRIVATELY: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "priv
 _ONE_BY_ONE = {**_PRIVATELY, "concurrency_id": "edit", "concurrency_limit": 1}
 _IN_PARALLEL = {**_PRIVATELY, "concurrency_limit": 4}
 _SLIDERS = ("value", "cut")
-_BY_DEFAULT = ("accepted ones, if any", "")
+_BY_DEFAULT = ("accepted, if there are any", "")
 
 Updates = dict[Any, Any]
 
@@ -234,7 +234,7 @@ def _shown_settings(run: Run, chosen: Settings) -> dict[str, Any]:
     return {
         "k": gr.Dropdown(list(run.factorizations), value=chosen.k, label="Number of factors, k"),
         "masks": gr.Radio(
-            [("the object, piece by piece", OBJECT), ("the factors", FACTORS)],
+            [("the object, each piece separately", OBJECT), ("the factors", FACTORS)],
             value=chosen.masks,
             label="Masks are of",
             visible=has_object,
@@ -244,7 +244,7 @@ def _shown_settings(run: Run, chosen: Settings) -> dict[str, Any]:
             0.95,
             chosen.cut,
             step=0.05,
-            label="Object where it is at least this likely",
+            label="Minimum probability of the object",
             visible=not of_factors,
         ),
         "threshold": gr.Dropdown(
@@ -255,7 +255,7 @@ def _shown_settings(run: Run, chosen: Settings) -> dict[str, Any]:
             [("off" if name == "none" else name.removesuffix("-crf"), name) for name in refined],
             # Factors without a classifier are refined by the dense CRF instead, as in their masks.
             value=chosen.refine if chosen.refine in refined else Refinement.DENSE_CRF,
-            label="CRF: refine along the edges",
+            label="Refine along edges (CRF)",
             visible=of_factors,
         ),
     }
@@ -284,10 +284,10 @@ class _ExportTab:
         with gr.Row():
             images = gr.Dropdown(
                 [
-                    ("where the format wants them", ""),
-                    ("left where they are", Photographs.NONE),
-                    ("links (copies in the ZIP file)", Photographs.LINK),
-                    ("copies", Photographs.COPY),
+                    ("where the format needs them", ""),
+                    ("leave out", Photographs.NONE),
+                    ("link (copy in the ZIP file)", Photographs.LINK),
+                    ("copy", Photographs.COPY),
                 ],
                 value="",
                 label="Photographs",

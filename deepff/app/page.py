@@ -26,7 +26,7 @@ STATUS_FILTERS = {"to do": "", "accepted": ACCEPTED, "skipped": SKIPPED}
 # A filter that shows a class is this and the class's name.
 OF_CLASS = "class "
 COVERING, DOUBT, NAME = "varied first", "doubtful first", "as named"
-SCORE = "least sure first"
+SCORE = "least certain first"
 ORDERS = (COVERING, DOUBT, SCORE, NAME)
 # What a reload keeps.
 _KEPT = ("position", "look", "filter", "order", "search", "in_view")

@@ -122,10 +122,10 @@ class Workspace:
             from deepff.networks.loading import load_backbone
 
             backbone = load_backbone(device=device)
-            self.stage = "Looking at the images"
+            self.stage = "Reading the images"
             with listening(tell):
                 result = discover(images, counts, model=backbone)
-                self.stage, self.done = "Looking for the object", 0
+                self.stage, self.done = "Finding the object", 0
                 result.object = find_object(result, model=backbone)
             if len(result.object.of_kinds) > 1 and wanted is None:
                 result = result.object
@@ -137,7 +137,7 @@ class Workspace:
 
     def extend(self, result: Result, images: Sequence[ImageFile], device: str) -> None:
         """Add images to the folder's result in a thread, then open it."""
-        self.stage, self.total = f"Looking at {len(images)} new images", 0
+        self.stage, self.total = f"Reading {len(images)} new images", 0
 
         def run() -> None:
             from deepff.discovery.apply import extend
@@ -148,7 +148,7 @@ class Workspace:
                 relearn(self.folder, result, images)
             except InputError as error:
                 # The result as it was can still be labeled.
-                self.notice = f"{len(images)} new images were not taken in: {error}"
+                self.notice = f"{len(images)} new images were not added: {error}"
             self.open()
 
         _in_thread(run, self, "run")
@@ -193,7 +193,7 @@ def _in_thread(work: Callable[[], None], to: Workspace | Teaching, what: str) ->
         except (InputError, OSError) as error:
             to.error = str(error)
         except BaseException:
-            to.error = f"the {what} failed; the terminal says why"
+            to.error = f"the {what} failed; see the reason in the terminal"
             raise
 
     Thread(target=attempt, daemon=True).start()

@@ -193,9 +193,9 @@ def separation_warning(separation: float, by_sign: bool = False) -> str | None:
     if separation >= least:
         return None
     return (
-        f"the network tells the inside of these images from their border by only "
-        f"{separation:.2f} (sets with a visible object: above {least}): there "
-        "may be no common object, or it fills the frame, and its masks should not be trusted"
+        f"the contrast between the images' inside and their border is only {separation:.2f} (with "
+        f"a visible object, above {least}): there may be no common object, or it fills the frame; "
+        "do not trust the masks"
     )
 
 

@@ -62,17 +62,17 @@ TABLE4_OTHERS = ("person",)
 """What a factor may be called after in addition to parts and the background, as in the paper."""
 
 SUMMARY_NOTE = (
-    "A part belongs to a factor that covers more than half of it over the set; a cell is the mean "
-    "over the factors that have parts of their set-wide IoU with all their parts together, and – "
-    "where no factor has any; factors that nothing belongs to are called background"
+    "A part belongs to a factor that covers more than half of it over the set. A cell is the mean "
+    "over the factors with parts: the set-wide IoU of each with all its parts together, or – if "
+    "no factor has a part. Factors without parts are called background"
 )
 
 QUALITY_NOTES = (
     "Quality is the mean over the factors of the set-wide IoU with their best part",
-    "NMI is the normalized mutual information (arithmetic mean) of factor and part over all pixels "
-    "of the set, where the background is one more part, and FG-NMI over those that have a part "
-    "(Choudhury et al., NeurIPS 2021); a pixel's factor is the largest relative to its maximum "
-    "over the set among those that are on, and pixels that are on in none are one more group",
+    "NMI is the normalized mutual information (arithmetic mean) of factor and part over all "
+    "pixels of the set, with the background as one more part. FG-NMI uses only pixels with a part "
+    "(Choudhury et al., NeurIPS 2021). A pixel's factor is the one that is on and largest "
+    "relative to its maximum over the set; pixels where none is on are one more group",
 )
 
 
@@ -92,7 +92,7 @@ def table4(
         name: attempts.run(name, _evaluate, load, network, ks, crf, seeds)
         for name, load in part_sets(root, classes, TABLE4_OTHERS).items()
     }
-    title = "Table 4: parts labeled automatically (IoU)"
+    title = "Table 4: parts named automatically (IoU)"
     return part_tables("table4", title, network, scores, attempts, ks, seeds, not is_coco(root))
 
 
@@ -256,7 +256,7 @@ def _inside(
     way = (
         "parts are found on the cells of the object"
         if first.parts_of == "object"
-        else "objects are taken to fill the frame, and parts are found on all cells"
+        else "objects seem to fill the frame, so parts are found on all cells"
     )
     return results, [f"{way} (separation {first.separation:.2f}, layer {first.sources[0].layer})"]
 
@@ -308,7 +308,7 @@ def _evaluate(
     n_missing = len(truth.missing)
     remark = (
         f"{n_missing} of {n_missing + len(truth)} annotated images, such as {truth.missing[0]}, "
-        "are not there and left out"
+        "are missing and left out"
     )
     to_stderr(f"{truth.name}: {remark}")
     return replace(scores, remarks=[*scores.remarks, remark])

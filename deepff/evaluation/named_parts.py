@@ -64,8 +64,8 @@ def table3(
     columns = {f"{name} {part}": (name, part) for name in classes for part in TABLE3_PARTS[name]}
     counts = [f"{name} {score.n_images}" for name, score in scores.items() if score is not None]
     notes = [
-        "Set-wide IoU of a part with the masks of the factors that a person named it; a part that "
-        "no factor was given scores 0, – where a class has no mapping file",
+        "Set-wide IoU of a part with the masks of the factors that a person gave its name. A part "
+        "without a factor scores 0; – means that the class has no mapping file",
         f"Images: {', '.join(counts)}",
     ]
     title = "Table 3: PASCAL-Part, cow and horse, k = 3 (IoU)"

@@ -55,10 +55,10 @@ PAPER_SETS = {
 PART_FACTORS = (2, 3, 4)
 
 BASELINE_NOTE = (
-    "k-means has two clusters, and the one with the longer center is the object; "
-    "“Le et al.” is our reading of their k-means on max-pooled filters; on a layer that is never "
-    "negative, PCA's first component is what NMF finds with one factor, so the two rows agree; the "
-    "guided CRF is ours, with the threshold in the unary and masks where the probability is 1/2"
+    "k-means has two clusters; the one with the longer center is the object. “Le et al.” is our "
+    "reading of their k-means on max-pooled filters. On a layer that is never negative, PCA's "
+    "first component equals NMF with one factor, so the two rows agree. The guided CRF is ours: "
+    "its unary contains the threshold, and masks are where the probability is 1/2"
 )
 
 N_SHOWN = 3
@@ -107,7 +107,7 @@ def table1(
             of_parts[label] = part_attempts.run(f"{label}, parts", job)
     notes = [
         "Set-wide IoU of the object with the mask of the 75th percentile",
-        "The paper has five sets; its Taj Mahal is shown beside both groups of iCoseg that fit",
+        "The paper has five sets; its Taj Mahal is shown next to both groups of iCoseg that fit",
         *_common_notes(scores, seeds),
         *part_attempts.notes(),
     ]
@@ -116,7 +116,7 @@ def table1(
     top = score_table("table1-top", title, scores, columns, attempts, network.describe, notes)
     tables = {"table1-top": top}
     if any(of_parts.values()):
-        title = "Table 1, bottom: iCoseg, parts labeled automatically (IoU)"
+        title = "Table 1, bottom: iCoseg, parts named automatically (IoU)"
         tables |= part_tables(
             "table1-bottom", title, network, of_parts, part_attempts, PART_FACTORS, seeds
         )
@@ -181,8 +181,8 @@ def table2(
     notes = [
         "CorLoc: share of images whose box has an IoU above 0.5 with a box of the class, difficult "
         "and truncated ones included. The box is around the largest component of the mask",
-        f"The images are those with an instance that passes the filter {filter}; one that shows "
-        "several classes counts in each",
+        f"Only images with an instance that passes the filter {filter} are used. An image with "
+        "several classes counts for each",
         *_common_notes(scores, seeds),
     ]
     title = "Table 2: VOC 2007, co-localization, k = 1 (CorLoc)"
@@ -279,7 +279,7 @@ def poorest_picture(poorest: Sequence[Shown]) -> tuple[str, np.ndarray]:
     methods = list(poorest[0][2])
     scores = ", ".join(f"{score:.2f}" for score, _, _ in poorest)
     caption = (
-        f"the images with the lowest IoU ({methods[-1]}: {scores}), from left to right: "
+        f"images with the lowest IoU ({methods[-1]}: {scores}), from left to right: "
         f"{'; '.join(methods)}"
     )
     rows = []

@@ -109,7 +109,7 @@ def figure4(
     method = DFF_CRF if crf else DFF
     notes = [
         f"Factor quality of {method}: mean over the factors of the set-wide IoU with their best "
-        f"part, the background being none; mean over {', '.join(sets)}",
+        f"part, without the background; mean over {', '.join(sets)}",
         f"Mean and standard deviation over {seeds} seeds",
         *attempts.notes(),
         *published_notes,
@@ -175,8 +175,8 @@ def figure5(network: Network, root: str | Path, classes: Sequence[str] = FIGURE5
     )
     pictures, rows, counts = zip(*examples.values(), strict=True)
     notes = [
-        "Of each class the four images with the highest and, on the right, the one with the lowest "
-        "mean IoU of the factors that have parts, which is written in them",
+        "For each class, the four images with the highest mean IoU of the factors that have parts "
+        "and, on the right, the one with the lowest. The IoU is written in each",
         *attempts.notes(),
     ]
     return Table(

@@ -234,8 +234,8 @@ def _line(cells: Sequence[str]) -> str:
 
 
 SETTING = (
-    "Rows from the paper are its printed numbers, of VGG-19 on the whole data sets; the rows of "
-    "this run are of the network and the images named above"
+    "Rows from the paper are its printed numbers, for VGG-19 on the whole data sets. Rows of this "
+    "run are for the network and the images named above"
 )
 
 NOT_IN_PAPER: tuple[list[Row], list[str]] = ([], ["The paper has no numbers for this data set"])

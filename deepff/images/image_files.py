@@ -90,7 +90,7 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
             )
         files_of_each.append(files)
     if not roots:
-        raise InputError("no images were named: give a folder, files or a glob")
+        raise InputError("no images are given; name a folder, files or a glob")
     if not any(files_of_each):
         raise InputError(f"{result_folder!r} holds a deepff result: give the folder of the images")
     return _named(files_of_each, os.path.commonpath(roots))

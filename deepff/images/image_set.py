@@ -59,7 +59,7 @@ class ImageItem:
         return as_pixels(item)
 
 
-REPLACED = "another photograph than the result was made of"
+REPLACED = "not the photograph that the result was made from"
 
 # What an image's pixels are read from; None when a saved result no longer has it.
 Origin = Path | StoredFile | ImageItem | None
@@ -170,7 +170,7 @@ def _named_by_index(items: Any) -> list[SetImage]:
 def nothing_readable(skipped: Sequence[SkippedFile]) -> str:
     """The message for a set in which no image can be read."""
     if not skipped:
-        return "no images were named: give at least one"
+        return "no images are given; pass at least one"
     return (
         f"none of the {len(skipped)} files is an image that can be read; the first, "
         f"{skipped[0].name}, was skipped for this reason: {skipped[0].reason}"

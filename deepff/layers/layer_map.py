@@ -86,7 +86,7 @@ class LayerMap:
         if wanted is None:
             return self._filled(self._default())
         if wanted in dict(self.backbone.network.named_modules(remove_duplicate=False)):
-            fault = self.not_maps.get(wanted, "has no part in the forward pass")
+            fault = self.not_maps.get(wanted, "is not used in the forward pass")
             raise InputError(
                 f"layer {wanted!r} of {self.backbone.name} {fault}; choose another{last_ones}"
             )
@@ -156,7 +156,7 @@ def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
             if grids is None:
                 layers[path] = replace(layer, input_size=layer_map.size)
             elif grids.get(path) == layer.grid != (1, 1):  # such as tables of relative positions
-                layer_map.not_maps[path] = "gives as many values for images of any shape"
+                layer_map.not_maps[path] = "gives the same number of values for images of any shape"
                 del layers[path]
     return layer_map
 
@@ -248,7 +248,7 @@ def _probe(backbone: Backbone, size: int) -> LayerMap:
     recorder = _Recorder(layer_map)
     modules = dict(backbone.network.named_modules(remove_duplicate=False))
     scripted = [path for path, m in modules.items() if isinstance(m, torch.jit.ScriptModule)]
-    layer_map.not_maps |= dict.fromkeys(scripted, "is TorchScript, which hides its output")
+    layer_map.not_maps |= dict.fromkeys(scripted, "is TorchScript, which hides its outputs")
     with hooks(
         (module, partial(recorder.record, path)) for path, module in modules.items() if path
     ):
@@ -296,18 +296,18 @@ class _Recorder:
         for layout in layouts:
             layer = self._layer(path, layout, output_of(module, inputs, output, layout))
             if layer is None:
-                not_maps[path] = "gives nothing that becomes a map"
+                not_maps[path] = "gives no output that can become a map"
                 return
             layers[layer.path] = layer
         if path not in layers:
             parts, example = ", ".join(QKV), f"{path}:{QKV[-1]}"
-            not_maps[path] = f"gives {parts} in one: name one of them, as in {example}"
+            not_maps[path] = f"gives {parts} together; name one of them, as in {example}"
             return
         self._previous = layers[path]
         if before is not None and before.minimum != self._previous.minimum:
             before = None  # changed in place since
         if before is not None and isinstance(module, nn.Identity):
-            not_maps[path] = "passes on the map before it unchanged"
+            not_maps[path] = "passes on its input map unchanged"
             del layers[path]
         elif (
             _is_gate(module)

@@ -124,7 +124,7 @@ def layouts_of(
         return f"gives a {type(output).__name__}, {no_map}"
     shape = f"gives shape {tuple(values.shape)}"
     if is_of_windows(values):
-        return f"{shape} for one image, window by window and without their places"
+        return f"{shape} for one image, window by window without their positions"
     if values.shape[:1] != (1,) or not values.is_floating_point() or not values.numel():
         return f"{shape}, {no_map}"
     if values.ndim == 3 and values.shape[2] > 1:

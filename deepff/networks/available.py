@@ -36,11 +36,11 @@ def available_models() -> list[ModelInfo]:
         download = "nothing" if find_spec(lite_module(name)) else lite_install(name)
         models.append(ModelInfo(name, DEFAULT_LAYERS[name], download))
     models += [ModelInfo(name, layer, file) for name, (layer, file) in _PAPER.items()]
-    deepest = "the deepest map that counts, or a ViT's last keys"
-    models.append(ModelInfo("torchvision/NAME", deepest, "torchvision's file of weights"))
-    models.append(ModelInfo("timm/NAME", deepest, "timm's file of weights"))
+    deepest = "the deepest useful map, or a ViT's last keys"
+    models.append(ModelInfo("torchvision/NAME", deepest, "a file of weights from torchvision"))
+    models.append(ModelInfo("timm/NAME", deepest, "a file of weights from timm"))
     for name, library in (("hf/OWNER/NAME", "hf"), ("open_clip/NAME/TAG", "open_clip")):
-        files = f"{OPTIONAL[library]}'s files of weights"
+        files = f"files of weights from {OPTIONAL[library]}"
         download = files if find_spec(OPTIONAL[library]) else optional_install(library)
         models.append(ModelInfo(name, deepest, download))
     return models

@@ -123,17 +123,17 @@ def _advice(backbone: Backbone, error: Exception) -> str:
         n = first.in_channels
         if n in (1, 3):
             return f"it takes {n} channel{'s' if n > 1 else ''}: load it with channels={n}"
-        return f"it takes {n} channels, but images have 3, or 1 where they are taken as gray"
+        return f"it takes {n} channels, but images have 3, or 1 if gray"
     kinds = {p.dtype for p in backbone.network.parameters() if p.is_floating_point()}
     if len(kinds) > 1:
         names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-        return f"its parameters are {names}: bring them to one type"
+        return f"its parameters are {names}; convert them to one type"
     if "not implemented for" in str(error):
         return f"use network.float(), as {backbone.device} does not compute in this type"
     if any(isinstance(module, nn.Conv3d) for module in backbone.network.modules()):
-        return "it takes volumes, and not images"
+        return "it takes volumes, not images"
     if isinstance(error, TypeError | AttributeError | LookupError):
-        return "its forward must take a batch of images alone"
+        return "its forward must take just a batch of images"
     if any(word in str(error).lower() for word in ("cuda", "nvidia", "same device")):
         return f"its forward must stay on the network's device, {backbone.device}"
     made_for = input_size(backbone.network)

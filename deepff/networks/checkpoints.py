@@ -320,7 +320,7 @@ def fit_state_dicts(
     left_out += [match.keys[key] for key in match.unknown]
     facts = []
     if len(equals) > 1:
-        facts.append(f"taken rather than {_some([other for other in equals if other != where])}")
+        facts.append(f"used instead of {_some([other for other in equals if other != where])}")
     if left_out:
         facts.append(f"left out {_some(left_out)}")
     if match.missing:

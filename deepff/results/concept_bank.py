@@ -169,7 +169,7 @@ def load_concepts(path: str | Path) -> ConceptBank:
     """
     path = Path(path)
     if not path.is_file():
-        fault = "is a folder and no concept bank" if path.is_dir() else "does not exist"
+        fault = "is a folder, not a concept bank" if path.is_dir() else "does not exist"
         raise InputError(f"{path} {fault}; {_advice(path)}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:

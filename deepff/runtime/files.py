@@ -79,7 +79,7 @@ def read_json(path: str | Path, form: Any) -> Any:
         content = json.loads(Path(path).read_text("utf-8"))
         if _has_form(content, form):
             return content
-        reason = "values are missing, or are others than deepff writes"
+        reason = "values are missing, or were not written by deepff"
     except (OSError, ValueError, RecursionError) as error:
         reason = first_line(error)
     raise InputError(f"{path} is damaged ({reason}); restore it, or run its command again")

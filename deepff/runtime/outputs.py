@@ -199,7 +199,7 @@ def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: st
     _write_record(folder, written if rules.remove_stale else before | written)
     if kept:
         more = f", and {len(kept) - 1} more files" if len(kept) > 1 else ""
-        note = "changed since deepff wrote it, so kept, though not part of the new output"
+        note = "changed since deepff wrote it, so it is kept, but it is not part of the new output"
         warnings.warn(f"{kept[0]}{more}: {note}", InputWarning, stacklevel=2)
 
 

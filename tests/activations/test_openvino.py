@@ -146,7 +146,7 @@ def test_hooks_are_called_and_other_types_kept(files):
     network = Own()
     seen: list[Tensor] = []
     network.conv.register_forward_hook(lambda m, i, out: seen.append(out))
-    with pytest.warns(InputWarning, match="it has hooks, which only torch calls"):
+    with pytest.warns(InputWarning, match="it has hooks, which only PyTorch calls"):
         (activations,) = read_own(network, files[:2], Path())
     assert activations.source.engine == "torch" and len(seen) >= 2
     with pytest.warns(InputWarning, match="its weights are float64"):

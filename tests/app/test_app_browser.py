@@ -240,7 +240,7 @@ def export_all_but_skipped(page: playwright.Page, folder: Path) -> "pycocotools.
     expect(count).to_contain_text("in 1 image")
     expect(count).to_contain_text("of 12: 1 accepted, 1 skipped, 10 to look at")
     page.locator("#which input").click()
-    page.get_by_role("option", name="all but skipped (11)").click()
+    page.get_by_role("option", name="all except skipped (11)").click()
     expect(count).to_contain_text("in 11 images")
     split = page.locator("#split").get_by_role("textbox")
     assert split.input_value() == "80/20"

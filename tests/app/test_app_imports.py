@@ -94,8 +94,8 @@ def test_hand_work_stays_and_what_is_left_out_is_named(
     (tmp_path / "coco.json").write_text(json.dumps(content), "utf-8")
     with pytest.warns(InputWarning, match="boxes but no masks.*, and 1 more: left out of"):
         said = import_labels(workspace.store, workspace.result, tmp_path / "coco.json")
-    assert said.startswith("1 of 3 images") and "1 were decided about before" in said
-    assert "elsewhere.jpg (no photograph is called so)" in said
+    assert said.startswith("1 of 3 images") and "1 had decisions before" in said
+    assert "elsewhere.jpg (no photograph has this name)" in said
     labels = workspace.store.labels
     assert labels.image(NAMES[0]).status == "skipped"
     assert labels.image(NAMES[2]).status == ""
@@ -224,4 +224,4 @@ def test_a_page_says_what_came_of_labels(tmp_path: Path) -> None:
         opened(workspace, view)
         head = select(workspace, view, "images")["head"]  # as the browser does at once
         assert workspace.store.labels.count("accepted", NAMES) == 2
-    assert "0 of 3 images have masks from" in head and "2 were decided about before" in head
+    assert "0 of 3 images have masks from" in head and "2 had decisions before" in head

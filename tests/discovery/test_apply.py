@@ -108,7 +108,7 @@ def test_a_network_with_other_weights_is_refused(group, tmp_path):
     files = [item.image for item in group.images[:2]]
     bank = deepff.discover(files, 1, size=128).bank
     other = replace(bank, sources=(replace(bank.sources[0], weights_digest="0" * 64),))
-    with pytest.raises(InputError, match="; pass the file of these weights"):
+    with pytest.raises(InputError, match="differ; pass the run's weights"):
         deepff.apply(other, files)
     missing = replace(bank, sources=(replace(bank.sources[0], model="MyNetwork"),))
     with pytest.raises(InputError, match="this needs the network MyNetwork"):
@@ -153,15 +153,15 @@ FIRST = "name the concepts.safetensors of a result first, and then the images"
     ("named", "sentence"),
     [
         ("none", f"none does not exist; {FIRST}"),
-        ("photos", f"photos is a folder and no concept bank; {FIRST}"),
+        ("photos", f"photos is a folder, not a concept bank; {FIRST}"),
         ("photos/a.jpg", f"a.jpg is not a concept bank, or is damaged; {FIRST}"),
         ("photos/empty", f"empty is not a concept bank, or is damaged; {FIRST}"),
         ("other.safetensors", "not a concept bank of this version of deepff; " + FIRST),
-        ("result", "result is a folder and no concept bank; the bank of that result is {bank}"),
+        ("result", "result is a folder, not a concept bank; the bank of that result is {bank}"),
         ("result/none", "none does not exist; the bank of that result is {bank}"),
         ("result/manifest.json", "or is damaged; the bank of that result is {bank}"),
         ("result/heatmaps/00000.safetensors", "this version of deepff; " + FIRST),
-        ("damaged/concepts.safetensors", "damaged one; run the command of its result again"),
+        ("damaged/concepts.safetensors", "is damaged; run the command of its result again"),
     ],
 )
 def test_what_is_no_bank_gets_one_sentence(tmp_path, named, sentence):

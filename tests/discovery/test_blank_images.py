@@ -37,7 +37,7 @@ def test_images_of_one_color_are_left_out_and_change_nothing(recipe: str) -> Non
     result = deepff.discover([*BLANK, *PHOTOS], 1, recipe=recipe, size=96)
     assert result.names == ["5", "6"]
     assert {file.reason for file in result.skipped} == {
-        "one color all over, in which there is nothing to find"
+        "one color all over, so there is nothing to find in it"
     }
     assert torch.equal(result.coefficients, alone.coefficients)
     for mine, theirs in zip(result.regions(), alone.regions(), strict=True):

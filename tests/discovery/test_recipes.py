@@ -306,7 +306,7 @@ def test_the_command_finds_parts_and_says_how(cats_filling_the_frame, tmp_path):
     _, crops = cats_filling_the_frame
     out = tmp_path / "result"
     output = run("discover", crops, "-k", "2", "--inside-object", "--out", out)
-    assert "should not be trusted" in output
+    assert "do not trust the masks" in output
     assert "fill the frame" in (out / "report.html").read_text()
     assert deepff.load(out).parts_of == "frame"
     run("segment", out, "--refine", "none")

@@ -128,7 +128,7 @@ def test_table_4_says_how_well_factors_fit_parts(pascal_part: Path, colors: Netw
 
 def test_table_4_has_rows_for_parts_inside_the_object(pascal_part: Path, colors: Network) -> None:
     tables = table4(colors, pascal_part, [3], classes=["cow"])
-    note = "cow: objects are taken to fill the frame, and parts are found on all cells"
+    note = "cow: objects seem to fill the frame, so parts are found on all cells"
     assert any(found.startswith(note) for found in tables["table4"].notes)
     # The three colours and black, as DFF tells them apart, whichever of them is the background.
     rows = rows_of(tables["table4-quality"])
@@ -185,7 +185,7 @@ def test_table_4_on_coco_has_no_published_rows(tmp_path: Path, colors: Network) 
 
 
 def test_a_root_without_parts_says_what_was_looked_for(tmp_path: Path, colors: Network) -> None:
-    with pytest.raises(InputError, match="first, cow, failed: no folder VOC2010"):
+    with pytest.raises(InputError, match="first, cow, failed: there is no folder VOC2010"):
         table4(colors, tmp_path, classes=["cow"])
 
 

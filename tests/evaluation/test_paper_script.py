@@ -31,10 +31,12 @@ def test_missing_data_is_named_and_its_tables_are_left_out(tmp_path: Path, run: 
     printed = run(tmp_path, "--out", tmp_path / "out")
 
     assert f"iCoseg needs images/ and ground_truth/; there is no folder {tmp_path}" in printed
-    assert "VOC 2007: no folder VOC2007" in printed
-    assert "PASCAL-Part: no folder VOC2010" in printed
+    assert "VOC 2007: there is no folder VOC2007" in printed
+    assert "PASCAL-Part: there is no folder VOC2010" in printed
     summary = (tmp_path / "out/summary.md").read_text(encoding="utf-8")
-    assert f"iCoseg's parts: no folder of part masks {tmp_path / 'icoseg/parts'}" in printed
+    assert (
+        f"iCoseg's parts: there is no folder of part masks {tmp_path / 'icoseg/parts'}" in printed
+    )
     for name in ALL:
         assert f"## {name}\n\nNot run: " in summary
 

@@ -179,7 +179,7 @@ def test_masks_by_other_names_replace_those_before_and_nothing_else(saved: Path)
     assert len(list((out / "factor 0").iterdir())) == 1
 
 
-KEPT = "export/labelme/a.json: changed since deepff wrote it, so kept"
+KEPT = "export/labelme/a.json: changed since deepff wrote it, so it is kept"
 MADE = ["export/labelme", "labels.json", "masks/k3"]
 
 
@@ -222,7 +222,7 @@ def test_what_was_made_of_a_result_goes_with_it_on_request_alone(
         return outcome.stderr
 
     said = replace_it(overwrite=False)
-    assert f"{used} holds {', '.join(MADE)}, made from the result" in said and "--overwrite" in said
+    assert f"{used} holds {', '.join(MADE)}, made from a result" in said and "--overwrite" in said
     assert files(used) == before
     if way == "apply":  # its network is not there
         return
@@ -278,7 +278,7 @@ def test_what_was_made_of_a_result_stays_with_the_same_and_with_more_images(
     page = (used / "report.html").read_text()
     assert page.count('src="regions/masks-k3/') == 3
     more = result_of(torch.ones(4, 3, 6, 8), [*planted(photos).names, "d.png"], photos)
-    with pytest.raises(InputError, match="made from the result that the new one would replace"):
+    with pytest.raises(InputError, match="made from a result that the new one would replace"):
         result_of(torch.ones(2, 3, 6, 8), planted(photos).names[:2], photos).save(used)
     more.save(used)
     kept = {name: content for name, content in made.items() if name.startswith(("ex", "ma", "re"))}
@@ -302,7 +302,7 @@ def test_apply_keeps_what_was_decided_on_its_result(photos: Path, tmp_path: Path
     assert load_labels(out, load(out)).parts[0] == "wheel"
     carry_over(replace(named, factors={(2, 0): Factor("door", True)}), out, load(out))
     again = runner.invoke(app, arguments)
-    assert again.exit_code == 2 and "labels.json, made from the result" in again.stderr
+    assert again.exit_code == 2 and "labels.json, made from a result" in again.stderr
     assert load_labels(out, load(out)).parts[0] == "door"
 
 

@@ -185,7 +185,7 @@ def test_nothing_to_find_is_said_in_one_sentence(tmp_path: Path) -> None:
         (f"{tmp_path}/full/*.png", "no file matches"),
         (f"{tmp_path}/missing/*.png", "cannot list the folder"),
         ([tmp_path / "full", tmp_path / "missing"], "cannot find"),
-        ([], "no images were named"),
+        ([], "no images are given"),
         ("", "cannot find"),
     ]:
         with pytest.raises(InputError, match=message) as caught:

@@ -173,8 +173,8 @@ def test_stride_that_is_no_power_of_two() -> None:
     [
         ("head", "gives shape (1, 2), not a map (batch, channels, height, width)"),
         ("split", "gives a tuple, not a map (batch, channels, height, width)"),
-        ("unused", "has no part in the forward pass"),
-        ("kept", "passes on the map before it unchanged"),
+        ("unused", "is not used in the forward pass"),
+        ("kept", "passes on its input map unchanged"),
     ],
 )
 def test_a_module_that_gives_no_map_is_refused(small: Backbone, layer: str, fault: str) -> None:

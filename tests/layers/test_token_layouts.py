@@ -282,7 +282,7 @@ def test_a_function_of_ones_own_makes_the_maps() -> None:
     batch = images(2, 3, 64, 48)
     (found,) = forward_to_layers(backbone, [layer], batch)
     torch.testing.assert_close(found, backbone.network.patches(batch))
-    with pytest.raises(InputError, match="gives nothing that becomes a map"):
+    with pytest.raises(InputError, match="gives no output that can become a map"):
         layer_map.resolve("patches")
 
 

@@ -185,8 +185,7 @@ PARTLY = {
     ),
     "teacher and student": (
         {"student": prefixed("backbone.", OTHER), "teacher": prefixed("backbone.")},
-        "weights weights.pth from 'teacher', names without 'backbone.': taken rather than "
-        "'student'",
+        "weights weights.pth from 'teacher', names without 'backbone.': used instead of 'student'",
     ),
     "teacher and student in one, as DINOv2": (
         {"model": {**prefixed("student.backbone.", OTHER), **prefixed("teacher.backbone.")}},
@@ -205,7 +204,7 @@ PARTLY = {
     ),
     "averaged beside last": (
         {"state_dict": OTHER, "state_dict_ema": STATE},
-        "weights weights.pth from 'state_dict_ema': taken rather than 'state_dict'",
+        "weights weights.pth from 'state_dict_ema': used instead of 'state_dict'",
     ),
     "SWA": (
         {**prefixed("module."), "n_averaged": torch.tensor(5)},

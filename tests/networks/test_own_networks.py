@@ -121,7 +121,7 @@ def test_a_grey_network_of_timm_and_none_of_torchvision() -> None:
     assert backbone.network.conv_stem.in_channels == 1
     assert list_layers(backbone, 64)
     for name in ("resnet18", "efficientnet_lite0"):
-        with pytest.raises(InputError, match=f"{name} takes images of 3 channels"):
+        with pytest.raises(InputError, match=f"{name} needs images with 3 channels"):
             load_backbone(name, channels=1, pretrained=False)
     with pytest.raises(InputError, match="channels is 4; use 3, or 1"):
         load_backbone(trunk(4), channels=4)
@@ -145,8 +145,8 @@ CANNOT = {
     "grey": (lambda: trunk(1), {}, "it takes 1 channel: load it with channels=1"),
     "colours": (lambda: trunk(3), {"channels": 1}, "it takes 3 channels: load it with channels=3"),
     "multispectral": (lambda: trunk(7), {}, "it takes 7 channels, but images have 3, or 1"),
-    "two types": (Mixed, {}, "its parameters are float32 and float64: bring them to one type"),
-    "two inputs": (Captioned, {}, "its forward must take a batch of images alone"),
+    "two types": (Mixed, {}, "its parameters are float32 and float64; convert them to one type"),
+    "two inputs": (Captioned, {}, "its forward must take just a batch of images"),
 }
 
 
@@ -234,8 +234,8 @@ NO_NETWORKS = {
     "torch.export": (exported, "is a torch.export program, which hides its layers; pass the"),
     "a class": (lambda: nn.ReLU, "model is a type; pass a network's name or an nn.Module"),
     "a state dict": (lambda: trunk().state_dict(), "pass a network's name or an nn.Module"),
-    "volumes": (lambda: nn.Sequential(nn.Conv3d(3, 4, 3)), "it takes volumes, and not images"),
-    "an error of its own": (WantsLogits, "its forward must take a batch of images alone"),
+    "volumes": (lambda: nn.Sequential(nn.Conv3d(3, 4, 3)), "it takes volumes, not images"),
+    "an error of its own": (WantsLogits, "its forward must take just a batch of images"),
     "another device": (ElsewhereModule, "its forward must stay on the network's device, cpu"),
 }
 
@@ -271,8 +271,8 @@ def test_images_that_are_nearly_black_are_told_once_and_can_be_stretched(tmp_pat
             find_images(dark), backbone, [layer], Preparation(SIZE), cache=cache
         )
     assert [str(warning.message) for warning in caught] == [
-        "3 images are nearly black: the largest value in 0.png is 1023 of 65535; where that is "
-        "meant as white, use stretch=True (--stretch)"
+        "3 images are nearly black: the largest value in 0.png is 1023 of 65535; if that should "
+        "be white, use stretch=True (--stretch)"
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error", InputWarning)

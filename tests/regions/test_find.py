@@ -279,7 +279,7 @@ def test_a_run_that_chose_k_says_by_what(tmp_path, capsys):
     found.agreements = {2: 0.97, 3: 0.5}
     summarize(found, tmp_path)
     output = capsys.readouterr()
-    assert "agreement of halves of the images 0.97 at k=2, 0.50 at k=3\n" in output.out
+    assert "agreement between two halves of the images: 0.97 at k=2, 0.50 at k=3\n" in output.out
     assert not output.err
     found.agreements = {2: 0.84, 3: 0.5}
     summarize(found, tmp_path)

@@ -115,8 +115,8 @@ def test_a_manifest_without_a_key_is_named_with_status_2(saved: Path) -> None:
         outcome = CliRunner().invoke(app, ["show", str(saved)])
     assert outcome.exit_code == 2
     assert outcome.stderr == (
-        f"deepff: error: {saved}/manifest.json is damaged (values are missing, or are others than "
-        "deepff writes); restore it, or run its command again\n"
+        f"deepff: error: {saved}/manifest.json is damaged (values are missing, or were not written "
+        "by deepff); restore it, or run its command again\n"
     )
 
 

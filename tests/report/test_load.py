@@ -60,5 +60,5 @@ def test_a_result_of_an_own_network_runs_it_again_where_it_is_given(tmp_path):
     with pytest.raises(InputError, match=r"your network Sequential, .*; pass it as model"):
         without.importance()
     network[0].weight.data += 1
-    with pytest.raises(InputError, match="others"):
+    with pytest.raises(InputError, match="differ"):
         deepff.load(tmp_path / "result", images=images, model=network)

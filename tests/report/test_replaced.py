@@ -13,7 +13,7 @@ from deepff.export.folder import localize, segment
 from deepff.images.decoding import UnreadableImageError
 from deepff.result import Result
 
-SAID = r"b\.png.*another photograph than the result was made of"
+SAID = r"b\.png.*not the photograph that the result was made from"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_what_needs_the_photograph_is_refused(
 def test_what_can_do_without_leaves_it_out_and_says_so(
     replaced: Result, made: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UnreadableImageError, match="another photograph"):
+    with pytest.raises(UnreadableImageError, match="not the photograph"):
         replaced.images[1].read()  # as the app's pictures
     with pytest.warns(InputWarning, match=SAID):
         assert replaced.importance().images == (0, 2)
@@ -74,7 +74,7 @@ def test_what_can_do_without_leaves_it_out_and_says_so(
     with pytest.warns(InputWarning, match=SAID):
         replaced.save(tmp_path / "result")
     page = (tmp_path / "result" / "report.html").read_text()
-    assert "another photograph than the result was made of (used, but shown gray)" in page
+    assert "not the photograph that the result was made from (used, but shown gray)" in page
     again = deepff.load(tmp_path / "result", made / "photos")
     with pytest.raises(UnreadableImageError):
         again.images[1].read()

@@ -105,7 +105,7 @@ def test_images_that_are_none_are_skipped_by_name(
     ]
     with pytest.raises(InputError, match="the list mixes files and images"):
         deepff.discover([arrays[0], "photo.jpg"], 1, model=backbone)
-    with pytest.raises(InputError, match="no images were named"):
+    with pytest.raises(InputError, match="no images are given"):
         deepff.discover([], 1, model=backbone)
 
 

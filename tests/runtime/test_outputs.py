@@ -61,7 +61,9 @@ def test_other_files_are_replaced_on_request_alone(tmp_path: Path, state: str) -
 def test_a_changed_file_of_an_earlier_output_stays_when_all_is_written_anew(tmp_path: Path) -> None:
     put(tmp_path, Rules(), a="1", b="1")
     (tmp_path / "b").write_text("corrected by hand")
-    with pytest.warns(InputWarning, match=r"/b: changed since deepff wrote it, so kept") as said:
+    with pytest.warns(
+        InputWarning, match=r"/b: changed since deepff wrote it, so it is kept"
+    ) as said:
         put(tmp_path, Rules(remove_stale=True), a="2")
     assert len(said) == 1
     assert contents(tmp_path) == {"a": "2", "b": "corrected by hand"}
