@@ -102,8 +102,8 @@ def extract_layers(
         )
     if dark:
         warnings.warn(
-            f"{_images_are(dark)} nearly black: the largest value {dark[0]}; where that is meant "
-            "as white, use stretch=True (--stretch)",
+            f"{_images_are(dark)} nearly black: the largest value {dark[0]}; if that should be "
+            "white, use stretch=True (--stretch)",
             InputWarning,
             stacklevel=2,
         )

@@ -43,7 +43,7 @@ def forward_to_layers(backbone: Backbone, layers: Sequence[Layer], batch: Tensor
         if values is None or len(values) != len(batch):
             height, width = batch.shape[2:]
             raise InputError(
-                f"layer {layer.name} of {backbone.name} gives no map on images of {height}×{width} "
+                f"layer {layer.name} of {backbone.name} has no map for images of {height}×{width} "
                 "pixels; choose another layer or size"
             )
         checked.append(values)

@@ -63,8 +63,8 @@ OF_THE_BATCH: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("case", RANDOM)
 def test_dropout_that_stays_on_is_told(case: str) -> None:
     assert messages(with_middle(RANDOM[case]()), layer="4") == [
-        "Sequential gives different values for the same image each time (probably dropout that stays "
-        "on), so results differ from run to run: switch it off"
+        "Sequential gives different values for the same image each time (probably dropout that "
+        "stays on), so results differ from run to run: switch it off"
     ]
 
 
