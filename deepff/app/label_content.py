@@ -5,6 +5,7 @@ Pydantic would check types and ranges in fewer lines, but it comes with the extr
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,7 @@ def content_of(labels: Labels) -> dict[str, Any]:
 
 
 def _image_content(label: ImageLabel) -> dict[str, Any]:
-    content: dict[str, Any] = {"status": label.status, "dropped": label.dropped}
-    if label.level is not None:
-        content["level"] = vars(label.level)
-    if label.mask is not None:
-        content["mask"] = vars(label.mask)
-    return content
+    return {name: value for name, value in asdict(label).items() if value is not None}
 
 
 def _steps_content(steps: Sequence[Entries]) -> list[list[dict[str, Any]]]:
@@ -71,9 +67,7 @@ def _steps_content(steps: Sequence[Entries]) -> list[list[dict[str, Any]]]:
 def _entry_content(key: Any, before: Entry) -> dict[str, Any]:
     if isinstance(before, ImageLabel):
         return {"image": key, "before": _image_content(before)}
-    if isinstance(before, Factor):
-        return {"factor": key, "before": vars(before)}
-    return {"settings": None, "before": vars(before)}
+    return {"factor" if isinstance(before, Factor) else "settings": key, "before": vars(before)}
 
 
 def parsed(content: Mapping[str, Any], folder: Path) -> Labels:

@@ -275,7 +275,15 @@ def lesson(pictures: Pictures, labels: Labels, teaching: Teaching | None) -> str
     if teaching is not None and teaching.lesson:
         ious = teaching.agreements
         changed = [i for i in sorted(others, key=lambda i: ious[i]) if ious[i] < _UNCHANGED]
-        changes = _changes(pictures, labels, teaching.taught(labels), changed[:_N_CHANGES], ious)
+        shown = changed[:_N_CHANGES]
+        before, after = (
+            data_uris(partial(pictures.masks, of), shown)
+            for of in (labels, teaching.taught(labels))
+        )
+        changes = [
+            {"name": names[i], "before": old, "after": new, "agreement": round(100 * ious[i])}
+            for i, old, new in zip(shown, before, after, strict=True)
+        ]
     return render(
         "lesson.html",
         teaching=teaching,
@@ -285,26 +293,6 @@ def lesson(pictures: Pictures, labels: Labels, teaching: Teaching | None) -> str
         n_changed=len(changed),
         changes=changes,
     )
-
-
-def _changes(
-    pictures: Pictures,
-    labels: Labels,
-    taught: Labels,
-    indices: Sequence[int],
-    ious: np.ndarray,
-) -> list[dict[str, Any]]:
-    """Images before and after the lesson that waits to be used."""
-    before, after = (data_uris(partial(pictures.masks, of), indices) for of in (labels, taught))
-    return [
-        {
-            "name": pictures.names[index],
-            "before": uri,
-            "after": taught_uri,
-            "agreement": round(100 * ious[index]),
-        }
-        for index, uri, taught_uri in zip(indices, before, after, strict=True)
-    ]
 
 
 def mend(pictures: Pictures, labels: Labels, view: View) -> str:

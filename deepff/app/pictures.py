@@ -52,7 +52,7 @@ class Pictures:
         self._color_slots = color_slots(result.factorizations)
         self._strengths = lru_cache(self._strengths_of)
         self._overview = lru_cache(4)(self._overview_of)
-        self._scores = lru_cache(self._scores_of)
+        self._scores = lru_cache(partial(set_scores, result))
         self._scene = lru_cache(4)(self._scene_of)
         self._masks = Masks(_reduced(result, self), _CRF_SIDE, n_finders=16, n_images=1024)
 
@@ -221,9 +221,6 @@ class Pictures:
             of_image = probabilities.normalized(whole.names.index(name), shape, onto=extent)
             likely = of_image.amax(0).cpu().numpy()
         return click_scene(np.array(small), (maps / spread.clamp_min(1e-3)).cpu().numpy(), likely)
-
-    def _scores_of(self, masks: str) -> Scores | None:
-        return set_scores(self.result, masks)
 
     def _photo(self, index: int, side: int = SIDE) -> tuple[np.ndarray, str | None]:
         """The photograph, gray where it cannot be read any more, and why."""

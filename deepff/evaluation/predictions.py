@@ -55,10 +55,7 @@ CONTRAST_UNREFINED, CONTRAST_CRF = "contrast, unrefined", "contrast, dense CRF"
 CONTRAST_CLASSIFIER = "contrast, classifier"
 
 FACTORIZATIONS = {DFF: "nmf", "PCA": "pca", "k-means": "kmeans"}
-SOLVERS_IN_WORDS: dict[str, str] = {
-    Solver.HALS: "HALS",
-    Solver.MU: "the paper's multiplicative updates",
-}
+SOLVERS_IN_WORDS = {"hals": "HALS", "mu": "the paper's multiplicative updates"}
 
 
 class Variant(NamedTuple):
@@ -77,18 +74,10 @@ class Network:
     layer: Layer
     size: int = SIZE  # the longer side of the resized images, in pixels
     cache: Path | None = None  # of activations; without it a set's are in memory
+    solver: str = Solver.HALS
     # Those that the recipe contrast fuses, and those of its pixel classifier; none to leave it out.
     object_layers: Sequence[Layer] = ()
     cell_layers: Sequence[Layer] = ()
-    solver: str = Solver.HALS
-
-    def __post_init__(self) -> None:
-        if not self.layer.non_negative:
-            raise InputError(
-                f"layer {self.layer.name} of {self.backbone.name} has values down to "
-                f"{self.layer.minimum:.3g}, but DFF needs a layer that is never negative; see "
-                f"`deepff layers {self.backbone.name}`"
-            )
 
     @classmethod
     def of(
@@ -102,10 +91,15 @@ class Network:
     ) -> "Network":
         """With the layer of this name or the default one; with ``contrast`` the recipe's too."""
         layer_map = map_layers(backbone, size)
-        objects, cells = (
-            (contrast_layers(layer_map), pixel_layers(layer_map)) if contrast else ((), ())
-        )
-        return cls(backbone, layer_map.resolve(layer), size, cache, objects, cells, solver)
+        chosen = layer_map.resolve(layer)
+        if not chosen.non_negative:
+            raise InputError(
+                f"layer {chosen.name} of {backbone.name} has values down to {chosen.minimum:.3g}, "
+                "but DFF needs a layer that is never negative; see "
+                f"`deepff layers {backbone.name}`"
+            )
+        of_contrast = (contrast_layers(layer_map), pixel_layers(layer_map)) if contrast else ()
+        return cls(backbone, chosen, size, cache, solver, *of_contrast)
 
     def describe(self, n_images: int) -> str:
         """One line on network, layer, weights, size and number of images."""

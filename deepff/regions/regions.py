@@ -148,7 +148,11 @@ def with_regions(
     takes ``pixel_bytes`` of memory per pixel; the rest is as for :func:`find_regions`."""
     heatmaps = result.factorization(k).heatmaps
     options = available(options or RECIPE_OPTIONS[result.recipe], result.factorization(k))
-    costs = _costs(heatmaps, options, pixel_bytes)
+    per_pixel = heatmaps.n_factors + pixel_bytes
+    per_pixel += _LABEL_BYTES if options.refine == Refinement.NONE else _CRF_BYTES
+    areas = [math.prod(size) for size in heatmaps.image_sizes]
+    band_bytes = (_N_BANDS * min(4 * heatmaps.n_factors * area, BAND_BYTES) for area in areas)
+    costs = [per_pixel * area + held for area, held in zip(areas, band_bytes, strict=True)]
     finder = region_finder(result, k, options)
     yield from in_parallel(lambda index: use(index, finder(index)), costs, memory)
 
@@ -272,15 +276,6 @@ def check_classifier(refine: str | None, factorization: Factorization) -> None:
             "these factors have no pixel classifier; only the object from the recipe contrast and "
             "its parts have one; refine with dense-crf"
         )
-
-
-def _costs(heatmaps: HeatMaps, options: RegionOptions, pixel_bytes: int = 0) -> list[int]:
-    """The bytes that work on each image takes; ``pixel_bytes`` per pixel are for other work."""
-    k = heatmaps.n_factors
-    per_pixel = k + (_LABEL_BYTES if options.refine == Refinement.NONE else _CRF_BYTES)
-    per_pixel += pixel_bytes
-    areas = [math.prod(size) for size in heatmaps.image_sizes]
-    return [per_pixel * area + _N_BANDS * min(4 * k * area, BAND_BYTES) for area in areas]
 
 
 def _factor_regions(

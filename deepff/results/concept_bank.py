@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepff.activations.feature_source import FeatureSource
-from deepff.errors import InputError, first_line
+from deepff.errors import InputError
 from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import FactorClasses
 from deepff.results.histogram import Histogram
@@ -20,6 +20,8 @@ from deepff.runtime.files import save_tensors
 FILE = "concepts.safetensors"
 FORMAT = "deepff concept bank 3"
 _READABLE = (FORMAT, "deepff concept bank 2")  # without kinds and known instances
+# What tensors and metadata that do not belong together raise.
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -175,19 +177,14 @@ def load_concepts(path: str | Path) -> ConceptBank:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") not in _READABLE:
-                raise InputError(
-                    f"{path} is a safetensors file but not a concept bank of this version of "
-                    f"deepff; {_advice(path)}"
-                )
+                raise ValueError("it has another format")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise InputError(f"the concept bank {path} cannot be read: {error}") from error
-    except safetensors.SafetensorError as error:
-        raise InputError(f"{path} is not a concept bank, or is damaged; {_advice(path)}") from error
-    try:
         return _bank(tensors, metadata)
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise InputError(f"{path} is damaged ({first_line(error)}); {_advice(path)}") from error
+    except (OSError, safetensors.SafetensorError, *_MALFORMED) as error:
+        raise InputError(
+            f"{path} is not a concept bank of this version of deepff, or is damaged; "
+            f"{_advice(path)}"
+        ) from error
 
 
 def _bank(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> ConceptBank:

@@ -154,13 +154,19 @@ FIRST = "name the concepts.safetensors of a result first, and then the images"
     [
         ("none", f"none does not exist; {FIRST}"),
         ("photos", f"photos is a folder, not a concept bank; {FIRST}"),
-        ("photos/a.jpg", f"a.jpg is not a concept bank, or is damaged; {FIRST}"),
-        ("photos/empty", f"empty is not a concept bank, or is damaged; {FIRST}"),
-        ("other.safetensors", "not a concept bank of this version of deepff; " + FIRST),
+        (
+            "photos/a.jpg",
+            f"a.jpg is not a concept bank of this version of deepff, or is damaged; {FIRST}",
+        ),
+        (
+            "photos/empty",
+            f"empty is not a concept bank of this version of deepff, or is damaged; {FIRST}",
+        ),
+        ("other.safetensors", f"of this version of deepff, or is damaged; {FIRST}"),
         ("result", "result is a folder, not a concept bank; the bank of that result is {bank}"),
         ("result/none", "none does not exist; the bank of that result is {bank}"),
         ("result/manifest.json", "or is damaged; the bank of that result is {bank}"),
-        ("result/heatmaps/00000.safetensors", "this version of deepff; " + FIRST),
+        ("result/heatmaps/00000.safetensors", f"of this version of deepff, or is damaged; {FIRST}"),
         ("damaged/concepts.safetensors", "is damaged; run the command of its result again"),
     ],
 )
