@@ -8,7 +8,7 @@ from .factorization import PCA as PCA
 from .factorization import KMeans as KMeans
 from .factorization import SemiNMF as SemiNMF
 from .layers.layer_map import list_layers as list_layers
-from .meaning.comparison import compare as compare
+from .meaning.similarity import compare as compare
 from .networks.loading import load_backbone as load_backbone
 from .report.load import load as load
 from .result import Result as Result

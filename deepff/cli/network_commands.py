@@ -155,7 +155,7 @@ def compare(
     k: FactorCount = None,
 ) -> None:
     """Match the factors of two results on the same images by their heat maps."""
-    from deepff.meaning.comparison import compare
+    from deepff.meaning.similarity import compare
     from deepff.report.load import load
     from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
 
