@@ -16,8 +16,7 @@ from label_browser import Person, browser_page, server
 from PIL import Image
 from playwright.sync_api import Page
 
-from deepff.activations.activations import ImageRecord
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource, ImageRecord
 from deepff.options import Recipe
 from deepff.result import Result
 from deepff.results.classifier import PixelClassifier

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from deepff.activations.activations import ImageRecord
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource, ImageRecord
 from deepff.result import Result
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps

@@ -8,10 +8,9 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from deepff.activations.activations import ImageRecord
+from deepff.activations.activations import ImageRecord, Preparation
 from deepff.activations.cache import Store
 from deepff.activations.engines import Forward
-from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import ImageFile

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepff.activations.activations import ImageRecord
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource, ImageRecord
 from deepff.errors import InputError
 from deepff.runtime.files import reserve_space
 from deepff.runtime.parallel import reading_threads

@@ -11,7 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepff.activations.activations import Activations, ImageRecord
+from deepff.activations.activations import (
+    DEFAULT_PREPARATION,
+    Activations,
+    FeatureSource,
+    ImageRecord,
+    Preparation,
+)
 from deepff.activations.batches import (
     PlannedImage,
     RunBatches,
@@ -22,7 +28,6 @@ from deepff.activations.batches import (
 )
 from deepff.activations.cache import ActivationCache, InMemory, Store
 from deepff.activations.engines import chosen_engine, torch_forward
-from deepff.activations.feature_source import DEFAULT_PREPARATION, FeatureSource, Preparation
 from deepff.activations.folding import copied, probe_side
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_set import SetImage, nothing_readable

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource
 from deepff.app.kept_masks import FOLDER, LESSON, kept_mask
 from deepff.app.labels import OBJECT, SKIPPED, Labels, Settings
 from deepff.errors import InputError

@@ -7,9 +7,8 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from deepff.activations.activations import Activations, sources_of
+from deepff.activations.activations import Activations, FeatureSource, Preparation, sources_of
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import FeatureSource, Preparation
 from deepff.discovery.arguments import RunSettings
 from deepff.images.image_set import SetImage, own_share
 from deepff.images.reading import SkippedFile

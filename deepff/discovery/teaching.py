@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepff.activations.activations import Activations, ImageRecord, sources_of
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import Activations, FeatureSource, ImageRecord, sources_of
 from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import RunSettings
 from deepff.errors import InputError

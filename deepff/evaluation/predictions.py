@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.activations.activations import Activations
-from deepff.activations.feature_source import FeatureSource, Preparation
+from deepff.activations.activations import Activations, FeatureSource, Preparation
 from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import Estimators, RunSettings
 from deepff.discovery.contrast import contrast_layers, object_findings

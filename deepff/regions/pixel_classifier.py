@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.activations.activations import Activations
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import Activations, FeatureSource
 from deepff.layers.pixel_layers import cell_layer
 from deepff.regions.dense_crf import (
     DENSE_CRF_SIZE,

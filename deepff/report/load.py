@@ -10,9 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from deepff.activations.activations import Activations, ImageRecord
+from deepff.activations.activations import Activations, FeatureSource, ImageRecord
 from deepff.activations.cache import ActivationCache
-from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError, first_line
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_set import (

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.activations.activations import Activations, ImageRecord
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import Activations, FeatureSource, ImageRecord
 from deepff.layers.pixel_layers import cell_layer
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.sampling import sampled

@@ -9,7 +9,7 @@ import safetensors
 import torch
 from torch import Tensor
 
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource
 from deepff.errors import InputError
 from deepff.results.classifier import PixelClassifier
 from deepff.results.factorization import FactorClasses

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource
 
 _MOST_LIKE = 5  # known instances, and backgrounds, that one is compared with
 _BACKGROUND = 0.5  # how much likeness to a background counts, and to what is known not to be one

@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from deepff.activations.activations import Activations, ImageRecord
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import Activations, FeatureSource, ImageRecord
 from deepff.errors import InputError
 from deepff.images.reading import SkippedFile
 from deepff.layers.later import OpenLayer

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from deepff.activations.activations import ImageRecord
+from deepff.activations.activations import FeatureSource, ImageRecord
 from deepff.activations.cache import ActivationCache
-from deepff.activations.feature_source import FeatureSource
 from deepff.errors import InputError
 from deepff.factorization.blocks import RowBlocks
 from deepff.runtime.files import reserve_space, save_tensors

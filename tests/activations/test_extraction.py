@@ -16,8 +16,8 @@ import torch
 from network_rounding import assert_equal_but_for_rounding
 from PIL import Image
 
+from deepff.activations.activations import Preparation
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
 from deepff.images.image_files import find_images
 from deepff.layers.layer import Layer

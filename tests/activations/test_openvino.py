@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import deepff
 from deepff.activations import engines
+from deepff.activations.activations import Preparation
 from deepff.activations.engines import openvino_version
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_files import ImageFile, find_images
 from deepff.layers.layer_map import map_layers

@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from deepff.activations.activations import Preparation
 from deepff.activations.engines import openvino_version
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError
 from deepff.images.image_files import find_images
 from deepff.layers.layer_map import map_layers

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 import deepff
+from deepff.activations.activations import FeatureSource, Preparation
 from deepff.activations.cache import ActivationCache
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import FeatureSource, Preparation
 from deepff.errors import InputError
 from deepff.images.image_set import resolve_images
 from deepff.layers.layer_map import map_layers

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deepff.activations.activations import Preparation
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import Preparation
 from deepff.errors import InputWarning
 from deepff.images.image_set import resolve_images
 from deepff.layers.layer_map import map_layers

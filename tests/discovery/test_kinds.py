@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import deepff
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource
 from deepff.app.edits import set_status
 from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_file import LabelStore

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import deepff
+from deepff.activations.activations import Preparation
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import Preparation
 from deepff.discovery.contrast import border_cells
 from deepff.images.image_set import resolve_images
 from deepff.images.reading import resized_shape

@@ -65,7 +65,7 @@ def test_grids_differ_and_factors_are_left_over(tmp_path: Path) -> None:
 
 def test_other_images_are_refused(tmp_path: Path) -> None:
     maps = torch.ones(1, 1, 2, 2)
-    with pytest.raises(deepff.InputError, match="of other images"):
+    with pytest.raises(deepff.InputError, match="have different images"):
         deepff.compare(*(result_of(maps, [name], tmp_path) for name in ("a", "b")))
 
 

@@ -11,9 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import deepff
-from deepff.activations.activations import Activations
+from deepff.activations.activations import Activations, Preparation
 from deepff.activations.extraction import extract_layers
-from deepff.activations.feature_source import Preparation
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_files import find_images
 from deepff.layers.layer_map import list_layers, map_layers

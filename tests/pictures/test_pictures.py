@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from deepff.activations.activations import ImageRecord
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource, ImageRecord
 from deepff.errors import InputError
 from deepff.images.painting import factor_colors, overlay, stripes
 from deepff.pictures.figures import figure, spread

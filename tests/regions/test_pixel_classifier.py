@@ -6,8 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn import functional
 
-from deepff.activations.activations import Activations, ImageRecord
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import Activations, FeatureSource, ImageRecord
 from deepff.regions.pixel_classifier import (
     fit_logistic,
     fit_pixel_classifier,

@@ -16,8 +16,7 @@ import torch
 from PIL import Image
 from planted import result_of
 
-from deepff.activations.activations import ImageRecord
-from deepff.activations.feature_source import FeatureSource
+from deepff.activations.activations import FeatureSource, ImageRecord
 from deepff.export.folder import localize
 from deepff.images.painting import factor_colors
 from deepff.images.reading import SkippedFile
