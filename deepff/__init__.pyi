@@ -7,6 +7,7 @@ from .factorization import NMF as NMF
 from .factorization import PCA as PCA
 from .factorization import KMeans as KMeans
 from .factorization import SemiNMF as SemiNMF
+from .images.image_files import video_frames as video_frames
 from .layers.layer_map import list_layers as list_layers
 from .meaning.similarity import compare as compare
 from .networks.loading import load_backbone as load_backbone

@@ -22,7 +22,7 @@ IMAGES, NETWORK = "Images", "Network"
 FACTORIZATION, OUTPUT, RUNNING = "Factorization", "Output", "Running"
 REGIONS = "Regions"
 
-SOURCES = "Folders, files, globs, archives (.zip, .tar) or addresses (s3://, https://, …)."
+SOURCES = "Folders, files, globs, archives (.zip, .tar), videos or addresses (s3://, …)."
 
 
 def listed(choices: Iterable[str]) -> str:
@@ -74,6 +74,10 @@ def with_panels(command: Callable[..., None]) -> Callable[..., None]:
 
 
 Size = Annotated[int, option(IMAGES, "Longer side of the resized images, in pixels.", min=1)]
+Every = Annotated[int, option(IMAGES, "Of a video, take the first of so many frames.", min=1)]
+FramesPerSecond = Annotated[
+    float | None, option(IMAGES, "Of a video, take so many frames per second.")
+]
 Photos = Annotated[
     str | None,
     option(

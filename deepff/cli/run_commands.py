@@ -18,6 +18,8 @@ from deepff.cli.parameters import (
     Cache,
     DeviceChoice,
     EngineChoice,
+    Every,
+    FramesPerSecond,
     LabelsFile,
     Model,
     NewFolder,
@@ -58,6 +60,8 @@ class ImagePanel:
 
     images: Annotated[list[str] | None, typer.Argument(help=SOURCES)] = None
     sample: Annotated[bool, option(IMAGES, "Use deepff's sample photographs.", "--sample")] = False
+    every: Every = 1
+    fps: FramesPerSecond = None
     size: Size = SIZE
     stretch: Annotated[
         bool,
@@ -182,7 +186,7 @@ def discover(
     from deepff.discovery.discover import discover
     from deepff.discovery.discover_parts import discover_parts
     from deepff.factorization import NMF
-    from deepff.images.image_files import find_images, natural_key
+    from deepff.images.image_files import natural_key, video_frames
     from deepff.images.samples import sample_images
     from deepff.networks.class_labels import read_labels
     from deepff.networks.loading import load_backbone
@@ -191,7 +195,7 @@ def discover(
     distributed.join()
     # In natural order over all that was named: a shell puts img10 before img2.
     named = sorted(images.images or [], key=natural_key)
-    files = sample_images() if images.sample else find_images(named)
+    files = sample_images() if images.sample else video_frames(named, images.every, images.fps)
     if distributed.rank() == 0:
         check_output(out, overwrite)
     backbone = load_backbone(
@@ -289,6 +293,8 @@ def apply(
             "scores are too low for the object.",
         ),
     ] = None,
+    every: Every = 1,
+    fps: FramesPerSecond = None,
     out: NewFolder = Path("result"),
     overlays: Overlays = False,
     overwrite: Overwrite = False,
@@ -307,11 +313,11 @@ def apply(
     from deepff.app.label_file import FILE, carry_over, load_labels
     from deepff.app.labels import OBJECT
     from deepff.discovery.apply import apply
-    from deepff.images.image_files import find_images
+    from deepff.images.image_files import find_images, video_frames
     from deepff.report.load import load
     from deepff.results.concept_bank import load_concepts
 
-    concepts, files = load_concepts(bank), find_images(images)
+    concepts, files = load_concepts(bank), video_frames(images, every, fps)
     empty: list[SetImage] = [*find_images(without)] if without else []
     check_output(out, overwrite)
     labels = None

@@ -46,6 +46,7 @@ ORIENTATION_TAG = 274  # EXIF's, and TIFF's
 MOSAICS = (32803, 34892)  # values of PHOTOMETRIC: color filter array, linear raw
 
 _EXPORT = "which is not read; export it as PNG or JPEG"
+VIDEO = "a video; its frames are read where the file itself is named"
 OTHER_SIGNATURES = {
     b"version https://": "a Git LFS pointer and not the file itself; run git lfs pull",
     b"\x89PNG": TEXT_MODE,  # in whose signature each line end is changed by one
@@ -56,7 +57,7 @@ OTHER_SIGNATURES = {
     b"v/1\x01": f"an OpenEXR file, {_EXPORT}",
     b"#?RADIANCE": f"a Radiance HDR file, {_EXPORT}",
     b"\0\0\1\0": f"an icon, {_EXPORT}",
-    b"\x1aE\xdf\xa3": f"a video, {_EXPORT}",
+    b"\x1aE\xdf\xa3": VIDEO,
     b"SIMPLE  =": f"a FITS file, {_EXPORT}",
     b"<svg": f"an SVG drawing, {_EXPORT}",
 }
@@ -125,7 +126,7 @@ def _iso_media_formats(brand: bytes) -> tuple[str, ...]:
     if brand in (b"avif", b"avis"):
         raise UnreadableImageError("AVIF, which needs Pillow 11.3 or later")
     if brand[:2] not in (b"he", b"mi", b"ms"):
-        raise UnreadableImageError("a video, which is not read; export frames as PNG or JPEG")
+        raise UnreadableImageError(VIDEO)
     try:
         from pillow_heif import register_heif_opener
     except ImportError:

@@ -28,6 +28,7 @@ from deepff.runtime.parallel import reading_threads
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
 EVERYTHING = ("**",)
+_FRAME = re.compile(r"video://(\d+):([\d.]+)::(.+)")
 # What programs stumble over in names: characters that end a line, part a path or cannot be in XML,
 # ends that are stripped, and beginnings of comments and hidden files.
 _UNFIT = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
@@ -96,6 +97,45 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     return _named(files_of_each, os.path.commonpath(roots))
 
 
+def video_frames(
+    images: str | Path | Sequence[str | Path], every: int = 1, fps: float | None = None
+) -> list[ImageFile]:
+    """List some frames of videos, for :func:`deepff.discover`, without decoding them.
+
+    Parameters
+    ----------
+    images : path, glob, or sequence of these
+        Videos; whole images are listed, too.
+    every : int
+        Take the first of so many frames.
+    fps : float, optional
+        Take the first frame of each 1/fps seconds, also where a video's frame rate varies.
+
+    Raises
+    ------
+    InputError
+        A video cannot be read, or ``every`` or ``fps`` is not above 0.
+    """
+    if every < 1 or not (fps is None or fps > 0):
+        raise InputError(f"give every = 1 or more, and fps above 0, not {every} and {fps}")
+    kept, seen = [], Counter[str]()
+    slots: dict[str, int] = {}
+    for image in find_images(images):
+        video = _FRAME.match(str(image.path))
+        if video is None:
+            kept.append(image)
+            continue
+        minutes, seconds, path = video.groups()
+        slot = seen[path] // every
+        if fps is not None:
+            slot = int((60 * int(minutes) + float(seconds)) * fps + 1e-6)
+        seen[path] += 1
+        if slots.get(path) != slot:
+            slots[path] = slot
+            kept.append(image)
+    return kept
+
+
 def _sources(paths: Sequence[str | Path]) -> Iterator[str]:
     """The paths, with what stands for several archives written out."""
     for path in paths:
@@ -116,7 +156,8 @@ def _stored(sources: Sequence[str]) -> list[ImageFile]:
         files_of_each = list(pool.map(_files_of, sources))
     images: dict[str, ImageFile] = {}
     for source, files in zip(sources, files_of_each, strict=True):
-        is_named = len(sources) > 1 and (len(files) > 1 or archive_kind(source) is not None)
+        kind = archive_kind(source)
+        is_named = len(sources) > 1 and (len(files) > 1 or kind is not None) and kind != "video"
         folder = next(part for part in source.split("/")[::-1] if part and "*" not in part)
         above = f"{without_suffix(folder)}/" if is_named else ""
         for name in sorted(files, key=natural_key):

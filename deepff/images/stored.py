@@ -29,7 +29,11 @@ _MAX_BYTES = 8 * MAX_PIXELS  # an image of 16 bits that is not compressed
 _MOST_COMPRESSED = 200  # times: photographs hardly get smaller, bombs 1,000 times
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-_ARCHIVE = re.compile(r"\.(?:(zip)|tar|tgz|tar\.(?:gz|bz2|xz))$", re.IGNORECASE)
+_ARCHIVE = re.compile(
+    r"\.(?:(?P<zip>zip)|(?P<tar>tar|tgz|tar\.(?:gz|bz2|xz))"
+    r"|(?P<video>mp4|m4v|mov|avi|mkv|webm|mpe?g|wmv))$",
+    re.IGNORECASE,
+)
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _HIDDEN = re.compile(r"(^|/)\.(?!\.(/|$))")
 _SECRETS = re.compile(
@@ -39,7 +43,11 @@ _SECRETS = re.compile(
 )
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7z": "xz"}  # by a tar's first bytes
 # What installs the package of a protocol.
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf", "http": "http"}
+_EXTRAS = {
+    **{"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"},
+    **{"http": "http", "https": "http", "video": "video"},
+}
+fsspec.register_implementation("video", "deepff.images.video.VideoFileSystem", errtxt="PyAV")
 
 _reading = Lock()  # an archive has one position
 _room = 0  # bytes that may be copied until the cache is looked at again
@@ -87,9 +95,9 @@ def public(text: str) -> str:
 
 
 def archive_kind(path: str) -> str | None:
-    """ "zip" or "tar" for a path that ends as archives do."""
+    """ "zip", "tar" or "video" for a path that ends so: a video is an archive of its frames."""
     match = None if "::" in path else _ARCHIVE.search(path)
-    return None if match is None else "zip" if match[1] else "tar"
+    return None if match is None else match.lastgroup
 
 
 def without_suffix(path: str) -> str:
@@ -140,9 +148,9 @@ def find_stored(address: str) -> dict[str, StoredFile]:
     except (InputError, UnreadableImageError) as error:
         raise InputError(f"{shown} cannot be read: {error}") from error
     except ImportError as error:
-        extra = _EXTRAS.get(protocol.removesuffix("s") if protocol == "https" else protocol)
+        extra = _EXTRAS.get(protocol)
         how = f"use pip install 'deepff[{extra}]'" if extra else first_line(error)
-        raise InputError(f"{protocol}:// needs a package that is not installed; {how}") from error
+        raise InputError(f"{shown} needs a package that is not installed; {how}") from error
     except FileNotFoundError as error:
         raise InputError(f"cannot find {shown!r}: give a folder, file or glob") from error
     except Exception as error:
@@ -150,8 +158,9 @@ def find_stored(address: str) -> dict[str, StoredFile]:
         raise InputError(f"{shown} cannot be listed: {reason}") from error
     # As it was written, with the name of the server.
     before = member.removesuffix(path) if member.endswith(path) else f"{protocol}://"
+    above = f"{PurePosixPath(archive).stem} " if protocol == "video" else ""
     files = {
-        _name(key, root, protocol): StoredFile(
+        f"{above}{_name(key, root, protocol)}": StoredFile(
             f"{before}{key}{chained}{archive}", "" if state else repr(sorted(info.items()))
         )
         for key, info in found.items()

@@ -506,9 +506,9 @@ SIGNED_SO = {
     "exr": (b"v/1\x01\x02\0\0\0", "an OpenEXR file, which is not read"),
     "hdr": (b"#?RADIANCE\nFORMAT=", "a Radiance HDR file, which is not read"),
     "ico": (b"\0\0\x01\0\x01\0", "an icon, which is not read"),
-    "mp4": (b"\0\0\0\x20ftypisom\0\0\x02\0", "a video, which is not read; export frames"),
-    "mov": (b"\0\0\0\x14ftypqt  \0\0\0\0", "a video, which is not read; export frames"),
-    "webm": (b"\x1aE\xdf\xa3\x9fB\x86\x81", "a video, which is not read"),
+    "mp4": (b"\0\0\0\x20ftypisom\0\0\x02\0", "a video; its frames are read where"),
+    "mov": (b"\0\0\0\x14ftypqt  \0\0\0\0", "a video; its frames are read where"),
+    "webm": (b"\x1aE\xdf\xa3\x9fB\x86\x81", "a video; its frames are read where"),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "an SVG drawing, which is not read"),
 }
 

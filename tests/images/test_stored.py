@@ -256,7 +256,9 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         raise ImportError("Install gcsfs to access Google Storage")
 
     monkeypatch.setattr(stored, "url_to_fs", missing)
-    with pytest.raises(InputError, match=r"gs:// needs a package .* pip install 'deepff\[gs\]'"):
+    with pytest.raises(
+        InputError, match=r"gs://bucket/photos needs a package .* pip install 'deepff\[gs\]'"
+    ):
         find_images("gs://bucket/photos")
     with pytest.raises(InputError, match="Install gcsfs to access Google Storage"):
         find_images("other://bucket/photos")
