@@ -9,8 +9,15 @@ from PIL import Image
 
 from deepff.errors import InputError
 from deepff.export.boxes import RegionBox, region_boxes, write_boxes
-from deepff.export.png import folder_names, write_label_map, write_label_names, write_masks
+from deepff.export.png import (
+    folder_names,
+    write_label_map,
+    write_label_names,
+    write_masks,
+    write_video,
+)
 from deepff.images.image_files import output_names
+from deepff.images.stored import frame_of
 from deepff.options import RECIPE_OPTIONS, ExportOptions, RegionOptions, region_options
 from deepff.regions.regions import Regions, available, find_regions, region_names, with_regions
 from deepff.report.report import PAGE, galleries, region_gallery, write_report_page
@@ -36,7 +43,7 @@ def segment(
 ) -> Path:
     """Write every image's masks and label map as PNG, and show them in the report: in
     ``<folder>/masks/k<k>``, which is returned, a folder of masks per region, and ``labels/`` with
-    label maps and ``labels.txt``."""
+    label maps and ``labels.txt``; of videos also the frames with their label maps over them."""
     settings = settings or ExportOptions()
     factorization = result.factorization(k)
     options = available(options or RECIPE_OPTIONS[result.recipe], factorization)
@@ -46,8 +53,9 @@ def segment(
     files = output_names(result.names)
     region_folders = folder_names(names, taken=[_LABELS])
     planned = [f"{name}/{file}.png" for name in [*region_folders, _LABELS] for file in files]
+    videos = _videos(result)
     rules = Rules(settings.overwrite, remove_stale=True, inputs=result.paths)
-    _check_folder(Path(folder), out, [*planned, f"{_LABELS}/labels.txt"], rules)
+    _check_folder(Path(folder), out, [*planned, f"{_LABELS}/labels.txt", *videos], rules)
     with (
         output_folder(out, rules) as temporary,
         _gallery(result, folder, "masks", k, options) as draw,
@@ -63,8 +71,21 @@ def segment(
         for _ in with_regions(write, result, k, options, settings.memory, _WRITING_BYTES):
             advance(1)
         write_label_names(names, temporary / _LABELS)
+        for video, indices in videos.items():
+            maps = [temporary / _LABELS / f"{files[index]}.png" for index in indices]
+            write_video([result.images[index] for index in indices], maps, temporary / video)
     write_report_page(result, folder)
     return out
+
+
+def _videos(result: Result) -> dict[str, list[int]]:
+    """Names of files for the result's videos, and the indices of each one's frames."""
+    frames: dict[str, list[int]] = {}
+    for index, image in enumerate(result.images):
+        if video := frame_of(image.origin)[0]:
+            frames.setdefault(video, []).append(index)
+    names = output_names([video.rpartition("/")[2] for video in frames])
+    return {f"{name}.mp4": of_one for name, of_one in zip(names, frames.values(), strict=True)}
 
 
 def compare_recipes(result: Result, folder: str | Path, progress: bool = False) -> None:

@@ -1,17 +1,20 @@
-"""Masks and label maps as PNG."""
+"""Masks and label maps as PNG; label maps over the frames of a video."""
 
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from deepff.activations.activations import ImageRecord
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
 from deepff.images.image_files import file_key, shortened
 from deepff.images.painting import factor_colors
+from deepff.images.stored import frame_of
 from deepff.options import ExportOptions
 from deepff.regions.regions import Regions
 from deepff.runtime.files import atomic_path, write_text
@@ -44,6 +47,27 @@ def write_label_map(labels: np.ndarray, n_regions: int, folder: Path, file: str)
     image = Image.fromarray(labels.astype(np.uint8), "P")
     image.putpalette(bytes(3) + factor_colors(n_regions).tobytes())
     _save(image, folder / f"{file}.png")
+
+
+def write_video(frames: Sequence[ImageRecord], maps: Sequence[Path], path: Path) -> None:
+    """Write frames at their times with their label maps, files of PNG, half transparent on them."""
+    import av
+
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("h264")
+        # The format wants even sides.
+        height, width = (side // 2 * 2 for side in frames[0].size)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for frame, file in zip(frames, maps, strict=True):
+            photo, labels = Image.fromarray(frame.read()), Image.open(file)
+            shown = Image.blend(photo, labels.convert("RGB"), 0.5)
+            shown.paste(photo, mask=Image.fromarray(np.asarray(labels) == 0))
+            encoded = av.VideoFrame.from_image(shown.crop((0, 0, width, height)))
+            encoded.pts = round(1000 * frame_of(frame.origin)[1])
+            encoded.time_base = Fraction(1, 1000)
+            container.mux(stream.encode(encoded))
+        container.mux(stream.encode())
 
 
 def write_label_names(names: Sequence[str], folder: Path) -> None:

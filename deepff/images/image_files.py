@@ -18,6 +18,7 @@ from deepff.images.stored import (
     StoredFile,
     archive_kind,
     find_stored,
+    frame_of,
     in_braces,
     is_stored,
     without_suffix,
@@ -28,7 +29,6 @@ from deepff.runtime.parallel import reading_threads
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
 EVERYTHING = ("**",)
-_FRAME = re.compile(r"video://(\d+):([\d.]+)::(.+)")
 # What programs stumble over in names: characters that end a line, part a path or cannot be in XML,
 # ends that are stripped, and beginnings of comments and hidden files.
 _UNFIT = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
@@ -121,17 +121,11 @@ def video_frames(
     kept, seen = [], Counter[str]()
     slots: dict[str, int] = {}
     for image in find_images(images):
-        video = _FRAME.match(str(image.path))
-        if video is None:
-            kept.append(image)
-            continue
-        minutes, seconds, path = video.groups()
-        slot = seen[path] // every
-        if fps is not None:
-            slot = int((60 * int(minutes) + float(seconds)) * fps + 1e-6)
-        seen[path] += 1
-        if slots.get(path) != slot:
-            slots[path] = slot
+        video, seconds = frame_of(image.path)
+        slot = seen[video] // every if fps is None else int(seconds * fps + 1e-6)
+        seen[video] += 1
+        if not video or slots.get(video) != slot:
+            slots[video] = slot
             kept.append(image)
     return kept
 

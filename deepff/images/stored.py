@@ -36,6 +36,7 @@ _ARCHIVE = re.compile(
 )
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _HIDDEN = re.compile(r"(^|/)\.(?!\.(/|$))")
+_FRAME = re.compile(r"video://(\d+):([\d.]+)::(.+)")
 _SECRETS = re.compile(
     r"(?<=://)[^/@\s]+@"
     r"|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key|credential)[^=&\s]*=[^&\s'\"]*&?",
@@ -98,6 +99,12 @@ def archive_kind(path: str) -> str | None:
     """ "zip", "tar" or "video" for a path that ends so: a video is an archive of its frames."""
     match = None if "::" in path else _ARCHIVE.search(path)
     return None if match is None else match.lastgroup
+
+
+def frame_of(origin: object) -> tuple[str, float]:
+    """The address of the video that an image is of, "" if none, and the time in seconds."""
+    match = _FRAME.match(str(origin)) if isinstance(origin, StoredFile) else None
+    return (match[3], 60 * int(match[1]) + float(match[2])) if match else ("", 0)
 
 
 def without_suffix(path: str) -> str:

@@ -1,6 +1,7 @@
 """Whole runs over images that are no files of a folder."""
 
 import zipfile
+from fractions import Fraction
 from pathlib import Path
 
 import fsspec
@@ -10,6 +11,9 @@ from PIL import Image
 from skimage import data
 
 import deepff
+from deepff.export.folder import segment
+from deepff.images.image_files import find_images
+from deepff.images.image_set import read_pixels
 from deepff.networks.backbone import Backbone
 
 PHOTOS = {"cats/a.png": data.chelsea(), "b.png": data.astronaut(), "c.png": data.coffee()}
@@ -59,3 +63,32 @@ def test_a_result_keeps_no_password(
     written = [path.read_bytes() for path in (tmp_path / "result").rglob("*.*") if path.is_file()]
     assert not any(b"word@" in content for content in written)
     assert any(b"memory://host/b.png" in content for content in written)
+
+
+def test_segment_writes_a_video_with_the_masks_on_it(
+    folder: Path, backbone: Backbone, tmp_path: Path
+) -> None:
+    av = pytest.importorskip("av")
+    times = [0, 100, 400]  # milliseconds
+    with av.open(str(tmp_path / "clip.mp4"), "w") as container:
+        stream = container.add_stream("h264")
+        stream.width, stream.height, stream.pix_fmt = 200, 150, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for time in times:
+            shown = Image.fromarray(PHOTOS["cats/a.png"]).resize((200, 150))
+            frame = av.VideoFrame.from_image(shown)
+            frame.pts, frame.time_base = time, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    result = deepff.discover(tmp_path / "clip.mp4", 2, model=backbone, size=160)
+    assert result.names == ["clip 00:00.00", "clip 00:00.10", "clip 00:00.40"]
+    result.save(tmp_path / "result")
+    out = segment(deepff.load(tmp_path / "result"), tmp_path / "result")
+
+    frames = find_images(out / "clip.mp4")
+    assert [frame.name for frame in frames] == result.names
+    photo = read_pixels(result.images[2].origin)
+    labels = np.asarray(Image.open(out / "labels" / "clip 00:00.40.png"))
+    painted = read_pixels(frames[2].path).astype(int)
+    far = np.abs(painted - photo).max(2) > 24
+    assert far[labels > 0].mean() > 0.9 > 0.05 > far[labels == 0].mean()
