@@ -220,7 +220,7 @@ def _card(
         "index": index,
         "name": name,
         "size": photo.shape[:2],
-        "unreadable": "it is gone" if pictures.is_gone(index) else unreadable,
+        "unreadable": "the file is missing" if pictures.is_gone(index) else unreadable,
         "regions": _classes(pictures, labels, index, colors),
         "status": label.status,
         "score": None if scores is None else float(scores.best[index]),

@@ -247,7 +247,7 @@ def test_classes_and_subsets_are_counted_before_anything_is_written(
     assert [text.split(":")[0] for text in warned] == [
         "factor 1 has no annotation",
         "factor 2 has no annotation",
-        "6 specks of fewer pixels than the least are left out",
+        "6 specks smaller than the minimum are left out",
     ]
     columns, rows, warned = counted(Asked("coco", "", "components", 1))
     assert (columns, rows[1], warned) == (["all 3"], ["factor 1", "3"], [])

@@ -118,7 +118,7 @@ def test_a_mask_that_is_gone_is_said_and_the_new_one_can_be_taken(
     with pytest.raises(InputError, match=r"the kept mask of a\.png cannot be read"):
         copy.masks.current(copy.store.labels, "a.png")
     shown = opened(copy, view)
-    assert "is gone" in shown["cards"]
+    assert "is missing" in shown["cards"]
     assert names_listed(copy, view, filter=GONE) == ["a.png"]
     # The others are exported.
     act(copy, view, {"act": "nothing", "image": "1"})
@@ -142,7 +142,7 @@ def test_a_photograph_that_goes_while_the_app_runs_is_marked(
     assert "cannot be read any more" not in opened(workspace, view)["cards"]
     workspace.result.paths[1].unlink()
     cards = act(workspace, view, {"act": "look", "look": "masks"})["cards"].split("<article")[1:]
-    marked = ["cannot be read any more: it is gone" in card for card in cards]
+    marked = ["cannot be read any more: the file is missing" in card for card in cards]
     assert [NAMES[view.listing[i]] for i, is_gone in enumerate(marked) if is_gone] == [NAMES[1]]
     assert names_listed(workspace, view, filter=GONE) == [NAMES[1]]
 

@@ -119,7 +119,7 @@ def test_images_as_programs_hold_them(images) -> None:
 def test_images_without_a_length_are_taken_once_and_kept_on_disk() -> None:
     photos = [np.asarray(photograph(seed=seed)) for seed in range(3)]
     taken = iter([*photos, "no image", torch.zeros(3)])
-    with pytest.raises(InputError, match="files and images are mixed"):
+    with pytest.raises(InputError, match="the list mixes files and images"):
         resolve_images(taken)
     images = resolve_images(iter([*photos, torch.zeros(3)]))
     folder = images[0].items[0].folder.name

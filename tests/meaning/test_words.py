@@ -97,7 +97,7 @@ def test_the_command_and_the_report_say_how_like_words_factors_are(network, tmp_
     places = [header.index(f"like {word}") for word in WORDS]
     assert [row[place:].split()[0] for place in places] == expected
     page = (out / "report.html").read_text()
-    assert all(value in page for value in expected) and "like the word" in page
+    assert all(value in page for value in expected) and "similarity to the word" in page
     loaded = deepff.load(out)
     assert loaded.classes().labels == WORDS
     assert [f"{value:.3f}" for value in loaded.classes().likeness[0].tolist()] == expected

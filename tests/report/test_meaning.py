@@ -129,13 +129,13 @@ def test_the_page_has_names_classes_and_importance(named: Result, tmp_path: Path
 
 def test_a_name_that_is_not_the_likeliest_class_says_why(named: Result, tmp_path: Path) -> None:
     write_report(named, tmp_path / "out")
-    assert "more of the set" not in (tmp_path / "out/report.html").read_text()
+    assert "fits more of the images" not in (tmp_path / "out/report.html").read_text()
     found = named.factorizations[3]
     classes = replace(found.classes, names=("dog", "dog", None))
     named.factorizations = {3: replace(found, classes=classes)}
     write_report(named, tmp_path / "out")
     page = (tmp_path / "out/report.html").read_text()
-    assert page.count("more of the set") == 1
+    assert page.count("fits more of the images") == 1
     # Equal names are numbered next to their crops, and in the legend of a figure.
     assert "<b>dog 1</b>" in page and "<b>dog 2</b>" in page
     assert captions(named.factorizations[3]) == ["factor 0: dog 1", "factor 1: dog 2", "factor 2"]
