@@ -198,10 +198,10 @@ class Result(Run):
         k: int | None = None,
         progress: bool = False,
     ) -> Similarity:
-        """Where else the patch at a place is: :func:`deepff.meaning.similarity.similar`.
+        """Find regions similar to one spot in an image: :func:`deepff.meaning.similarity.similar`.
 
-        ``place`` is (x, y) in pixels of the image. Activations that are needed and that the result
-        does not have stay in the result.
+        ``place`` is the spot, (x, y) in pixels of the image. Activations that have to be computed
+        stay in the result.
         """
         from deepff.meaning.similarity import similar
 
@@ -239,7 +239,7 @@ class Result(Run):
     def scores(self) -> Tensor:
         """How likely each image shows each kind of object, by its best piece: (n, k) in [0, 1].
 
-        InputError where the factors are no objects by the recipe contrast.
+        InputError if the factors are not objects from the recipe contrast.
         """
         from deepff.regions.regions import image_scores
 
@@ -283,8 +283,8 @@ class Result(Run):
     ) -> Iterator[list[Instance]]:
         """The instances of each image in turn: :class:`deepff.export.instances.Instance`.
 
-        Each has the ``name`` of its region, a ``box`` and a ``mask`` inside the box. Objects by the
-        recipe contrast also have a ``score``: how likely it is what its region is called.
+        Each has the ``name`` of its region, a ``box`` and a ``mask`` inside the box. Objects from
+        the recipe contrast also have a ``score``: how likely the name is right.
 
         Parameters
         ----------
@@ -368,8 +368,8 @@ class Result(Run):
     ) -> None:
         """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`.
 
-        What was made of a result in the folder, such as masks, stays if it is this result. Where it
-        is another, InputError, or with ``overwrite`` what was made of it is removed.
+        Masks and other files made from the result in the folder stay if it is this result. If it is
+        another, this raises InputError, or with ``overwrite`` removes them.
         """
         from deepff.report.save import save
 

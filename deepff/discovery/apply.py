@@ -40,7 +40,7 @@ def apply(
     device: str = Device.AUTO,
     progress: bool = False,
 ) -> Result:
-    """Find the factors of one set in other images, with network and preparation as recorded.
+    """Find the factors of one set in other images, with the same network and preparation.
 
     Parameters
     ----------
@@ -49,28 +49,27 @@ def apply(
     images : path, glob, sequence of these, or images
         As for :func:`deepff.discover`.
     without : path, glob, sequence of these, or images, optional
-        Images that do not show the object. What the bank finds there tells it what the object is
-        not, and moves the scale of scores. The result's bank keeps it.
+        Images that do not show the object. The bank learns from them what the object is not, and
+        its scores become stricter. The result's bank keeps this.
     model : torch.nn.Module or Backbone, optional
-        The network, where it is yours or its weights were a file.
+        The network, if it is yours or its weights came from a file.
     batch_size, cache, device, progress
         As for :func:`deepff.discover`.
 
     Returns
     -------
     Result
-        With the bank's components, H of the new images for them, and the relative error that they
-        leave there. Full strength and thresholds over the set are those of the bank's set, so
-        that the same factor is on at the same coefficient; Otsu per image is of the image. Parts
-        of the object are what their classifier finds: its probabilities stand for H, and there is
-        no relative error.
+        With the bank's components, and H and the relative error for the new images. Full strength
+        and thresholds over the set are those of the bank's set, so the same factor is on at the
+        same coefficient; Otsu per image uses the image. Parts of the object come from their
+        classifier: its probabilities replace H, and there is no relative error.
 
     Raises
     ------
     InputError
-        The bank, its network with the same weights, or the images cannot be had; the bank's
-        factors are parts that have no classifier; or there are images without the object, and the
-        bank has no scores.
+        The bank, its network with the same weights, or the images cannot be read; the bank's
+        factors are parts without a classifier; or ``without`` is given, but the bank has no
+        scores.
 
     Examples
     --------

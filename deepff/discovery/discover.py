@@ -90,15 +90,15 @@ def discover(
         the estimator's, else 4, and 1 where the recipe or several layers ask for one map of the
         object.
     model : str, torch.nn.Module or Backbone
-        A name from ``deepff models``, a module of yours in evaluation mode, or what
-        :func:`deepff.load_backbone` gives.
+        A name from ``deepff models``, your module in evaluation mode, or a network from
+        :func:`deepff.load_backbone`.
     layer : str or sequence of str, optional
         Module path of the layer, or the paper's name for VGG ("conv5_4"); by default the
         network's default layer. Several layers give one map of the object, fused from theirs
         (:func:`deepff.discovery.contrast.fuse`).
     method : "auto", "nmf", "semi-nmf", "pca", "kmeans", or an estimator
-        How A is factorized: "auto" takes "nmf", but "semi-nmf" where the layer goes negative. An
-        estimator such as ``NMF(solver="mu")`` is copied, and its number of factors set to k.
+        How A is factorized: "auto" is "nmf", or "semi-nmf" if the layer has negative values. An
+        estimator, for example ``NMF(solver="mu")``, is copied and gets k factors.
     recipe : "paper" or "contrast"
         "contrast" stands for ``layer`` = the two of
         :func:`deepff.discovery.contrast.contrast_layers` and ``channel_weights="border"``, one map
@@ -106,33 +106,32 @@ def discover(
         images' border more than the object does. With these layers it also fits the pixel
         classifier that the object's masks teach (:mod:`deepff.regions.pixel_classifier`).
     channel_weights : "none" or "border", optional
-        What the channels of A are multiplied with before it is factorized: "border" by how much
-        more they fire inside the images than on their border
-        (:func:`deepff.discovery.contrast.border_contrast`).
+        Weights of the channels of A. "border" weights a channel by how much more it fires inside
+        the images than on their border (:func:`deepff.discovery.contrast.border_contrast`).
     kinds : int or "auto"
-        How many kinds of things the set shows, for the recipe "contrast": each has a factor of its
-        own, and each image is of one kind. By default as many as the images' objects differ
-        (:mod:`deepff.discovery.kinds`), and 1 where ``n_components`` is 1.
+        For the recipe "contrast": how many kinds of objects the set shows. Each kind gets a
+        factor, and each image has one kind. By default the images decide
+        (:mod:`deepff.discovery.kinds`), and it is 1 if ``n_components`` is 1.
     size : int, optional
-        The longer side of the resized images, in pixels: by default 448, but for a module of yours
-        not more than the images have.
+        The longer side of the resized images, in pixels. By default 448; for your own module, no
+        larger than the images are.
     random_state : int
         Seed of the factorization. The same seed on the same machine gives the same result.
     batch_size : int
         Images per forward pass.
     cache : path, optional
-        A folder in which activations are kept for further runs and for resuming.
+        A folder for activations. Later runs are faster, and stopped runs resume.
     memory : int, optional
         Bytes that activations and coefficients may take in memory, each; what takes more is in
         temporary files, read block by block. At least 256 MiB; by default what the device has
         free.
     device : "auto", "cpu", "cuda" or "mps"
-        Where to compute; a Backbone stays where it is.
+        Device to compute on. A Backbone stays on its device.
     amp : bool
         Run the network in automatic mixed precision; only on a CUDA device.
     stretch : bool
-        Of images of more than 8 bits a channel, make the largest value white: for 10, 12 or 14
-        bits in files of 16, which are nearly black else.
+        Make the largest value white in images with more than 8 bits per channel. Use it for 10,
+        12 or 14 bits in 16-bit files, which are nearly black otherwise.
     progress : bool
         Show progress on standard error.
 
@@ -143,7 +142,7 @@ def discover(
     Raises
     ------
     InputError
-        If something that was asked for cannot be had: the message says what would be right.
+        If something in the request is not possible. The message says what to do.
 
     Notes
     -----
@@ -156,7 +155,7 @@ def discover(
     >>> import deepff
     >>> from skimage import data
     >>> result = deepff.discover([data.chelsea(), data.astronaut()], n_components=2, size=224)
-    >>> result.heatmaps[0].shape  # at the image's own size
+    >>> result.heatmaps[0].shape  # at the size of the image
     torch.Size([2, 300, 451])
     >>> result.heatmaps.grid(0).shape  # on the layer's grid
     torch.Size([2, 5, 7])
@@ -258,15 +257,15 @@ def find_object(
     ----------
     result : Result
     model : torch.nn.Module or Backbone, optional
-        The network, where it is yours or its weights were a file.
+        The network, if it is yours or its weights came from a file.
     batch_size, device, progress
-        As for :func:`discover`; a cache that the result has is used again.
+        As for :func:`discover`. The result's cache is used again.
 
     Returns
     -------
     Result
-        With one factor. The result itself, or its ``object``, if that is there already and lacks
-        no image that can be read. InputError if the network or the images cannot be read any more.
+        With one factor. The result itself or its ``object``, if that exists and has all readable
+        images. InputError if the network or the images cannot be read any more.
 
     Examples
     --------

@@ -52,10 +52,10 @@ def discover_parts(
     layer: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Result:
-    """Find the object of a set of images by the recipe contrast, and its parts on its cells.
+    """Find the object of a set of images with the recipe contrast, and then the object's parts.
 
-    Where the object cannot be told from the border of the images, it is assumed to fill the frame:
-    the parts are then looked for on all cells, with one more cluster for the background.
+    If the object does not stand out from the border of the images, it is assumed to fill the frame.
+    The parts are then found on all cells, with one more cluster for the background.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def discover_parts(
         The number of parts; several give one factorization each. "auto" takes the largest up to 6
         on which two halves of the images agree (:func:`deepff.discovery.choose_k.select_k`).
     layer : str, optional
-        Where parts are told apart, by sign if it is signed; by default
+        Layer that separates the parts, by sign if it is signed. By default
         :func:`deepff.discovery.object_parts.part_layer`.
     **options
         ``model``, ``size``, ``random_state``, ``batch_size``, ``cache``, ``memory``, ``device``,
@@ -74,8 +74,8 @@ def discover_parts(
     Returns
     -------
     Result
-        With ``object``, the result for the object, and ``parts_of``. Its
-        regions are one part a pixel, refined together.
+        With ``object``, the result for the object, and ``parts_of``. Its regions have one part
+        per pixel, refined together.
 
     Raises
     ------

@@ -30,10 +30,11 @@ class KMeans(Factorization):
     n_components : int
         k, at most rows and channels.
     random_state : int, numpy.random.RandomState or None
-        Seed of the starting centers; None draws another one each time.
-    device : where H and W are put; None is where A is. Clustering itself is on the CPU.
+        Seed of the starting centers; None draws a new one each time.
+    device : str, torch.device or None
+        Device of H and W; None is that of A. The clustering runs on the CPU.
     memory : int or None
-        Bytes that may be taken besides A; None is what the machine has free.
+        Bytes that may be used in addition to A; None is what the machine has free.
 
     Attributes
     ----------

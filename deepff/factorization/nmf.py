@@ -129,23 +129,24 @@ class NMF(Factorization):
     init : {"random", "nndsvda"}
         "nndsvda" (Boutsidis & Gallopoulos 2008) is deterministic whatever `random_state` is.
     random_state : int, numpy.random.RandomState or None
-        Seed of every draw; None takes another one each time. Draws are made on the CPU,
-        so that they are the same for every device.
+        Seed of all random numbers; None draws a new one each time. Random numbers come from the
+        CPU, so they are the same for every device.
     max_iter : int or None
-        The most iterations over all rows; None means 200 for "mu" and 500 for "hals"; where
-        "hals" starts on a sample, as many as fit in 8 reads of A.
+        Maximum number of iterations over all rows. None means 200 for "mu" and 500 for "hals", or
+        as many as fit in 8 reads of A if "hals" starts on a sample.
     tol : float
-        Stop when ten iterations lower the error by no more than this share ("hals" looks at the
-        last five); after a start on a sample, when the next update of W is expected to. A fit
-        that reaches its limit of iterations before warns (`ConvergenceWarning`).
+        Stop when ten iterations ("hals": five) lower the error by no more than this share. After
+        a start on a sample, stop when the next update of W is expected to do so. A fit that
+        reaches max_iter before that warns (`ConvergenceWarning`).
     n_init : int
         Random starts that "hals" tries on the sample.
-    device : where to compute; None is where A is. Rows elsewhere are sent block by block.
+    device : str, torch.device or None
+        Device to compute on; None is that of A. Rows on other devices are sent block by block.
     memory : int or None
-        Bytes that the fit may take besides A; None is what the machine has free. H goes to a
-        temporary file, mapped into memory, where it would take more than a quarter of them.
-        The sample takes an eighth at most, but 32 rows for each factor whatever they take; one
-        below 6000 rows can cost a few per cent of error, so that the fit warns.
+        Bytes that the fit may use in addition to A; None is what the machine has free. H goes to
+        a temporary file, mapped into memory, if it needs more than a quarter of them. The sample
+        uses an eighth at most, but always at least 32 rows per factor. With fewer than 6000 rows
+        the error can be a few percent higher, and the fit warns.
 
     Attributes
     ----------

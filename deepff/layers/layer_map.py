@@ -164,8 +164,8 @@ def map_layers(backbone: Backbone, size: int = SIZE) -> LayerMap:
 def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
     """Every module whose output is one map, (b, c, h, w), (b, h, w, c) or tokens (b, t, c).
 
-    The network runs once on fixed noise of ``size`` × ``size`` pixels, or of its own size where it
-    takes no other.
+    The network runs once on fixed noise of ``size`` × ``size`` pixels, or of the only size that it
+    accepts.
 
     Parameters
     ----------
@@ -176,8 +176,8 @@ def list_layers(backbone: Backbone, size: int = SIZE) -> list[Layer]:
     Returns
     -------
     list of Layer
-        In the order in which the network last calls them, a module before the one around it; one
-        has ``is_default``.
+        In the order of their last calls, a module before the one around it. One has
+        ``is_default``.
 
     Raises
     ------

@@ -156,7 +156,7 @@ class Comparison:
 
 
 def compare(first: Run, second: Run, k: int | None = None) -> Comparison:
-    """Match the factors of two results over the same images, such as of two layers or networks.
+    """Match the factors of two results on the same images, for example of two layers or networks.
 
     The similarity of two factors is the cosine of their maps over all images, on the finer of the
     two grids; pairs are matched so that the sum of their similarities is largest. ``k`` says which

@@ -38,7 +38,7 @@ def load_backbone(
     device: str | torch.device = Device.AUTO,
     engine: str = Engine.AUTO,
 ) -> Backbone:
-    """Load a network by name, or take your own, ready to run.
+    """Load a network by name, or prepare your own module.
 
     Parameters
     ----------
@@ -59,17 +59,17 @@ def load_backbone(
         network's head may be missing or of another size: it becomes NaN, and an `InputWarning`
         says so, and also what else the file holds.
     num_classes : int, optional
-        Number of classes in that file; by default the network's own (ImageNet's 1000).
+        Number of classes in that file. By default the network's, such as 1000 for ImageNet.
     pretrained : bool
         Load the pretrained weights where no file is given. False leaves random ones, which is
         enough to see the layers.
     mean, std : three floats, optional
-        For pixel values in [0, 1]. By default the network's own, for a module ImageNet's. One
-        float for gray images, by default the average of the three.
+        For pixel values in [0, 1]. By default those of the network, or of ImageNet for a module.
+        One float for gray images, by default the average of the three.
     interpolation : {"bilinear", "bicubic"}, optional
-        By default the network's own, for a module bilinear.
+        By default that of the network, or bilinear for a module.
     channels : {3, 1}
-        1 if the network takes gray images: your own module, or one of timm, which is made so.
+        1 if the network takes gray images: your module, or a timm network, which is built so.
     tokens : int or callable, optional
         Where a transformer does not say it: how many tokens come before those of the grid; or a
         function from a module's output and the input's (height, width) to a map (b, c, h, w),
@@ -78,10 +78,10 @@ def load_backbone(
         The names of the network's classes, in the order of its outputs, by which factors are named
         (:mod:`deepff.meaning.class_names`). ImageNet's are known.
     words : sequence of str, optional
-        For networks of open_clip, in place of classes: factors get the names of the words that the
-        text tower finds most similar (:mod:`deepff.networks.class_labels`).
+        For networks of open_clip, instead of classes: each factor is named after the word that the
+        text encoder finds most similar (:mod:`deepff.networks.class_labels`).
     device : str or torch.device
-        See `select_device`.
+        "auto" is CUDA or MPS if there is one, else the CPU.
     engine : "auto", "torch" or "openvino"
         What runs it over an image set. "openvino" computes on the CPU and needs
         ``pip install 'deepff[openvino]'``; what it cannot run, runs in torch. "auto" uses it on the
@@ -90,8 +90,8 @@ def load_backbone(
     Raises
     ------
     InputError
-        No such network; weights that are missing, unreadable, do not fit, or cannot be downloaded;
-        an option that is out of range; a device that is not there.
+        The network or device does not exist; the weights are missing, unreadable, do not fit, or
+        cannot be downloaded; or an option is out of range.
 
     Examples
     --------

@@ -58,8 +58,8 @@ def load(
     Raises
     ------
     InputError
-        If the folder holds no result, or an unfinished one, none of its images matches, or the
-        network is another.
+        If the folder holds no result or an unfinished one, no image matches, or the network
+        is a different one.
 
     Examples
     --------
