@@ -1,4 +1,4 @@
-"""Make pictures of docs/label.md anew, of photographs that scikit-image installs.
+"""Make the pictures of docs/label.md, from photographs that scikit-image installs.
 
 usage: python scripts/label_pictures.py      (with the environment of scripts/test, and Chromium)
 """
@@ -6,6 +6,7 @@ usage: python scripts/label_pictures.py      (with the environment of scripts/te
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +16,8 @@ from label_browser import NARROW, PATIENCE, Person, browser_page, server
 from PIL import Image
 
 OUT = ROOT / "docs"
-# Along the cup's handle, in shares of the sides.
-STROKE = [(0.76, 0.58), (0.74, 0.66), (0.725, 0.76)]
+# Along the spoon in each of the first two images, in shares of the sides.
+STROKES = [[(0.65, 0.6), (0.66, 0.7), (0.68, 0.75)], [(0.58, 0.65), (0.6, 0.75), (0.62, 0.82)]]
 
 
 def main() -> None:
@@ -33,14 +34,21 @@ def main() -> None:
 
 
 def show(person: Person) -> None:
-    """What a person sees who agrees with the names, accepts two images and exports them."""
+    """What a person sees who corrects two masks, lets them teach the others, and exports them."""
     page = person.page
     person.open()
     page.wait_for_function("() => !document.body.classList.contains('dff-waits')")
-    for key in ("y", "a", "a"):
-        person.wait_for(key, lambda key=key: person.press(key))
+    person.wait_for("agree", lambda: person.press("y"))
+    for stroke in STROKES:
+        mend(person, stroke)
+        person.wait_for("accept", lambda: person.press("a"))
+    person.press("l")
+    page.wait_for_selector("#lesson-says")
+    page.wait_for_function("() => [...document.images].every(image => image.complete)")
+    shot(person, "lesson")
+    person.wait_for("use", lambda: page.locator("#use-lesson").click())
+    page.evaluate("scrollTo(0, 0)")
     shot(person, "images")
-    mend(person)
     person.wait_for("factors", lambda: page.get_by_role("tab", name="Factors").click())
     shot(person, "factors")
     page.get_by_role("tab", name="Export").click()
@@ -56,21 +64,16 @@ def show(person: Person) -> None:
     shot(person, "phone")
 
 
-def mend(person: Person) -> None:
-    """Continue the mask of the next image by a stroke, and see what that would change elsewhere."""
+def mend(person: Person, stroke: Sequence[tuple[float, float]]) -> None:
+    """Take the spoon out of the mask of the current image, by a stroke that marks less."""
     page = person.page
     person.wait_for("open", lambda: person.press("m"))
     page.wait_for_function("() => document.getElementById('mend-mask').naturalWidth > 0")
-    person.press("m")
-    person.wait_for("stroke", lambda: person.draw(STROKE))
+    person.press("l")
+    person.wait_for("stroke", lambda: person.draw(stroke))
     page.wait_for_timeout(500)
     shot(person, "mend")
     person.wait_for("close", lambda: person.press("Escape"))
-    person.press("l")
-    page.wait_for_selector("#lesson-says")
-    page.wait_for_function("() => [...document.images].every(image => image.complete)")
-    shot(person, "lesson")
-    person.wait_for("leave", lambda: person.press("Escape"))
 
 
 def shot(person: Person, name: str) -> None:

@@ -40,7 +40,7 @@ _PRIVATELY: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "priv
 _ONE_BY_ONE = {**_PRIVATELY, "concurrency_id": "edit", "concurrency_limit": 1}
 _IN_PARALLEL = {**_PRIVATELY, "concurrency_limit": 4}
 _SLIDERS = ("value", "cut")
-_BY_DEFAULT = ("accepted, if there are any", "")
+_BY_DEFAULT = ("accepted, if any", "")
 
 Updates = dict[Any, Any]
 
