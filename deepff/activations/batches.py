@@ -141,8 +141,7 @@ def run_over(
     forward: Forward,
     amp: bool,
 ) -> RunBatches:
-    """Run a network over batches in their order; some are decoded, and one runs, ahead. InputError
-    if it cannot run on one, or gives another grid or values that are not finite."""
+    """Run a network over batches in their order; some are decoded, and one runs, ahead."""
     pool = reading_threads()
     submitted = (
         [pool.submit(_decode, image, backbone.interpolation) for image in batch]

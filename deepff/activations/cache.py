@@ -51,8 +51,7 @@ class _Entry:
 
 
 class ActivationCache:
-    """Rows of one source in a memory-mapped file, by the images' content, marked once written with
-    a checksum: a killed run loses its last batches, and rows that changed are run again."""
+    """Rows of one source in a memory-mapped file, by the images' content, with checksums."""
 
     def __init__(self, folder: str | Path, source: FeatureSource) -> None:
         # What values depend on, without fields at their default, which older caches lack.

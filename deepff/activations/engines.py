@@ -170,8 +170,7 @@ def _key(backbone: Backbone, layers: Sequence[Layer]) -> str:
 
 
 class _Reading(nn.Module):
-    """A network that returns the outputs of layers, and ends after the last of them. It takes
-    decoded pixels, uint8 with the channels last: so each thread normalizes its image."""
+    """A network on uint8 images, channels last, that returns the outputs of layers, and ends."""
 
     def __init__(self, backbone: Backbone, layers: Sequence[Layer]) -> None:
         super().__init__()
@@ -218,8 +217,7 @@ def _image(backbone: Backbone, layers: Sequence[Layer], cells: tuple[int, int, i
 
 
 def _compiled(core: Any, model: Any, backbone: Backbone, layers: Sequence[Layer]) -> Forward:
-    """What runs batches, one image per thread: all threads on one batch are slower, and wait for
-    one that is slowed down by decoding. Raises ConversionError unless its values are torch's."""
+    """What runs batches, an image per thread, as torch would: all threads on one are slower."""
     n_threads = torch.get_num_threads()
     options = {
         "INFERENCE_PRECISION_HINT": "f32",

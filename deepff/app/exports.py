@@ -107,8 +107,7 @@ def write(workspace: Workspace, asked: Asked) -> str:
 
 
 def _write_archive(workspace: Workspace, asked: Asked, archive: Path) -> int:
-    """Replace ``export/FORMAT`` and the ZIP file of it; the number of instances. The ZIP file has
-    photographs where the folder has links to them."""
+    """Replace ``export/FORMAT`` and its ZIP file, with photographs; the number of instances."""
     out = archive.with_suffix("")
     summary = export_labelled(
         workspace.result,

@@ -101,8 +101,7 @@ class LabelStore:
 
 
 def load_labels(folder: str | Path, result: Result) -> Labels:
-    """Read the labels that ``deepff label`` left in the folder of a result. Raises InputError where
-    there are none, or they are damaged or of another result."""
+    """Read the labels that ``deepff label`` left in the folder of a result."""
     path = Path(folder) / FILE
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -129,8 +128,7 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
 
 
 def upgrade(folder: str | Path, result: Result) -> None:
-    """Write the labels of a result, if there are any, in this version's format. Then they stay
-    valid when images are added to the result."""
+    """Write the labels of a result, if any, in this version's format, before images are added."""
     if (Path(folder) / FILE).exists():
         _save(load_labels(folder, result))
 
@@ -182,8 +180,7 @@ def export_labelled(
 
 
 def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None) -> list[int]:
-    """The indices of the images to export, at least one; see :class:`deepff.options.Which`. Those
-    whose masks are lost are left out, with a warning."""
+    """The indices of the images to export, at least one, without those whose masks are lost."""
     if which is None:
         accepted = labels.count(ACCEPTED, names)
         which = Which.ACCEPTED if accepted else Which.NOT_SKIPPED

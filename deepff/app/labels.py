@@ -45,8 +45,7 @@ class Settings:
 
     @property
     def level_kind(self) -> str:
-        """What the number is that an image may replace: the object's cut, or a threshold's value.
-        "" where there is none."""
+        """What an image may replace: the object's cut, or a threshold's value; "" for nothing."""
         if self.taught:
             return ""
         if self.masks == OBJECT:

@@ -57,8 +57,7 @@ class Masks:
         return kept_mask(labels, image) or self.made(labels, image)
 
     def made(self, labels: Labels, image: str, refined: bool = True) -> NamedMask:
-        """What the settings make of an image; unrefined it needs no photograph, which may be gone.
-        Raises InputError where a CRF cannot read the photograph."""
+        """What the settings make of an image; unrefined it needs no photograph."""
         settings = labels.settings_of(image)
         # What a factor marks does not depend on the others that are kept, but a piece's name does.
         kept = tuple(labels.parts) if settings.masks == OBJECT and not settings.taught else ()

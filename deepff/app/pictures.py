@@ -93,8 +93,7 @@ class Pictures:
         return region_picture(self[index], values, [(region, instance.box, instance.score)])
 
     def mask(self, labels: Labels, index: int) -> NamedMask:
-        """What the image keeps, else what the settings make of it, at the picture's size. It is
-        empty where the file of the kept mask is gone."""
+        """What the image keeps, else what the settings make of it; empty where the file is gone."""
         shape = self[index].shape[:2]
         try:
             kept = kept_mask(labels, self.names[index])
@@ -300,8 +299,7 @@ def picture_uri(picture: np.ndarray) -> str:
 
 
 def mask_uri(values: np.ndarray, side: int) -> str:
-    """A label map (H, W) uint8 as PNG data of up to `side` pixels, half transparent. 0 is the
-    background, j + 1 the class that has color j."""
+    """A label map (H, W) uint8 as PNG data of up to `side` pixels, half transparent."""
     height, width = values.shape
     small = nearest(values, photo_shape((height, width), side))
     colors = factor_colors(max(1, int(small.max())))

@@ -155,8 +155,7 @@ class Workspace:
 
 
 def with_histograms(result: Result, folder: Path) -> Result:
-    """A saved result whose thresholds are read off the histograms that were saved with it. So
-    thousands of images open quickly, and a threshold does not move when some are added."""
+    """A saved result whose thresholds are read off the histograms that were saved with it."""
     whole = result.object
     if whole is not None:
         whole = as_one(with_histograms(whole, folder / OBJECT))

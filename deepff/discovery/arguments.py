@@ -64,8 +64,7 @@ class RunSettings:
     progress: bool = False
 
     def checked(self) -> "RunSettings":
-        """The settings with whole numbers as int; raises InputError for one that is out of
-        range."""
+        """The settings with whole numbers as int, each in its range."""
         if self.memory is not None and (
             whole_number(self.memory, "memory, in bytes,", 0) < MIN_MEMORY
         ):
@@ -92,8 +91,7 @@ class RunSettings:
         return load_backbone(self.model, device=self.device)
 
     def with_size(self, backbone: Backbone, images: Sequence[SetImage]) -> "RunSettings":
-        """With a size: 448 by default, or less for small images in a network of one's own. Warns
-        where images are enlarged more than four times."""
+        """With a size: 448 by default, or less for small images in a network of one's own."""
         sides = []
         for image in images[:_N_SIDES]:
             with suppress(UnreadableImageError):

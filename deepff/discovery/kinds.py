@@ -96,8 +96,7 @@ def weighted_mean(rows: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def joined(of_kinds: Sequence[Findings], kinds: Tensor, activation_set: ActivationSet) -> Findings:
-    """The objects of all kinds as factors of one set; ``kinds`` (n,) is each image's. A factor is 0
-    in images of other kinds. There is a classifier where every kind has one."""
+    """The objects of all kinds as factors of one set, 0 in images of other ``kinds`` (n,)."""
     if len(of_kinds) == 1:
         return of_kinds[0]
     objects = [findings.factorizations[1] for findings in of_kinds]

@@ -66,8 +66,7 @@ def discover_by_paper(
     watch: Stopwatch,
     weigh: Callable[[Activations], BorderContrast] | None = None,
 ) -> Findings:
-    """The factors of one layer, for each number of factors. Two steps are not the paper's, and only
-    taken when asked for: `weigh`, which multiplies the channels of A, and choosing k."""
+    """The factors of one layer, for each k; `weigh` and choosing k are not the paper's."""
     activation_set = ActivationSet.extracted(images, backbone, [layer], settings, watch)
     activations = activation_set.activations[layer.path]
 

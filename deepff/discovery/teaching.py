@@ -84,8 +84,7 @@ class _Lesson:
 
 
 def classify_object(factorization: Factorization, cells: Cells) -> Factorization:
-    """The object with the pixel classifier that its masks teach, or without if they tell
-    nothing."""
+    """The object with the pixel classifier that its masks teach, if any."""
     return _classified(factorization, _object_lesson(factorization, cells), cells)
 
 
@@ -239,8 +238,7 @@ def classified(
     model: nn.Module | Backbone | None = None,
     device: str = Device.AUTO,
 ) -> dict[str, Tensor]:
-    """How likely each cell of images is each class, (k, h, w) by name, a few images at a time. By
-    masks made by hand, grids cover the images."""
+    """How likely each cell of images is each class, (k, h, w) by name, a few images at a time."""
     backbone = classifier.sources[0].backbone(model=model, device=device)
     maps: dict[str, Tensor] = {}
     layer = cell_layer(classifier.sources)

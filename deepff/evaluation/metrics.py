@@ -82,8 +82,7 @@ def coverage(overlaps: Overlaps) -> np.ndarray:
 
 
 def association(overlaps: Overlaps) -> np.ndarray:
-    """Which labels belong to which mask: those it covers more than half of, bool (k, p + 1)
-    (Collins et al., ECCV 2018). Where masks overlap, a label may belong to several."""
+    """Which labels belong to which mask: those it covers more than half of, bool (k, p + 1)."""
     return coverage(overlaps) > 0.5
 
 

@@ -306,8 +306,7 @@ def _common_notes(scores: Mapping[str, Scores | None], seeds: int) -> list[str]:
 
 
 def column_names(groups: Sequence[str]) -> list[str]:
-    """A name for each group: the paper's where it has one, with iCoseg's number in brackets. Groups
-    that would share a name keep theirs. InputError for a group that is named twice."""
+    """The paper's name of each group, with iCoseg's number, unless it is not theirs alone."""
     repeated = [group for group, count in Counter(groups).items() if count > 1]
     if repeated:
         raise InputError(f"the group {repeated[0]!r} is named twice; name each once")

@@ -79,9 +79,8 @@ def figure4(
     seeds: int = 3,
     in_paper: bool = False,
 ) -> tuple[Table, dict[str, Curve]]:
-    """Factor quality of DFF, or DFF-CRF, over k: a table with a row per curve and k, and the
-    curves. ``networks`` and ``sets`` have what loads each curve's network and each set with
-    parts."""
+    """Factor quality over k: a table with a row per curve and k, and the curves; ``networks`` and
+    ``sets`` have what loads each."""
     attempts = Attempts()
 
     def evaluate_curve(label: str) -> Curve:

@@ -221,8 +221,7 @@ Work = Callable[[int, dict[Variant, Tensor], dict[Variant, Tensor]], T]
 def image_masks(
     features: Features, coefficients: Mapping[Variant, Tensor], crf: bool
 ) -> Iterator[dict[Variant, Tensor]]:
-    """Masks of all methods, image by image, bool (k, H, W) each: the 75th percentile over the set.
-    With ``crf`` DFF-CRF and the guided CRF, whose factors do not overlap, come after each DFF."""
+    """Masks of all methods, image by image, bool (k, H, W): the 75th percentile over the set."""
     return in_images(features, coefficients, crf, lambda index, masks, maps: masks)
 
 

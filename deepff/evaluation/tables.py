@@ -90,8 +90,7 @@ def to_stderr(message: str) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """A method's line of a table, with one value per column. None is a value that was not computed
-    in this run, or that the paper does not print."""
+    """A method's line of a table; None is a value that was not computed, or is not printed."""
 
     label: str
     values: Sequence[Value]
@@ -111,8 +110,7 @@ class Table:
     pictures: Mapping[str, np.ndarray] = field(default_factory=dict)  # by caption; uint8 (H, W, 3)
 
     def markdown(self) -> str:
-        """A heading, the table, and the source and notes as a list. Where there are many columns,
-        each becomes a line. Pictures are left to `write_tables`."""
+        """A heading, the table, transposed where it is wide, and the source and notes as a list."""
         cells = [[_cell(value) for value in row.values] for row in self.rows]
         if len(self.columns) <= MAX_COLUMNS:
             columns = zip(*(row.values for row in self.rows), strict=True)

@@ -153,8 +153,7 @@ def localize(
 
 
 def settings_of(folder: str | Path, kind: str, k: int) -> tuple[str, str] | None:
-    """How the "masks" or "boxes" in a result's folder were made, and of which regions, in words.
-    None where there are none."""
+    """How the "masks" or "boxes" in a folder were made, and of which regions, in words."""
     path = Path(folder) / kind / f"k{k}"
     if path.is_dir() or path.with_suffix(".json").is_file():
         for gallery in galleries(Path(folder)):

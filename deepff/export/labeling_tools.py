@@ -127,8 +127,7 @@ def _brush_result(image: AnnotatedImage, instance: Instance, name: str, id: str)
 
 
 def brush_run_lengths(mask: np.ndarray) -> list[int]:
-    """A mask (H, W) in Label Studio's brush format: the bytes of a packed RGBA image of 0 and 255.
-    It is the format of the JavaScript library @thi.ng/rle-pack."""
+    """A mask (H, W) in Label Studio's brush format, that of the library @thi.ng/rle-pack."""
     # Bits: the number of values (32), bits per value minus one (5), the four widths of a length
     # minus one (4 each); then for each run a 1, which width (2), its length minus one, its value.
     widths = "".join(f"{width - 1:04b}" for width in _LENGTH_BITS)

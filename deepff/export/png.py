@@ -37,8 +37,7 @@ def write_masks(regions: Regions, folders: Sequence[Path], file: str) -> None:
 
 
 def write_label_map(labels: np.ndarray, n_regions: int, folder: Path, file: str) -> None:
-    """Write a label map (H, W) as ``<folder>/<file>.png``: pixel values, colored by a palette.
-    Value 0 is the background, black; region j is j + 1, in the color of factor j."""
+    """Write a label map (H, W) as ``<folder>/<file>.png``, colored by a palette as factors are."""
     if n_regions > 255:
         raise InputError(
             f"a label map holds up to 255 regions, not {n_regions}; name parts to merge factors, "
@@ -76,8 +75,7 @@ def write_label_names(names: Sequence[str], folder: Path) -> None:
 
 
 def folder_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
-    """A folder name for each region's name, escaped as in a URL where needed: "a/b" is ``a%2Fb``.
-    They differ from each other and from those that are taken, on every file system."""
+    """A folder name per region, escaped as in a URL: different ones on every file system."""
     keys = set(map(file_key, taken))
     folders = []
     for name in names:

@@ -41,8 +41,7 @@ def instance_polygons(instance: Instance, simplify: float = 0.0) -> list[np.ndar
 
 
 def joined(polygons: list[np.ndarray]) -> np.ndarray:
-    """One polygon (m, 2) of several, joined by lines of no width to the first one's first corner.
-    For formats with one polygon per instance; Ultralytics joins COCO's pieces in the same way."""
+    """One polygon (m, 2) of several, joined by lines of no width, as Ultralytics joins COCO's."""
     first, *others = polygons
     pieces = [piece for polygon in others for piece in (first[:1], polygon, polygon[:1])]
     return np.concatenate([first, *pieces])
@@ -55,8 +54,7 @@ def enclosed_area(polygon: np.ndarray) -> float:
 
 
 def _path(mask: np.ndarray) -> np.ndarray:
-    """The path around one 8-connected component, its holes joined to its outline. It has every
-    point (x, y), shape (m, 2), each a pixel from the one before."""
+    """The path (m, 2), pixel by pixel, around one 8-connected component and its holes."""
     points: list[Point] = []
     following: list[int] = []
     node_at: dict[Point, int] = {}
@@ -129,8 +127,7 @@ def _kept(line: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def _change(closed: np.ndarray, indices: np.ndarray) -> float:
-    """The area between a line and the points of it at the indices, or slightly more. Along each new
-    edge, the distance to the old line is integrated."""
+    """The area between a line and the points of it at the indices, or slightly more."""
     edge = np.repeat(np.arange(len(indices) - 1), np.diff(indices))
     start, stop = closed[indices[:-1]][edge], closed[indices[1:]][edge]
     length = np.hypot(*(stop - start).T)[:, None]

@@ -154,8 +154,7 @@ def _has_larger_image(image: Image.Image) -> bool:
 
 
 def _tiff_colors(stream: Any) -> Image.Image:
-    """The first page of a TIFF of floating-point colors, none of which Pillow reads. Their range
-    tells whether white is 1 or 255."""
+    """The first page of a TIFF of floating-point colors, none of which Pillow reads."""
     import tifffile
 
     logging.getLogger("tifffile").addHandler(NULL_HANDLER)
@@ -214,8 +213,7 @@ def checked_bytes(image: Image.Image) -> bytes:
 
 
 def _silence_pillow() -> None:
-    """Keep Pillow's warnings about odd files off the screen. warnings.catch_warnings would also
-    undo what other threads set in the meantime."""
+    """Keep Pillow's warnings about odd files off the screen, in all threads."""
     logging.getLogger("PIL").addHandler(NULL_HANDLER)
     if not any(f[:2] == ("ignore", None) and f[3] == PILLOW for f in warnings.filters[:1]):
         warnings.filterwarnings("ignore", module=PILLOW.pattern)
@@ -240,8 +238,7 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def _repaired(data: bytes) -> bytes | None:
-    """The bytes of an image without what makes Pillow refuse it; None if that is not known. A PNG
-    loses its text and color profile. A JPEG that lacks only its end marker gets it."""
+    """The bytes of a PNG without text and profile, or a JPEG with its end; None for others."""
     if data.startswith(_PNG_SIGNATURE):
         return _without_text(data)
     return with_end(data) if data.startswith(b"\xff\xd8") else None

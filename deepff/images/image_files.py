@@ -217,8 +217,7 @@ def _split_path(path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Match]:
-    """Yield the files below `root` that match `glob`. glob.glob follows a loop of links 40 times,
-    and pathlib's version yields hidden files."""
+    """Yield the files below `root` that match `glob`, without loops of links and hidden ones."""
     pending = deque([(root, os.path.realpath(root), False, frozenset([glob]))])
     seen = set()
     written: set[str] = set()

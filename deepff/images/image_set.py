@@ -237,8 +237,7 @@ def _file_digest(path: Path | StoredFile, *state: int) -> str:
 
 
 def as_it_was(origin: Origin, digest: str | None) -> Origin:
-    """The origin of an image that had this digest when a result was made of it. Whatever reads a
-    photograph again calls it. UnreadableImageError if it is another file by now."""
+    """The origin of an image; UnreadableImageError if it has another digest than it had."""
     if isinstance(origin, PathLike) and digest not in (None, origin_digest(origin)):
         raise UnreadableImageError(REPLACED)
     return origin
@@ -265,8 +264,7 @@ def _pixels_digest(pixels: np.ndarray) -> str:
 
 
 def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
-    """This rank's consecutive images, with about as many rows of A as any other rank's. ``size`` is
-    the longer side of the resized images. The headers of all images are read."""
+    """This rank's consecutive images, with about as many rows of A as any other rank's."""
     if not is_distributed():
         return list(images)
 
@@ -363,8 +361,7 @@ def reduced_shape(size: Sequence[int], side: int) -> tuple[int, int]:
 
 
 def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedImage:
-    """An image whose longer side is at most ``side`` pixels. Those of recent files are kept as long
-    as the file does not change."""
+    """An image whose longer side is at most ``side`` pixels; those of recent files are kept."""
 
     def read() -> ReducedImage:
         pixels = read_pixels(origin, side, stretch)

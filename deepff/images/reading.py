@@ -194,8 +194,7 @@ def _take_planes_of_16_bits(image: ImageFile.ImageFile) -> None:
 
 
 def _deep_colors(image: ImageFile.ImageFile, stretch: bool) -> tuple[Image.Image, int | None, int]:
-    """RGB of 16 bits, of which Pillow keeps only the high byte. For a dark image the low byte
-    matters: reading again in the other byte order gives it."""
+    """RGB of 16 bits; of a dark image the low byte too, by reading in the other byte order."""
     stream, tiles = image.fp, list(image.tile)
     values = np.asarray(image).astype(np.uint16) << 8
     largest = int(values.max()) | 255

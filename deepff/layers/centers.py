@@ -237,8 +237,7 @@ def _gradient_centers(
 def _offsets(
     centers: np.ndarray, pair: tuple[int, int], side: int, spacing: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets down and across and their standard errors, from (n photographs, 2 blocks, 2). The
-    errors are the jackknife's."""
+    """Offsets down and across, and the jackknife's errors, from (n photographs, 2 blocks, 2)."""
 
     def offset(means: np.ndarray) -> np.ndarray:
         share = (side / 2 - means[0]) / (means[1] - means[0])

@@ -194,8 +194,7 @@ def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
 
 
 def _logits(backbone: Backbone, outputs: Any) -> Tensor:
-    """The one number a class, (b, classes), in what a network returns. That itself or its
-    ``logits``; else of a tuple, mapping or data class the one tensor (b, n)."""
+    """The one number a class, (b, classes), among what a network returns."""
     if is_dataclass(outputs) and not isinstance(outputs, Mapping):  # transformers' are both
         outputs = vars(outputs)
     fields = outputs if isinstance(outputs, Mapping) else {}

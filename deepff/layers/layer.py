@@ -39,8 +39,7 @@ class Centers:
 
     @property
     def drawn_offset(self) -> tuple[float, float]:
-        """The offset by which maps are drawn, down and across. The measured one where it is clearly
-        off center by `SHARE` and `_ERRORS`, or the centered."""
+        """The offset by which maps are drawn: the measured one where it is clearly off center."""
         down, across = (
             value
             if abs(value - self.centred) - _ERRORS * error > SHARE * self.spacing
@@ -109,8 +108,7 @@ class Layer:
 
 
 def by_sign(layer: Layer) -> Layer:
-    """The layer with every channel's positive and negative part as channels of their own. Its map,
-    (b, 2c, h, w), has the positive parts first, and is nowhere negative."""
+    """The layer with every channel's positive part, and then every negative part, as channels."""
     return replace(
         layer,
         path=f"{layer.path}:{SIGNS}",

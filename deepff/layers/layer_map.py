@@ -70,8 +70,7 @@ class LayerMap:
         return list(self.by_path.values())
 
     def resolve(self, layer: str | None = None) -> Layer:
-        """The layer of that name or path (``:signs`` at the end: by sign), or the network's
-        default."""
+        """The layer of that name or path, also by sign (``:signs``), or the network's default."""
         wanted = self.backbone.default_layer if layer is None else layer
         if not isinstance(wanted, str | None):
             raise InputError(f"layer is a {type(wanted).__name__}; pass its name as a string")

@@ -75,8 +75,7 @@ class Layout:
         return values
 
     def to_output(self, maps: Tensor, output: Any) -> Any:
-        """The module's output if its map (b, c, h, w) were another: the inverse of `to_map`. The
-        map may be of another number of images where the output is of one."""
+        """The module's output if its map (b, c, h, w) were another: the inverse of `to_map`."""
         if self.kind == "own":
             raise InputError(
                 "the layer's map was made by your own function, which cannot be undone; name a "

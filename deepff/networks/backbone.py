@@ -96,8 +96,7 @@ class LayoutError(Exception):
 
 
 def run_network(backbone: Backbone, batch: Tensor) -> Any:
-    """A network's output; with gradient where the batch requires it. InputError says why it cannot
-    run on images of this shape, with advice."""
+    """A network's output, with gradient where the batch requires it; InputError with advice."""
     # transformers' networks run at other sizes only with this option.
     option = "interpolate_pos_encoding"
     options = {option: True} if option in signature(backbone.network.forward).parameters else {}

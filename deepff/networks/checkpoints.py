@@ -115,8 +115,7 @@ def _is_safetensors(path: Path) -> bool:
 
 
 class _StandIn:
-    """Called or instantiated in place of any class or function in a pickle: an empty mapping.
-    PyTorch's unpickler sets items and attributes on an OrderedDict."""
+    """In place of any class or function in a pickle: an empty mapping that may get attributes."""
 
     def __new__(cls, *arguments: object) -> Any:
         return OrderedDict()

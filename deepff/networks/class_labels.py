@@ -69,8 +69,7 @@ def read_words(text: str) -> tuple[str, ...]:
 
 
 def word_head(model: nn.Module | None, name: str, words: Sequence[str]) -> WordHead:
-    """The head for words by the text tower of a network of open_clip with both towers. ``name`` is
-    ``open_clip/NAME`` or ``open_clip/NAME/TAG``. A word may be "a photo of a cat"."""
+    """The head for words by the text tower of a network ``open_clip/NAME`` or ``…/TAG``."""
     if model is None:
         raise InputError(
             f"words need a network with a text encoder, and {name} has none; use a network from "

@@ -179,8 +179,7 @@ def _check_numbers(
 
 
 def select_device(device: str | torch.device = Device.AUTO) -> torch.device:
-    """The device to compute on, where this machine has it; "auto" is CUDA, then MPS, else the
-    CPU."""
+    """The device to compute on; "auto" is CUDA, then MPS, else the CPU."""
     present = ["cpu"]
     if torch.backends.mps.is_available():
         present.insert(0, "mps")

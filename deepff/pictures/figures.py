@@ -77,8 +77,7 @@ def photo_shape(image_size: tuple[int, int], longer_side: int = PHOTO_SIDE) -> t
 
 
 def read_photo(image: ImageRecord, longer_side: int = PHOTO_SIDE) -> tuple[np.ndarray, str | None]:
-    """An image for display, uint8 (*photo_shape(image.size, longer_side), 3), and None. Gray where
-    it can't be read any more, and then why."""
+    """An image for display, uint8 (h, w, 3), and None; gray where it can't be read, and why."""
     height, width = photo_shape(image.size, longer_side)
     try:
         pixels = read_reduced(image.unchanged_origin(), longer_side, image.stretch).pixels
@@ -275,8 +274,7 @@ def _legend(names: Sequence[str], colors: np.ndarray, signed: bool, width: int) 
 
 
 def captions(factorization: Factorization) -> list[str]:
-    """ "factor 0: African elephant", or "factor 3" where the network has no name for it; equal
-    names are numbered."""
+    """Factors' names with the network's, numbered where equal: "factor 0: African elephant"."""
     plain = factor_names(len(factorization.components))
     if factorization.classes is None:
         return plain

@@ -49,8 +49,7 @@ class BilateralGrid:
         return self._color_kernels.nbytes + self._first.nbytes
 
     def filter(self, values: Tensor) -> Tensor:
-        """The weighted sums of all pixels' values (B, labels, H, W) at each, up to a common
-        factor."""
+        """The weighted sums of all pixels' values (B, labels, H, W) at each, up to a factor."""
         at_once = max(1, _MOST_NODES // self._n_nodes)
         return torch.cat([self._filter(some) for some in values.split(at_once, dim=1)], dim=1)
 

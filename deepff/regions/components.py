@@ -41,8 +41,7 @@ _NEIGHBORS = (
 
 
 def connected_components(mask: np.ndarray) -> tuple[np.ndarray, int]:
-    """The 8-connected components of a mask (H, W): each pixel's component, int32, and their number.
-    Components count from 1, in the order of their first pixels, row by row; 0 is outside."""
+    """Each pixel's 8-connected component of a mask (H, W), from 1 row by row, and their number."""
     from scipy import ndimage
 
     components, n_components = ndimage.label(mask, structure=EIGHT_CONNECTED)
@@ -60,8 +59,7 @@ def least_area(size: tuple[int, int]) -> int:
 
 
 def least_instance(size: tuple[int, int], scores: Tensor | None) -> int:
-    """As :func:`least_area`; with scores (r, h, w) four of their cells, if these are more. Too
-    little is seen of what is smaller to say what it is."""
+    """As :func:`least_area`; with scores (r, h, w) four of their cells, if these are more."""
     if scores is None:
         return least_area(size)
     height, width = size

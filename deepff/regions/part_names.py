@@ -109,8 +109,7 @@ def part_masks(masks: Tensor, parts: Mapping[int, str], names: Sequence[str]) ->
 
 
 def part_map(label_map: Tensor, parts: Mapping[int, str], names: Sequence[str]) -> Tensor:
-    """A label map of factors (H, W) as one of the named parts: part i is i + 1. A factor without a
-    name becomes background."""
+    """A label map of factors (H, W) as one of the named parts; others are background."""
     labels = label_map.long()
     n_labels = max(max(parts, default=-1) + 2, int(labels.max()) + 1 if labels.numel() else 1)
     part_of_label = torch.zeros(n_labels, dtype=label_map.dtype, device=label_map.device)

@@ -189,8 +189,7 @@ def sample_cells(
     sources: Sequence[FeatureSource],
     most: tuple[int, int] = (_MAX_IMAGES, _MAX_CELLS),
 ) -> CellSample:
-    """Draw images evenly over the set of all ranks, and cells of these, from a fixed seed. At most
-    ``most`` images and cells."""
+    """Draw images evenly over the set of all ranks, and cells of these, from a fixed seed."""
     cells = cell_layer(sources)
     images = activations[cells].images
     before, total = rows_before(len(images))

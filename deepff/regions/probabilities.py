@@ -101,8 +101,7 @@ def enclosed(background: Tensor) -> Tensor:
 
 
 def photo_of(image: ImageRecord, size: int) -> Tensor:
-    """An image of the set as (3, h, w) in [0, 1], reduced to the size that a CRF works at. Raises
-    InputError where it cannot be read any more, or has another size than it had."""
+    """An image of the set as (3, h, w) in [0, 1], reduced to the size that a CRF works at."""
     try:
         photo = read_reduced(image.unchanged_origin(), size, image.stretch)
     except UnreadableImageError as error:

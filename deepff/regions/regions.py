@@ -306,8 +306,7 @@ def _kind_regions(
     crf_size: int | None,
     least: float,
 ) -> Callable[[int], Regions]:
-    """Each kind's regions as if the set had no other; where they meet, of the higher score (or the
-    stronger map, if there are no scores)."""
+    """Each kind's regions as if the set had no other; where they meet, of the higher score."""
     finders = [_factor_regions(run, run.factorization(), options, crf_size) for run in of_kinds]
     heatmaps = factors.heatmaps
     scored = factors.scores is not None
@@ -401,8 +400,7 @@ def _limits(result: Run, heatmaps: HeatMaps, options: RegionOptions) -> Callable
 def _probabilities(
     result: Run, factors: Factorization, options: RegionOptions, crf_size: int | None
 ) -> Callable[[int], Bands]:
-    """The factors' probabilities in an image in bands, (k, rows, W): 1/2 at the threshold. Holes
-    are not filled yet."""
+    """The factors' probabilities in an image in bands, (k, rows, W), 1/2 at the threshold."""
     heatmaps = factors.heatmaps
     if options.refine == Refinement.CLASSIFIER and factors.probabilities is not None:
         classes = factors.probabilities

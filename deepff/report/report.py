@@ -115,9 +115,8 @@ def write_report_page(
     unreadable: Mapping[int, str] | None = None,
     crops: Crops | None = None,
 ) -> None:
-    """Write ``report.html`` alone, with the pictures that :func:`write_report` wrote. Galleries in
-    the folder are shown as well. `unreadable` says why images could not be read, by default as when
-    the pictures were written."""
+    """Write ``report.html`` alone, with the pictures that :func:`write_report` wrote, and
+    galleries."""
     notes = Path(folder) / _UNREADABLE
     if unreadable is not None:
         write_text(notes, json.dumps({str(i): reason for i, reason in unreadable.items()}))
@@ -191,8 +190,7 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
 def _section(
     result: Result, k: int, colors: Sequence[str], crops: Sequence[Sequence[Crop]], folder: Path
 ) -> dict[str, Any]:
-    """The facts of one k, for the page. `colors` are the factors' as CSS has them. Crops whose
-    pictures the folder lacks are left out."""
+    """The facts of one k, for the page, with crops whose pictures the folder has."""
     factorization = result.factorizations[k]
     error = factorization.relative_error
     explained = None if math.isnan(error) else max(0.0, 1 - error**2)
@@ -281,8 +279,7 @@ def _embedded(result: Result, colors: Mapping[int, list[str]], folder: Path) -> 
 
 
 def _gram(factorization: Factorization) -> list[list[float]]:
-    """W Wᵀ for coefficients relative to each factor's largest, over its largest value. The page
-    computes the similarity of two cells from it and from their coefficients."""
+    """W Wᵀ for relative coefficients, from which the page computes the similarity of cells."""
     components = factorization.components
     W = components * factorization.heatmaps.scale.to(components)[:, None]
     products = (W @ W.T).cpu().double()

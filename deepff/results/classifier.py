@@ -78,6 +78,5 @@ def unit_rows(rows: Tensor) -> Tensor:
 
 
 def interpolated(rows: Tensor, image: ImageRecord, cells: ImageRecord) -> Tensor:
-    """Rows of a layer, (cells, c), as maps on the cells of another, (c, h, w), bilinearly. The
-    image is given as of both."""
+    """Rows of a layer, (cells, c), as maps on the cells of another, (c, h, w), bilinearly."""
     return sampled(rows.T.reshape(-1, *image.grid), cells.grid, image.extent, cells.extent)

@@ -41,8 +41,7 @@ class Histogram:
 
     @classmethod
     def sampled(cls, heatmaps: HeatMaps) -> "Histogram":
-        """The histogram estimated at 112 pixels or so, each image weighted by its number of pixels.
-        Thresholds differ from those at full size by about a thousandth of the maximum."""
+        """The histogram estimated at 112 pixels or so, each image weighted by its pixels."""
         # An odd number of pixels to a cell has one at the cell's center, where the maximum is.
         shapes = [
             (factor * height, factor * width)

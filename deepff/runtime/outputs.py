@@ -134,8 +134,7 @@ def listed_files(folder: str | Path) -> list[str]:
 
 
 def own_files(folder: str | Path, parts: Collection[str] = ()) -> Digests:
-    """The files that deepff wrote in a folder and its parts (:class:`Rules`), with their
-    digests."""
+    """The files that deepff wrote in a folder and its parts, with their digests."""
     folder = Path(folder)
     files: Digests = {}
     lists, others = _lists(folder, parts)
@@ -204,8 +203,7 @@ def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: st
 
 
 def _remove_stale(folder: Path, stale: dict[Path, list[str]], lists: list[Path]) -> list[Path]:
-    """Remove the lists, unchanged files and empty folders. Returns the changed files, which
-    stay."""
+    """Remove the lists, unchanged files and empty folders; the changed files stay."""
     there = [path for path in stale if os.path.lexists(path) and not path.is_dir()]
     kept = [path for path in there if _digest(path) not in stale[path]]
     for path in [*(path for path in there if path not in kept), *lists]:

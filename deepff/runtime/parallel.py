@@ -62,8 +62,7 @@ def in_parallel(
 
 
 def owners(weights: Sequence[int], n: int) -> list[int]:
-    """Which of ``n`` owners has each item, so that their total weights differ little. Items are
-    shared out in order, by where the middle of each is on the way to the total."""
+    """Which of ``n`` owners has each item, in order, so that their weights differ little."""
     total = max(1, sum(weights))
     ends = accumulate(weights)
     return [

@@ -33,8 +33,7 @@ class _RateColumn(ProgressColumn):
 def track(
     stage: str, total: int, *, unit: str = "images", enabled: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of units that were just completed. A terminal shows
-    a bar; elsewhere a line is logged every ten seconds and at the end."""
+    """Yield a function to call with the number of units that were just completed."""
     listener = _listener.get()
     with _shown(stage, total, unit, enabled) as show:
         count = 0

@@ -62,8 +62,7 @@ class GroundTruthImage:
     read_labels: Callable[[], np.ndarray] | None = None
 
     def labels(self) -> np.ndarray:
-        """The label map (H, W); InputError if there is none, or it has another size than the
-        image."""
+        """The label map (H, W), which has the image's size."""
         if self.read_labels is None:
             raise InputError(f"{self.image.name} has no segmentation in this data set")
         labels = self.read_labels()
@@ -115,8 +114,7 @@ def with_parts(labels: np.ndarray, masks: Mapping[int, np.ndarray]) -> np.ndarra
 
 
 def require_annotation(path: Path, image: ImageFile) -> bool:
-    """Whether the file that annotates an image is there; InputError if an image has none. False if
-    it is no image: folders also hold notes and thumbnail caches, which nobody annotates."""
+    """Whether an image's annotation is there; InputError if not, unless it is no image."""
     if path.is_file():
         return True
     try:

@@ -64,8 +64,7 @@ def check_classes(classes: Sequence[str], known: Sequence[str]) -> Sequence[str]
 
 
 def find_voc(root: str | Path, year: int | None = None) -> Path:
-    """The folder of one year, such as `VOCdevkit/VOC2007`, at or under `root`; InputError if
-    unclear."""
+    """The folder of one year, such as `VOCdevkit/VOC2007`, at or under `root`."""
     root = Path(root)
     pattern = f"VOC{year or '20[0-9][0-9]'}"
     for parent in (root, root / "VOCdevkit"):
