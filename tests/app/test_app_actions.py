@@ -121,7 +121,7 @@ def test_one_image_and_one_factor(tmp_path: Path) -> None:
     assert "nothing is marked here" in shown["cards"]
     counts = [text for text, _ in measure(alone, Asked("coco", "all", "components", 1))]
     for said in (counts[-1], write(alone, Asked("coco", "all", "components", 1))):
-        assert "Every factor is background" in said
+        assert "every factor is background" in said
 
 
 def test_pieces_become_classes_of_ones_own_by_key(workspace: Workspace, view: View) -> None:
