@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from deepff.export.boxes import RegionBox
     from deepff.export.formats import ExportSummary
     from deepff.export.instances import Instance
+    from deepff.meaning.attribution import Attribution, Faithfulness, Tcav
     from deepff.meaning.importance import Importance
     from deepff.meaning.similarity import Similarity
     from deepff.regions.regions import Regions
@@ -128,6 +130,13 @@ class Result(Run):
 
         return figure(self, images, k, factors, opacity, height, style)
 
+    def tree_svg(self) -> str:
+        """The tree over k as an ``<svg>``: which factor of the next smaller k each comes from."""
+        from deepff.pictures.tree_drawing import tree_svg
+        from deepff.results.factorization import tree
+
+        return tree_svg(tree(self.factorizations), list(self.factorizations))
+
     def classes(self, k: int | None = None) -> FactorClasses:
         """The classes that the network sees in the factors of one factorization.
 
@@ -189,6 +198,43 @@ class Result(Run):
         measured = importance(self, k, classes, n_images, progress)
         self.importances[len(measured.names)] = measured
         return measured
+
+    def attribution(
+        self, image: int | str, class_name: str | int | None = None, k: int | None = None
+    ) -> Attribution:
+        """Where in an image factors matter for a class: :mod:`deepff.meaning.attribution`.
+
+        By default for the network's first choice for the image.
+        """
+        from deepff.meaning.attribution import attribution
+
+        return attribution(self, image, class_name, k)
+
+    def faithfulness(
+        self, class_name: str | int | None = None, k: int | None = None, n_images: int = 32
+    ) -> Faithfulness:
+        """Deletion and insertion curves of the factors: :mod:`deepff.meaning.attribution`.
+
+        Scores are means over the images whose first choice the class is; by default the main class.
+        """
+        from deepff.meaning.attribution import faithfulness
+
+        return faithfulness(self, class_name, k, n_images)
+
+    def tcav(
+        self,
+        direction: int | Sequence[float] | Tensor,
+        class_name: str | int,
+        k: int | None = None,
+        n_images: int = 32,
+    ) -> Tcav:
+        """TCAV's score (Kim et al. 2018): the share of a class's images where its score rises.
+
+        The direction is a factor's number, or a vector of one number per channel of the layer.
+        """
+        from deepff.meaning.attribution import tcav
+
+        return tcav(self, direction, class_name, k, n_images)
 
     def similar(
         self,
@@ -387,3 +433,30 @@ class Result(Run):
         from deepff.images.painting import image_html
 
         return image_html(self.plot(), "Heat maps")
+
+
+class ClassResults(dict[Any, Result]):
+    """A result for each class of images, as ``deepff.discover(images, classes=labels)`` gives.
+
+    Examples
+    --------
+    >>> import deepff
+    >>> from skimage import data
+    >>> images = [data.chelsea(), data.astronaut(), data.chelsea()[:, ::-1].copy()]
+    >>> results = deepff.discover(images, 2, classes=["cat", "man", "cat"], size=224)
+    >>> {label: result.names for label, result in results.items()}
+    {'cat': ['0', '2'], 'man': ['1']}
+    """
+
+    def save(self, folder: str | Path, *options: bool, **named: bool) -> dict[Any, Path]:
+        """Write a folder for each class and ``classes.html``, which shows all; the folders.
+
+        Options are those of :meth:`Result.save`; :func:`deepff.load` opens a class's folder.
+        """
+        from deepff.report.save import save_classes
+
+        return save_classes(self, folder, *options, **named)
+
+    def _repr_html_(self) -> str:
+        each = ((escape(str(label)), result._repr_html_()) for label, result in self.items())
+        return "".join(f"<h3>{label}</h3>{picture}" for label, picture in each)

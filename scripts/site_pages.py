@@ -25,6 +25,7 @@ NOTEBOOKS = {
     "guides/paper.md": "paper_in_ten_minutes",
     "guides/segmenter.md": "folder_to_segmenter",
     "guides/sees.md": "what_a_network_sees",
+    "guides/digits.md": "digits",
     "guides/transformer.md": "vision_transformer",
 }
 

@@ -66,7 +66,6 @@ app = typer.Typer(
     name="deepff",
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -100,8 +99,10 @@ deepff discover "photos/**/*.jpg" -k 1-4 --model vgg19 --layer conv5_4
 
 
 app.command(epilog=EXAMPLES, cls=Command)(with_panels(discover))
-for command in (apply, compare, explain, segment, localize, export, models, layers):
+for command in (apply, explain, segment, localize, export):
     app.command(cls=Command)(with_panels(command))
+for quick_command in (compare, models, layers):
+    app.command(cls=Command)(quick_command)
 
 
 @app.command(cls=Command)
@@ -111,8 +112,10 @@ def show(folder: Annotated[Path, typer.Argument(help="Folder of a result.")]) ->
 
     from deepff.report.manifest import complete_manifest
 
-    complete_manifest(folder)
-    report = (folder / "report.html").resolve()
+    report = (folder / "classes.html").resolve()  # of all results in the folder
+    if not report.is_file():
+        complete_manifest(folder)
+        report = report.with_name("report.html")
     if not report.is_file():
         raise InputError(f"{folder} has no report.html; run its command again")
     typer.echo(report)

@@ -1,5 +1,6 @@
 """What commands say, on standard output and standard error."""
 
+import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,10 @@ def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Non
     for row in (header, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
+
+
+def print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
 
 
 def explained(

@@ -1,18 +1,20 @@
 """The commands that say what networks and layers there are, and what they see."""
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepff.cli.messages import explained, print_table
+from deepff.cli.messages import explained, print_json, print_table
 from deepff.cli.parameters import (
     NETWORK,
     OUTPUT,
     DeviceChoice,
     FactorCount,
+    Json,
     LabelsFile,
     NumClasses,
     Overlays,
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from deepff.layers.layer import Layer
 
 
-def models() -> None:
+def models(as_json: Json = False) -> None:
     """List the networks, their default layers, and what each one still needs."""
+    if as_json:
+        return print_json([info._asdict() for info in available_models()])
     print_table(("model", "default layer", "still needed"), available_models())
 
 
@@ -43,6 +47,7 @@ def layers(
     size: Size = SIZE,
     weights: Weights = None,
     num_classes: NumClasses = None,
+    as_json: Json = False,
 ) -> None:
     """List a network's layers and mark the default one."""
     from deepff.layers.centers import with_centers
@@ -53,19 +58,22 @@ def layers(
     backbone = load_backbone(
         model, weights=weights, num_classes=num_classes, pretrained=bool(weights or layer)
     )
-    header = ("layer", "channels", "stride", "grid", "layout", "negative")
+    header: tuple[str, ...] = ("layer", "channels", "stride", "grid", "layout", "negative")
     if layer:
         layer_map = map_layers(backbone, size)
-        measured = with_centers(backbone, [layer_map.resolve(name) for name in layer])
-        columns = ("spacing", "first cell looks at (down, across)", "is drawn at")
-        rows = [(*_described(each), *_centers(each)) for each in measured]
-        print_table((*header, *columns), rows)
+        listed = with_centers(backbone, [layer_map.resolve(name) for name in layer])
+        header += ("spacing", "first cell looks at (down, across)", "is drawn at")
+        rows = [(*_described(each), *_centers(each)) for each in listed]
     else:
-        rows = [
-            (*_described(each), "default" if each.is_default else "")
-            for each in list_layers(backbone, size)
-        ]
-        print_table((*header, ""), rows)
+        listed = list_layers(backbone, size)
+        header += ("",)
+        rows = [(*_described(each), "default" if each.is_default else "") for each in listed]
+    if not as_json:
+        return print_table(header, rows)
+    # A file may lack weights of a layer, whose smallest value is NaN then.
+    least = [None if math.isnan(each.minimum) else each.minimum for each in listed]
+    documents = zip(map(asdict, listed), listed, least, strict=True)
+    print_json([{**d, "layout": str(x.layout), "minimum": low} for d, x, low in documents])
 
 
 def _described(layer: "Layer") -> tuple[str, ...]:

@@ -8,7 +8,9 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, is_dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,7 +51,8 @@ class Command(TyperCommand):
 
 
 def with_panels(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one option per field in place of each parameter that is a dataclass."""
+    """The command with one option per field in place of each parameter that is a dataclass, and
+    with --quiet, which leaves nothing of what it says but warnings, errors and --json."""
     signature = inspect.signature(command)
     panels = {
         name: inspect.signature(parameter.annotation).parameters
@@ -63,16 +66,27 @@ def with_panels(command: Callable[..., None]) -> Callable[..., None]:
     ]
 
     @functools.wraps(command)
-    def run(**values: Any) -> None:
+    def run(quiet: bool, **values: Any) -> None:
         for name, fields in panels.items():
             panel = signature.parameters[name].annotation
             values[name] = panel(**{field: values.pop(field) for field in fields})
-        command(**values)
+        from deepff.runtime.progress import SHOWN
 
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        SHOWN.set(not quiet)
+        with redirect_stdout(StringIO()) if quiet and not values.get("as_json") else nullcontext():
+            command(**values)
+
+    run.__signature__ = signature.replace(parameters=[*parameters, _QUIET])  # type: ignore[attr-defined]
     return run
 
 
+_QUIET = inspect.Parameter(
+    "quiet",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, option(RUNNING, "Show only warnings.", "--quiet", "-q")],
+)
+Json = Annotated[bool, option(OUTPUT, "Print one JSON document instead of text.", "--json")]
 Size = Annotated[int, option(IMAGES, "Longer side of the resized images, in pixels.", min=1)]
 Every = Annotated[int, option(IMAGES, "Of a video, take the first of so many frames.", min=1)]
 FramesPerSecond = Annotated[

@@ -1,13 +1,16 @@
 """The commands that make a result: ``discover`` and ``apply``."""
 
 import shlex
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepff.cli.messages import check_output, summarize
+from deepff.cli.messages import check_output, print_json, summarize
 from deepff.cli.parameters import (
     FACTORIZATION,
     IMAGES,
@@ -20,6 +23,7 @@ from deepff.cli.parameters import (
     EngineChoice,
     Every,
     FramesPerSecond,
+    Json,
     LabelsFile,
     Model,
     NewFolder,
@@ -51,7 +55,7 @@ from deepff.options import (
 
 if TYPE_CHECKING:
     from deepff.images.image_set import SetImage
-    from deepff.result import Result
+    from deepff.result import ClassResults, Result
 
 
 @dataclass
@@ -111,6 +115,14 @@ class FactorPanel:
             "out from the images' border.",
         ),
     ] = None
+    per_class: Annotated[
+        bool,
+        option(
+            FACTORIZATION,
+            "Factorize the images of each class apart: a folder holds a folder for each class.",
+            "--per-class",
+        ),
+    ] = False
     inside_object: Annotated[
         bool,
         option(FACTORIZATION, "Find the object first, then its parts.", "--inside-object"),
@@ -171,6 +183,7 @@ def discover(
     out: NewFolder = Path("result"),
     overlays: Overlays = False,
     overwrite: Overwrite = False,
+    as_json: Json = False,
     network: NetworkPanel,
     images: ImagePanel,
     run: RunPanel,
@@ -190,14 +203,17 @@ def discover(
     from deepff.images.samples import sample_images
     from deepff.networks.class_labels import read_labels
     from deepff.networks.loading import load_backbone
+    from deepff.report.save import class_folders
     from deepff.runtime import distributed
 
     distributed.join()
     # In natural order over all that was named: a shell puts img10 before img2.
     named = sorted(images.images or [], key=natural_key)
     files = sample_images() if images.sample else video_frames(named, images.every, images.fps)
+    classes = _classes(files) if factors.per_class else None
     if distributed.rank() == 0:
-        check_output(out, overwrite)
+        for folder in class_folders(out, classes).values() if classes else [out]:
+            check_output(folder, overwrite)
     backbone = load_backbone(
         network.model,
         weights=network.weights,
@@ -222,10 +238,12 @@ def discover(
         "stretch": images.stretch,
         "progress": True,
     }
+    result: Result | ClassResults
     if factors.inside_object:
         result = discover_parts(files, k or N_PARTS, **common)
     else:
         method = factors.method or Method.AUTO
+        common["classes"] = classes
         result = discover(
             files,
             k,
@@ -238,7 +256,7 @@ def discover(
     is_first = distributed.rank() == 0
     distributed.leave()
     if is_first:
-        _save(result, ctx, out, overlays, overwrite)
+        _save(result, ctx, out, overlays, overwrite, as_json)
 
 
 def _kinds(text: str | None) -> int | Literal["auto"]:
@@ -256,11 +274,11 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
         raise InputError("--sample comes with images; leave out either --sample or your images")
     if not images.sample and not images.images:
         raise InputError("no images are given; name folders, files or globs, or try --sample")
-    several = factors.recipe or factors.channel_weights or solver or method
+    several = factors.per_class or factors.recipe or factors.channel_weights or solver or method
     if factors.inside_object and (several or len(network.layer or ()) > 1):
         raise InputError(
             "--inside-object sets how to factorize one layer; leave out --recipe, --method, "
-            "--solver, --channel-weights and a second --layer"
+            "--solver, --channel-weights, --per-class and a second --layer"
         )
     if factors.kinds is not None and factors.recipe is not Recipe.CONTRAST:
         raise InputError(
@@ -270,13 +288,47 @@ def _check(images: ImagePanel, network: NetworkPanel, factors: FactorPanel) -> N
         raise InputError(f"--solver works only with the method nmf; leave it out for {method}")
 
 
-def _save(result: "Result", ctx: typer.Context, out: Path, overlays: bool, overwrite: bool) -> None:
-    from deepff.images.stored import public
+def _classes(files: "Sequence[SetImage]") -> list[str]:
+    """The class of each file: the first folder in its name."""
+    outside = next((file.name for file in files if "/" not in file.name), None)
+    if outside is not None:
+        raise InputError(
+            f"--per-class takes a folder that holds a folder per class, and {outside} is in none"
+        )
+    return [file.name.partition("/")[0] for file in files]
 
+
+def _save(
+    result: "Result | ClassResults",
+    ctx: typer.Context,
+    out: Path,
+    overlays: bool,
+    overwrite: bool,
+    as_json: bool = False,
+) -> None:
+    from deepff.images.stored import public
+    from deepff.report.manifest import read_manifest
+    from deepff.report.save import CLASSES, class_folders
+    from deepff.result import ClassResults
+
+    per_class = isinstance(result, ClassResults)
+    results = result if isinstance(result, ClassResults) else {"": result}
+    folders = class_folders(out, results) if per_class else {"": out}
     arguments = [public(argument) for argument in ctx.obj if argument != "--overwrite"]
-    result.command = shlex.join(arguments)
+    for each in results.values():
+        each.command = shlex.join(arguments)
     result.save(out, progress=True, overlays=overlays, overwrite=overwrite)
-    summarize(result, out)
+    with redirect_stdout(StringIO()) if as_json else nullcontext():  # but for warnings
+        for label, folder in folders.items():
+            summarize(results[label], folder)
+        if per_class:
+            typer.echo(out / CLASSES)
+    if as_json:
+        documents = {
+            label: {"folder": str(folder), **(read_manifest(folder) or {})}
+            for label, folder in folders.items()
+        }
+        print_json({"classes": documents} if per_class else documents[""])
 
 
 def apply(

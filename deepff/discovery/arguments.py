@@ -17,10 +17,16 @@ from deepff.errors import InputError, InputWarning
 from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.estimator import checked_seed
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.image_set import SetImage, origin_size
+from deepff.images.image_set import (
+    ImageItem,
+    Images,
+    SetImage,
+    origin_size,
+    resolve_images,
+)
 from deepff.images.stored import public
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import LayerMap
+from deepff.layers.layer_map import LayerChoice, LayerMap
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
 from deepff.options import BATCH_SIZE, MIN_MEMORY, MODEL, SIZE, Device, Method, chosen
@@ -45,7 +51,18 @@ class RunOptions(TypedDict, total=False):
     device: str
     amp: bool
     stretch: bool
+    normalized: bool
     progress: bool
+
+
+class DiscoverOptions(RunOptions, total=False):
+    """The keyword arguments of discover, without ``classes``."""
+
+    layer: LayerChoice | Sequence[LayerChoice] | None
+    method: str | Factorizer
+    recipe: str
+    channel_weights: str | None
+    kinds: int | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,7 @@ class RunSettings:
     device: str = Device.AUTO
     amp: bool = False
     stretch: bool = False
+    normalized: bool = False
     progress: bool = False
 
     def checked(self) -> "RunSettings":
@@ -89,6 +107,16 @@ class RunSettings:
         if isinstance(self.model, Backbone):
             return self.model
         return load_backbone(self.model, device=self.device)
+
+    def opened(self, images: Images) -> tuple[list[SetImage], Backbone]:
+        """The images, as they were before a normalization, and the network."""
+        if not self.normalized:
+            return resolve_images(images), self.backbone()
+        backbone = self.backbone()
+        files = resolve_images(images, (backbone.mean, backbone.std))
+        if not all(isinstance(file, ImageItem) for file in files):
+            raise InputError("normalized=True is for tensors, and files are not normalized")
+        return files, backbone
 
     def with_size(self, backbone: Backbone, images: Sequence[SetImage]) -> "RunSettings":
         """With a size: 448 by default, or less for small images in a network of one's own."""

@@ -1,16 +1,18 @@
 """From a folder of images to heat maps in one call."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Unpack, overload
 
 from torch import nn
 
 from deepff.discovery.activation_set import result_of
 from deepff.discovery.arguments import (
+    DiscoverOptions,
     Estimators,
     FactorCounts,
     Model,
+    RunOptions,
     RunSettings,
     check_activations,
     check_factor_counts,
@@ -28,9 +30,10 @@ from deepff.discovery.paper import discover_by_paper
 from deepff.errors import InputError
 from deepff.factorization import Factorizer
 from deepff.images.decoding import UnreadableImageError
-from deepff.images.image_set import Images, resolve_images
+from deepff.images.image_files import natural_key
+from deepff.images.image_set import Images, SetImage
 from deepff.layers.layer import Layer
-from deepff.layers.layer_map import LayerMap, check_named_once, map_layers
+from deepff.layers.layer_map import LayerChoice, LayerMap, check_named_once, map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.backbone import Backbone
 from deepff.options import (
@@ -45,18 +48,31 @@ from deepff.options import (
     Recipe,
     chosen,
 )
-from deepff.result import Result
+from deepff.result import ClassResults, Result
 from deepff.results.run import Run
 from deepff.runtime import distributed
 from deepff.runtime.progress import Stopwatch
 
 
+@overload
+def discover(
+    images: Images, n_components: FactorCounts | None = None, **options: Unpack[DiscoverOptions]
+) -> Result: ...
+@overload
 def discover(
     images: Images,
     n_components: FactorCounts | None = None,
     *,
+    classes: Iterable[Any],
+    **options: Unpack[DiscoverOptions],
+) -> ClassResults: ...
+def discover(
+    images: Images,
+    n_components: FactorCounts | None = None,
+    *,
+    classes: Iterable[Any] | None = None,
     model: Model = MODEL,
-    layer: str | Sequence[str] | None = None,
+    layer: LayerChoice | Sequence[LayerChoice] | None = None,
     method: str | Factorizer = Method.AUTO,
     recipe: str = Recipe.PAPER,
     channel_weights: str | None = None,
@@ -69,8 +85,9 @@ def discover(
     device: str = Device.AUTO,
     amp: bool = False,
     stretch: bool = False,
+    normalized: bool = False,
     progress: bool = False,
-) -> Result:
+) -> Result | ClassResults:
     """Find what a network treats as the same thing across a set of images.
 
     Deep Feature Factorization (Collins, Achanta & Süsstrunk, ECCV 2018):
@@ -89,13 +106,16 @@ def discover(
         (:func:`deepff.discovery.choose_k.select_k`), which needs two images or more. By default
         the estimator's, else 4, and 1 where the recipe or several layers ask for one map of the
         object.
+    classes : iterable, optional
+        The class of each image, text or numbers: the images of each class are factorized apart, as
+        if this were called for each, with one open network.
     model : str, torch.nn.Module or Backbone
         A name from ``deepff models``, your module in evaluation mode, or a network from
         :func:`deepff.load_backbone`.
-    layer : str or sequence of str, optional
-        Module path of the layer, or the paper's name for VGG ("conv5_4"); by default the
-        network's default layer. Several layers give one map of the object, fused from theirs
-        (:func:`deepff.discovery.contrast.fuse`).
+    layer : str, torch.nn.Module, or sequence of these, optional
+        Module path of the layer, the module itself (``network[6]``), or the paper's name for VGG
+        ("conv5_4"); by default the network's default layer. Several layers give one map of the
+        object, fused from theirs (:func:`deepff.discovery.contrast.fuse`).
     method : "auto", "nmf", "semi-nmf", "pca", "kmeans", or an estimator
         How A is factorized: "auto" is "nmf", or "semi-nmf" if the layer has negative values. An
         estimator, for example ``NMF(solver="mu")``, is copied and gets k factors.
@@ -132,12 +152,15 @@ def discover(
     stretch : bool
         Make the largest value white in images with more than 8 bits per channel. Use it for 10,
         12 or 14 bits in 16-bit files, which are nearly black otherwise.
+    normalized : bool
+        The images are tensors that are already normalized for the network, (x − mean) / std.
     progress : bool
         Show progress on standard error.
 
     Returns
     -------
-    Result
+    Result or ClassResults
+        The result; with ``classes`` a dictionary of one for each class.
 
     Raises
     ------
@@ -162,10 +185,13 @@ def discover(
     >>> result.components.shape, result.coefficients.shape  # W and H
     (torch.Size([2, 1280]), torch.Size([84, 2]))
     """
-    command = shown_call(discover, locals())
+    arguments = dict(locals())
+    command = shown_call(discover, arguments)
     settings = RunSettings(
-        model, size, random_state, batch_size, cache, memory, device, amp, stretch, progress
+        **{name: arguments[name] for name in RunOptions.__annotations__}
     ).checked()
+    if classes is not None:
+        return _discover_each(arguments, settings)
     recipe = chosen(Recipe, recipe, "recipe")
     by_recipe = ChannelWeights.BORDER if recipe == Recipe.CONTRAST else ChannelWeights.NONE
     weighting = chosen(ChannelWeights, channel_weights or by_recipe, "channel weighting")
@@ -192,9 +218,8 @@ def discover(
             "-k auto works in one process only; run a single process, or give numbers of factors"
         )
 
-    files = resolve_images(images)
     watch = Stopwatch()
-    backbone = settings.backbone()
+    files, backbone = settings.opened(images)
     settings = settings.with_size(backbone, files)
     layer_map = map_layers(backbone, settings.size or SIZE)
     layers = _layers(layer_map, layer_names, is_contrast)
@@ -225,17 +250,36 @@ def discover(
     return result_of(findings, settings, command=command, recipe=recipe, seconds=watch.seconds)
 
 
-def _layer_names(layer: str | Sequence[str] | None) -> list[str] | None:
-    """The layers' names; None leaves the choice open."""
+def _discover_each(arguments: dict[str, Any], settings: RunSettings) -> ClassResults:
+    """:func:`discover` with these arguments for the images of each class, in natural order."""
+    (files, backbone), classes = settings.opened(arguments["images"]), arguments["classes"]
+    labels = classes.tolist() if hasattr(classes, "tolist") else list(classes)
+    if len(labels) != len(files):
+        raise InputError(f"there are {len(files)} images and {len(labels)} classes; give one each")
+    by_class: dict[Any, list[SetImage]] = {}
+    for label, file in sorted(
+        zip(labels, files, strict=True), key=lambda x: natural_key(str(x[0]))
+    ):
+        by_class.setdefault(label, []).append(file)
+    shared = {**arguments, "classes": None, "model": backbone}
+    return ClassResults(
+        {label: discover(**{**shared, "images": of_it}) for label, of_it in by_class.items()}
+    )
+
+
+def _layer_names(
+    layer: LayerChoice | Sequence[LayerChoice] | None,
+) -> list[LayerChoice] | None:
+    """The layers that were named; None leaves the choice open."""
     if layer is None:
         return None
-    names = [layer] if isinstance(layer, str) or not isinstance(layer, Sequence) else list(layer)
+    names = [*layer] if isinstance(layer, Sequence) and not isinstance(layer, str) else [layer]
     if not names:
         raise InputError("layer is empty; name one or more layers, or leave it out")
     return names
 
 
-def _layers(layer_map: LayerMap, names: list[str] | None, is_contrast: bool) -> list[Layer]:
+def _layers(layer_map: LayerMap, names: list[LayerChoice] | None, is_contrast: bool) -> list[Layer]:
     if names is None:
         return contrast_layers(layer_map) if is_contrast else [layer_map.resolve()]
     layers = [layer_map.resolve(name) for name in names]

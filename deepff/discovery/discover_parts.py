@@ -29,8 +29,8 @@ from deepff.discovery.object_parts import (
 from deepff.discovery.teaching import Cells, classify_object, classify_parts
 from deepff.errors import InputError
 from deepff.factorization import KMeans
-from deepff.images.image_set import Images, resolve_images
-from deepff.layers.layer_map import map_layers
+from deepff.images.image_set import Images
+from deepff.layers.layer_map import LayerChoice, map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.options import N_PARTS, SIZE, Method, Recipe, Refinement, RegionOptions, Threshold
 from deepff.regions.regions import find_regions
@@ -49,7 +49,7 @@ def discover_parts(
     images: Images,
     n_components: FactorCounts = N_PARTS,
     *,
-    layer: str | None = None,
+    layer: LayerChoice | None = None,
     **options: Unpack[RunOptions],
 ) -> Result:
     """Find the object of a set of images with the recipe contrast, and then the object's parts.
@@ -64,12 +64,12 @@ def discover_parts(
     n_components : int, iterable of int, or "auto"
         The number of parts; several give one factorization each. "auto" takes the largest up to 6
         on which two halves of the images agree (:func:`deepff.discovery.choose_k.select_k`).
-    layer : str, optional
+    layer : str or torch.nn.Module, optional
         Layer that separates the parts, by sign if it is signed. By default
         :func:`deepff.discovery.object_parts.part_layer`.
     **options
         ``model``, ``size``, ``random_state``, ``batch_size``, ``cache``, ``memory``, ``device``,
-        ``amp``, ``stretch`` and ``progress``, as for :func:`deepff.discover`.
+        ``amp``, ``stretch``, ``normalized`` and ``progress``, as for :func:`deepff.discover`.
 
     Returns
     -------
@@ -97,9 +97,8 @@ def discover_parts(
     if distributed.n_ranks() > 1:
         raise InputError("parts inside the object need a single process; run it without others")
     settings = RunSettings(**options).checked()
-    files = resolve_images(images)
     watch = Stopwatch()
-    backbone = settings.backbone()
+    files, backbone = settings.opened(images)
     settings = settings.with_size(backbone, files)
     layer_map = map_layers(backbone, settings.size or SIZE)
     object_layers, cell_layers = contrast_layers(layer_map), pixel_layers(layer_map)

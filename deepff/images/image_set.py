@@ -44,6 +44,7 @@ class ImageItem:
     items: Any = field(repr=False)
     index: int
     name: str  # in the set
+    statistics: "Statistics | None" = None
 
     @property
     def origin(self) -> "ImageItem":
@@ -56,7 +57,7 @@ class ImageItem:
             item = self.items[self.index]
         except Exception as error:
             raise UnreadableImageError(f"item {self.index} raises {error!r}") from error
-        return as_pixels(item)
+        return as_pixels(item, self.statistics)
 
 
 REPLACED = "not the photograph that the result was made from"
@@ -65,9 +66,10 @@ REPLACED = "not the photograph that the result was made from"
 Origin = Path | StoredFile | ImageItem | None
 SetImage = ImageFile | ImageItem
 Images = str | Path | Iterable[Any]
+Statistics = tuple[Sequence[float], Sequence[float]]  # mean and deviation of normalized tensors
 
 
-def resolve_images(images: Images) -> list[SetImage]:
+def resolve_images(images: Images, statistics: Statistics | None = None) -> list[SetImage]:
     """The images that a caller means, in order, with their names. Paths and globs are for
     :func:`find_images`. Images are what :func:`as_pixels` takes, in a list, anything with
     ``__len__`` and ``__getitem__``, or an iterable that gives them once; they are named by their
@@ -91,10 +93,10 @@ def resolve_images(images: Images) -> list[SetImage]:
     elif not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
         if not isinstance(images, Iterable):
             raise InputError(f"images are {images!r}; give a folder, files, a glob, or images")
-        images = _taken_once(images)
+        images = _taken_once(images, statistics)
     assert hasattr(images, "__len__") and hasattr(images, "__getitem__")
     if not isinstance(images, list | tuple):
-        return _named_by_index(images)
+        return _named_by_index(images, statistics)
     images = [image for item in images for image in _of_batch(item)]
     are_paths = [isinstance(image, str | Path) for image in images]
     are_named = [isinstance(image, ImageFile | ImageItem) for image in images]
@@ -111,7 +113,7 @@ def resolve_images(images: Images) -> list[SetImage]:
         return list(files)
     if any(are_paths) or any(are_named):
         raise InputError("the list mixes files and images; pass only files or only images")
-    return _named_by_index(images)
+    return _named_by_index(images, statistics)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class _Kept:
     folder: TemporaryDirectory[str]
 
 
-def _taken_once(images: Iterable[Any]) -> list[Any]:
+def _taken_once(images: Iterable[Any], statistics: Statistics | None) -> list[Any]:
     """What an iterable without a length gives; pixels, which are needed again, are kept on disk."""
     folder = TemporaryDirectory(prefix="deepff-")
     left = min(CACHED_BYTES, shutil.disk_usage(folder.name).free // 2)
@@ -130,7 +132,7 @@ def _taken_once(images: Iterable[Any]) -> list[Any]:
     for image in (image for item in images for image in _of_batch(item)):
         if not isinstance(image, str | Path | ImageFile | ImageItem):
             with suppress(UnreadableImageError):  # which is said where it is read
-                pixels = as_pixels(image)
+                pixels = as_pixels(image, statistics)
                 image = _Kept(Path(folder.name, f"{len(taken)}.npy"), folder)
                 np.save(image.path, pixels)
                 left -= pixels.nbytes
@@ -159,12 +161,12 @@ def _image_of(item: Any) -> Any:
     return item[0] if isinstance(item, tuple | list) and item else item
 
 
-def _named_by_index(items: Any) -> list[SetImage]:
+def _named_by_index(items: Any, statistics: Statistics | None) -> list[SetImage]:
     n = len(items)
     if not n:
         raise InputError("no images are given; pass a folder, files, a glob, or images")
     width = len(str(n - 1))
-    return [ImageItem(items, index, f"{index:0{width}d}") for index in range(n)]
+    return [ImageItem(items, index, f"{index:0{width}d}", statistics) for index in range(n)]
 
 
 def nothing_readable(skipped: Sequence[SkippedFile]) -> str:
@@ -280,7 +282,7 @@ def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
     return [image for image, owner in zip(images, ranks, strict=True) if owner == rank()]
 
 
-def as_pixels(item: Any) -> np.ndarray:
+def as_pixels(item: Any, statistics: Statistics | None = None) -> np.ndarray:
     """An image as Python programs hold it, as RGB: uint8 (H, W, 3). A PIL image, a path, an array
     (H, W, 3), (H, W, 4) or (H, W), a tensor (3, H, W) or (1, H, W), a tuple that begins with one,
     or a mapping with one as "image"; uint8, uint16, bool, or floating-point in [0, 1]."""
@@ -288,6 +290,11 @@ def as_pixels(item: Any) -> np.ndarray:
     if isinstance(item, _Kept):
         kept: np.ndarray = np.load(item.path)
         return kept
+    if statistics is not None:
+        mean, std = (torch.tensor(numbers)[:, None, None] for numbers in statistics)
+        if not isinstance(item, torch.Tensor) or item.shape[-3:-2] != mean.shape[:1]:
+            raise UnreadableImageError(f"normalized images are tensors ({len(mean)}, H, W)")
+        item = torch.addcmul(mean, item.detach().cpu().float(), std).clamp(0, 1)
     if isinstance(item, str | Path):
         return read_picture(item).pixels
     if isinstance(item, Image.Image):
@@ -320,7 +327,8 @@ def _in_8_bits(values: np.ndarray, form: str) -> np.ndarray:
     if np.issubdtype(values.dtype, np.floating):
         if not (values.min() >= 0 and values.max() <= 1):
             raise UnreadableImageError(
-                f"{form} of values outside 0 to 1; give images before their normalization"
+                f"{form} of values outside 0 to 1; give images before their normalization, or "
+                "normalized=True to discover"
             )
         return np.rint(values * 255).astype(np.uint8)
     if values.dtype == np.uint16:

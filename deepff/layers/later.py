@@ -129,18 +129,20 @@ def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) ->
     return torch.cat(outputs)
 
 
-def gradients(opened: OpenLayer, image: Tensor, outputs: Sequence[int]) -> Tensor:
-    """The gradients (outputs, c, h, w) of some outputs with respect to an image's map."""
+def gradients(
+    opened: OpenLayer, image: Tensor, edits: Sequence[Edit], outputs: Sequence[int]
+) -> Tensor:
+    """The gradients (edits, c, h, w) of one output for each edit with respect to the map of an
+    image that it makes."""
     leaves: list[Tensor] = []
 
-    def one_copy_each(maps: Tensor) -> Tensor:
+    def edited(maps: Tensor) -> Tensor:
         torch.set_grad_enabled(True)  # until the context ends: the layers before need no graph
-        copies = maps[:1].detach().repeat(len(outputs), 1, 1, 1)
-        leaves.append(copies.requires_grad_())
+        leaves.append(torch.stack([edit(maps[0]) for edit in edits]).detach().requires_grad_())
         return leaves[-1]
 
     with torch.no_grad():
-        values = later_outputs(opened, image, one_copy_each)
+        values = later_outputs(opened, image, edited)
         chosen = values[range(len(outputs)), list(outputs)].sum()
         (slopes,) = torch.autograd.grad(
             chosen, leaves[-1], allow_unused=True, materialize_grads=True

@@ -47,6 +47,9 @@ _LATE = 32
 _CONSTANT = 1e-5
 
 
+LayerChoice = str | nn.Module | Layer
+
+
 @dataclass
 class LayerMap:
     """What one forward pass at one size showed of a network's modules: probe once, ask often."""
@@ -69,11 +72,20 @@ class LayerMap:
             raise self.failure
         return list(self.by_path.values())
 
-    def resolve(self, layer: str | None = None) -> Layer:
-        """The layer of that name or path, also by sign (``:signs``), or the network's default."""
+    def resolve(self, layer: LayerChoice | None = None) -> Layer:
+        """The layer of that name, path (also by sign, ``:signs``) or module, or the default."""
         wanted = self.backbone.default_layer if layer is None else layer
+        if isinstance(wanted, nn.Module):
+            modules = self.backbone.network.named_modules()
+            path = next((path for path, module in modules if module is wanted), None)
+            if path is None:
+                kind, name = type(wanted).__name__, self.backbone.name
+                raise InputError(f"the layer, a {kind}, is no module of {name}; give one that is")
+            wanted = path
+        if isinstance(wanted, Layer):
+            wanted = wanted.path
         if not isinstance(wanted, str | None):
-            raise InputError(f"layer is a {type(wanted).__name__}; pass its name as a string")
+            raise InputError(f"layer is a {type(wanted).__name__}; pass its name or its module")
         if wanted is not None and wanted.endswith(f":{SIGNS}"):
             return by_sign(self.resolve(wanted.removesuffix(f":{SIGNS}")))
         for candidate in self.by_path.values():

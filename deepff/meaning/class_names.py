@@ -37,7 +37,7 @@ from deepff.layers.later import (
 )
 from deepff.layers.layer import Layer
 from deepff.meaning.open_network import check_directions, network_inputs, opened_layer
-from deepff.networks.class_labels import check_labels, class_labels
+from deepff.networks.class_labels import checked_labels, class_labels
 from deepff.options import RECIPE_OPTIONS
 from deepff.pictures.figures import spread
 from deepff.regions.regions import region_finder
@@ -95,7 +95,7 @@ def _classes_of(
     if not run.is_object:
         check_directions(run)
     opened = opened or opened_layer(run)
-    labels, words = class_labels(opened.backbone), opened.backbone.words
+    known, words = class_labels(opened.backbone), opened.backbone.words
     if words is not None:
         # The factor goes through the network first, and is compared with the words then.
         opened = replace(opened, backbone=replace(opened.backbone, words=None))
@@ -120,7 +120,7 @@ def _classes_of(
         )
     classes = {}
     for k, factorization in factorizations.items():
-        check_labels(labels, scores[k].shape[1], opened.backbone.name)
+        labels = checked_labels(known, scores[k].shape[1], opened.backbone.name)
         shares = images[k].softmax(1).mean(0) if k in images else None
         names = standing_out(scores[k], labels, shares)
         is_used = (factorization.heatmaps.coefficients != 0).any(0).tolist()
@@ -138,10 +138,10 @@ def standing_out(
 ) -> list[str | None]:
     """For each row of logits (k, classes) the most probable label if one stands out, by `SURE` and
     `STANDING_OUT` deviations, else None: the class of the largest p(class | factor) · share, where
-    ``shares`` (classes,) is of the set."""
+    ``shares`` (classes,) is of the set. One class alone never stands out."""
     largest = scores.amax(1)
     probabilities = scores.softmax(1)
-    sure = probabilities.amax(1) >= SURE
+    sure = (probabilities.amax(1) >= SURE) & (len(labels) > 1)
     index = (probabilities if shares is None else probabilities * shares).argmax(1)
     if scores.shape[1] >= FEW_CLASSES:
         deviation = scores.std(1).clamp_min(torch.finfo(scores.dtype).tiny)

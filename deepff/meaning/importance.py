@@ -15,11 +15,9 @@ Images go through the network one by one, as a whole, because of what bypasses t
 follows the layer runs on all changed maps of an image together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import partial
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +30,8 @@ from deepff.layers.later import Edit, OpenLayer, gradients, outputs_for_noise, o
 from deepff.meaning.class_names import as_is, factor_classes, without
 from deepff.meaning.open_network import check_directions, network_inputs, opened_layer
 from deepff.pictures.figures import spread
-from deepff.results.factorization import Factorization, color_slots
+from deepff.pictures.tree_drawing import DRAWINGS
+from deepff.results.factorization import FactorClasses, Factorization, color_slots
 from deepff.results.run import Run
 
 if TYPE_CHECKING:
@@ -54,32 +53,28 @@ def importance(
     """Measure how much the factors of one factorization, by default the largest, matter for the
     ``classes``, by label or index; by default the three that are first on most images. At most
     ``n_images`` are run, spread evenly over the set."""
-    if n_images < 1:
-        raise InputError(f"the number of images must be 1 or more, not {n_images}")
     is_list = isinstance(classes, Sequence) and not isinstance(classes, str)
     if classes is not None and not (is_list and classes):
         raise InputError(f"classes is {classes!r}: pass a list of one class or more, or None")
-    check_directions(run)
-    factorization = run.factorization(k)
-    opened = opened_layer(run)
-    with torch.no_grad():
-        outputs_for_noise(opened)  # raises InputError where the map is not read
-    names = factorization.classes or factor_classes(run, k, opened)
-    columns = None if classes is None else [_index(names.labels, label) for label in classes]
+    factorization, opened, names = opened_factors(run, k)
+    columns = None if classes is None else [*map(names.index, classes)]
     n_factors = len(factorization.components)
-    indices, inputs, outputs = _run_images(run, opened, factorization, n_images, progress)
+    masks = sobol_masks(n_factors)
+
+    def edits_on(i: int) -> list[Edit]:
+        singly = [without(factorization, j, i) for j in range(n_factors)]
+        return [as_is, *singly, *scaled_factors(factorization, i, masks)]
+
+    indices, inputs, outputs = outputs_on(run, opened, edits_on, n_images, "importance", progress)
     plain = outputs[:, 0]
     if columns is None:
-        columns = _main_classes(plain)
-    is_of = plain.argmax(1)[:, None] == torch.tensor(columns)
-    is_of |= ~is_of.any(0)
+        columns = main_classes(plain)
+    is_of = images_of(plain, columns)
     several = outputs[..., columns]
     sobol = torch.stack(
         [sobol_indices(of_image[1 + n_factors :], n_factors) for of_image in several]
     )
     directions = functional.normalize(factorization.components, dim=1)
-    # The classes' gradients, summed over the cells: (n, m, c).
-    slopes = torch.stack([gradients(opened, image, columns).sum((2, 3)).cpu() for image in inputs])
     return Importance(
         labels=tuple(names.labels[c] for c in columns),
         names=names.names,
@@ -89,27 +84,47 @@ def importance(
         falls=several[:, :1] - several[:, 1 : 1 + n_factors],
         is_of=is_of,
         sobol=_mean_over(is_of, sobol),
-        **_tcav(slopes, directions.cpu(), is_of),
+        **sensitivities(opened, inputs, columns, directions.cpu(), is_of),
     )
 
 
-def _run_images(
-    run: Run, opened: OpenLayer, factorization: Factorization, n_images: int, progress: bool
+def opened_factors(run: Run, k: int | None) -> tuple[Factorization, OpenLayer, FactorClasses]:
+    """The factors of one k, the layer that they are directions of, and what the network takes them
+    for. Raises InputError where what follows the layer says nothing of them."""
+    check_directions(run)
+    factorization, opened = run.factorization(k), opened_layer(run)
+    with torch.no_grad():
+        outputs_for_noise(opened)  # raises InputError where the map is not read
+    return factorization, opened, factorization.classes or factor_classes(run, k, opened)
+
+
+def outputs_on(
+    run: Run,
+    opened: OpenLayer,
+    edits_on: Callable[[int], Sequence[Edit]],
+    n_images: int,
+    stage: str,
+    progress: bool = False,
 ) -> tuple[list[int], list[Tensor], Tensor]:
-    """Indices and inputs of the images that can be read, and the network's outputs for each: as it
-    is, without each factor, and with factors scaled (n, 1 + k + (k + 2) · N_DESIGN, classes)."""
-    n_factors = len(factorization.components)
-    masks = sobol_masks(n_factors)
+    """Indices and inputs of at most ``n_images`` that can be read, spread evenly over the set, and
+    the network's outputs for each with its edits: (n, edits, classes)."""
+    if n_images < 1:
+        raise InputError(f"the number of images must be 1 or more, not {n_images}")
     indices, inputs, outputs = [], [], []
     with torch.no_grad():
         chosen = spread(len(run.images), n_images)
-        for i, image in network_inputs(run, opened, chosen, "importance", progress):
-            edits = [as_is, *(without(factorization, j, i) for j in range(n_factors))]
-            edits += _scaled(factorization, i, masks)
+        for i, image in network_inputs(run, opened, chosen, stage, progress):
             indices.append(i)
             inputs.append(image)
-            outputs.append(outputs_of_edits(opened, image, edits).cpu())
+            outputs.append(outputs_of_edits(opened, image, edits_on(i)).cpu())
     return indices, inputs, torch.stack(outputs)
+
+
+def images_of(logits: Tensor, columns: Sequence[int]) -> Tensor:
+    """Which of n images count for each of m classes, (n, m) bool: those whose first choice it is,
+    or all where there are none."""
+    is_of = logits.argmax(1)[:, None] == torch.tensor(columns)
+    return is_of | ~is_of.any(0)
 
 
 def sobol_masks(k: int, n_design: int = N_DESIGN) -> Tensor:
@@ -140,7 +155,7 @@ def sobol_indices(values: Tensor, k: int) -> Tensor:
     return torch.stack([(a - other).square().mean(0) / (2 * variance) for other in exchanged])
 
 
-def _scaled(factorization: Factorization, image: int, scales: Tensor) -> list[Edit]:
+def scaled_factors(factorization: Factorization, image: int, scales: Tensor) -> list[Edit]:
     """The edits that put Σ mⱼ hⱼ wⱼ in place of an image's map, for each row m of ``scales``."""
     h, w = factorization.heatmaps.grid(image), factorization.components
 
@@ -151,17 +166,17 @@ def _scaled(factorization: Factorization, image: int, scales: Tensor) -> list[Ed
     return [partial(edit, m) for m in scales]
 
 
-def _index(labels: Sequence[str], label: str | int) -> int:
-    if isinstance(label, int) and 0 <= label < len(labels):
-        return label
-    if label not in labels:
-        close = get_close_matches(str(label), labels, n=3)
-        advice = f"; the closest are {', '.join(close)}" if close else ""
-        raise InputError(f"the network has no class {label!r}{advice}")
-    return labels.index(label)
+def taken_out(factorization: Factorization, image: int, shares: Tensor) -> list[Edit]:
+    """The edits that take shares of the factors out of an image's map, A − Σ mⱼ hⱼ wⱼ, for each row
+    m of ``shares``."""
+
+    def rest(held: Edit, maps: Tensor) -> Tensor:
+        return maps - held(maps)
+
+    return [partial(rest, held) for held in scaled_factors(factorization, image, shares)]
 
 
-def _main_classes(logits: Tensor) -> list[int]:
+def main_classes(logits: Tensor) -> list[int]:
     """The first choices of most images; of equals, the more probable over all."""
     chosen, counts = logits.argmax(1).unique(return_counts=True)
     probable = logits.softmax(1).mean(0)[chosen]
@@ -169,8 +184,19 @@ def _main_classes(logits: Tensor) -> list[int]:
     return [int(chosen[i]) for i in order[:N_CLASSES]]
 
 
-def _tcav(slopes: Tensor, directions: Tensor, is_of: Tensor) -> dict[str, Tensor]:
-    """Sensitivity, agreement and p-values, each (k, m)."""
+def sensitivities(
+    opened: OpenLayer,
+    inputs: Sequence[Tensor],
+    columns: Sequence[int],
+    directions: Tensor,
+    is_of: Tensor,
+) -> dict[str, Tensor]:
+    """TCAV's sensitivity, agreement and p-values of m classes along k directions: (k, m) each."""
+    edits = [as_is] * len(columns)
+    # The classes' gradients, summed over the cells: (n, m, c).
+    slopes = torch.stack(
+        [gradients(opened, image, edits, columns).sum((2, 3)).cpu() for image in inputs]
+    )
     of_images = torch.einsum("nmc,kc->nkm", slopes, directions)
     sensitivity = _mean_over(is_of, of_images)
     mean_slopes = _mean_over(is_of, slopes.transpose(1, 2))  # (c, m)
@@ -223,11 +249,7 @@ class Importance:
         Its columns are ``class``, ``factor``, ``name``, ``fall``, ``sobol``, ``sensitivity``,
         ``agreement`` and ``p_value``. Raises InputError where pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("a table needs pandas: pip install 'deepff[notebook]'") from None
-        return pandas.DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it; :meth:`from_dict` is the inverse."""
@@ -257,7 +279,7 @@ class Importance:
             )
         return importance
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> list[dict[str, Any]]:
         """The rows of :meth:`to_dataframe`."""
         falls = self.mean_falls
         return [
@@ -276,39 +298,18 @@ class Importance:
         ]
 
     def _repr_html_(self) -> str:
-        return importance_html(self.rows(), self.color_slots)
-
-
-_WIDTH = 140  # pixels
-
-
-def importance_html(rows: Sequence[Mapping[str, Any]], color_slots: Sequence[int]) -> str:
-    """The rows of :meth:`Importance.rows` as an HTML table with bars; factor j has a color slot.
-    Bars are as long as the fall, compared with the longest; those of negative falls are hollow."""
-    colors = hex_colors(factor_colors(len(color_slots))[[*color_slots]])
-    longest = max((abs(row["fall"]) for row in rows), default=0) or 1
-    header = "".join(
-        f"<th style='text-align: left'>{name}</th>"
-        for name in ("class", "factor", "score falls by", "Sobol", "sensitivity", "p")
-    )
-    lines = []
-    for row in rows:
-        color = colors[row["factor"]]
-        ground = color if row["fall"] >= 0 else "none"
-        bar = (
-            f"<span style='display: inline-block; height: .8em; box-sizing: border-box; "
-            f"border: 1px solid {color}; background: {ground}; "
-            f"width: {_WIDTH * abs(row['fall']) / longest:.0f}px'></span>"
+        rows = self.rows()
+        return DRAWINGS.get_template("importance.html").render(
+            rows=rows,
+            colors=hex_colors(factor_colors(len(self.color_slots))[[*self.color_slots]]),
+            longest=max((abs(row["fall"]) for row in rows), default=0) or 1,
         )
-        name = f"factor {row['factor']}" + (f", {row['name']}" if row["name"] else "")
-        cells = (
-            escape(row["class"]),
-            escape(name),
-            f"{bar} {row['fall']:.2f}",
-            f"{row['sobol']:.2f}",
-            f"{row['sensitivity']:+.2g}",
-            f"{row['p_value']:.3f}",
-        )
-        lines.append("".join(f"<td style='text-align: left'>{cell}</td>" for cell in cells))
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def data_frame(data: Any) -> "pandas.DataFrame":
+    """As pandas has it; InputError where it is not installed."""
+    try:
+        import pandas
+    except ImportError:
+        raise InputError("a table needs pandas: pip install 'deepff[notebook]'") from None
+    return pandas.DataFrame(data)

@@ -40,7 +40,7 @@ def similar(
     nor in a cache, the network runs again, and the similarity's ``run`` has them. Raises InputError
     where there is no such image, point or k, or the activations can't be had.
     """
-    index = _index(run, image)
+    index = image_index(run, image)
     x, y = place
     height, width = run.image_sizes[index]
     if not (0 <= x < width and 0 <= y < height):
@@ -76,7 +76,7 @@ def _cell(position: float, n_cells: int, ends: tuple[float, float]) -> int:
     return min(max(0, math.floor((position - first) / (last - first) * n_cells)), n_cells - 1)
 
 
-def _index(run: Run, image: int | str) -> int:
+def image_index(run: Run, image: int | str) -> int:
     if isinstance(image, str):
         if image not in run.names:
             raise InputError(f"there is no image {image!r} in the set")

@@ -14,34 +14,32 @@ from deepff.networks.backbone import Backbone, WordHead
 _IMAGENET = 1000
 
 
-def class_labels(backbone: Backbone) -> tuple[str, ...]:
-    """The names of a network's outputs, in order: those that the user gave, else ImageNet's."""
+def class_labels(backbone: Backbone) -> tuple[str, ...] | None:
+    """The names of a network's outputs, in order: those that the user gave, else ImageNet's; None
+    where they are not known."""
     if backbone.labels is not None:
         return backbone.labels
     library = backbone.name.partition("/")[0]
-    if library in OPTIONAL:
+    if library in OPTIONAL or getattr(backbone.network, "num_classes", None) == 0:
         raise InputError(f"{backbone.name} has no classes, so factors have no names")
     if backbone.weights == "random":
         raise InputError("the network's weights are random, so factors have no names")
     if library == "timm":
-        known = _timm_labels(backbone)
-    else:
-        known = _torchvision_labels("vgg19" if backbone.name in LITE else backbone.name)
-    if known is None:
-        raise InputError(
-            f"the class names of {backbone.name} are unknown; pass labels, as in "
-            "load_backbone(labels=[...]) or --labels FILE"
-        )
-    return known
+        return _timm_labels(backbone)
+    return _torchvision_labels("vgg19" if backbone.name in LITE else backbone.name)
 
 
-def check_labels(labels: tuple[str, ...], n_classes: int, name: str) -> None:
-    """Raise InputError where there are not as many labels as the network has outputs."""
+def checked_labels(labels: tuple[str, ...] | None, n_classes: int, name: str) -> tuple[str, ...]:
+    """The labels, or "class 0", "class 1" and so on where they are not known. Raises InputError
+    where there are not as many as the network has outputs."""
+    if labels is None:
+        return tuple(f"class {i}" for i in range(n_classes))
     if len(labels) != n_classes:
         raise InputError(
             f"{len(labels)} labels are given, but {name} has {n_classes} outputs; give one label "
             "per class"
         )
+    return labels
 
 
 def read_labels(path: str | Path) -> tuple[str, ...]:

@@ -166,6 +166,23 @@ def pairs_figure(
     return _grid(rows, height, legend, colors)
 
 
+def attribution_figure(run: Run, image: int, mattered: HeatMaps, height: int) -> Image.Image:
+    """A photo, each factor where it is, and in the row below each factor where it mattered; the
+    maps of that, ``mattered``, are of this image alone."""
+    k = mattered.n_factors
+    factorization, colors = run.factorization(k), colors_over_k(run.factorizations)[k]
+    photo = _cell(read_photo(run.images[image], max(PHOTO_SIDE, 2 * height))[0], height)
+    rows = []
+    for label, maps in (
+        ("is there", factorization.heatmaps.alone(image)),
+        ("mattered", mattered),
+    ):
+        values = maps.normalized(0, photo.shape[:2])
+        painted = [overlay(photo, values[j : j + 1], colors[j : j + 1]) for j in range(k)]
+        rows.append((label, [photo, *painted]))
+    return _grid(rows, height, captions(factorization), colors, mattered.signed)
+
+
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
     """Pictures below each other, on white."""
     size = (max(picture.width for picture in pictures), sum(picture.height for picture in pictures))

@@ -10,7 +10,7 @@ from deepff.results.factorization import Factorization, Link, color_slots
 
 _MARGIN, _NODE_STEP, _LEVEL_STEP = 34, 86, 112
 _LUMA = np.array([0.299, 0.587, 0.114])
-_DRAWINGS = Environment(
+DRAWINGS = Environment(
     loader=PackageLoader("deepff.pictures"), autoescape=True, undefined=StrictUndefined
 )
 
@@ -18,7 +18,7 @@ _DRAWINGS = Environment(
 def agreement_svg(agreements: Mapping[int, float], chosen: int, threshold: float) -> str:
     """Agreement by k, in [0, 1], as a plot with the threshold and the chosen k: an ``<svg>``. It
     has the color of the text around it. A chosen k without agreement fills no point."""
-    drawing = _DRAWINGS.get_template("agreement.svg")
+    drawing = DRAWINGS.get_template("agreement.svg")
     return drawing.render(
         agreements=sorted(agreements.items()), chosen=chosen, threshold=threshold
     ).strip()
@@ -43,7 +43,7 @@ def tree_svg(
     inks = {k: np.where(of_k @ _LUMA < 128, "#fff", "#000") for k, of_k in shades.items()}
     centers = _centers(links, ks, width)
     return (
-        _DRAWINGS.get_template("tree.svg")
+        DRAWINGS.get_template("tree.svg")
         .render(
             width=width,
             height=_LEVEL_STEP * (len(ks) - 1) + 2 * _MARGIN,

@@ -25,7 +25,6 @@ from deepff.discovery.contrast import separation_warning
 from deepff.images.image_files import output_names
 from deepff.images.image_set import warn_unreadable
 from deepff.images.painting import factor_colors, hex_colors, overlay
-from deepff.meaning.importance import Importance
 from deepff.options import METHODS_IN_WORDS
 from deepff.pictures.crops import Crop, Crops, save_jpeg, strongest_crops, write_crops
 from deepff.pictures.figures import (
@@ -40,7 +39,7 @@ from deepff.pictures.tree_drawing import agreement_svg, colors_over_k, tree_svg
 from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names, told_apart
 from deepff.regions.regions import image_scores
-from deepff.result import Result
+from deepff.result import ClassResults, Result
 from deepff.results.factorization import tree
 from deepff.runtime.files import atomic_path, read_json, write_text
 from deepff.runtime.outputs import Rules, output_folder, own_file
@@ -53,6 +52,13 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 GALLERIES = "regions"
 _GALLERY_FORM = {"title": str, "description": str, "regions": [str, ...]}
+_PAGES = Environment(
+    loader=PackageLoader("deepff.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 _UNREADABLE = "thumbnails/unreadable.json"
 STRIP_GAP = 4
 # Map values embedded in the page, one byte each before compression; above it grids are coarsened.
@@ -143,13 +149,6 @@ def _thumbnail(i: int) -> str:
 
 
 def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: Path) -> str:
-    environment = Environment(
-        loader=PackageLoader("deepff.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     shown = galleries(folder)
     slots = [slot for gallery in shown for slot in gallery["places"]]
     region_colors = factor_colors(1 + max(slots, default=0))
@@ -159,7 +158,7 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
     ks = list(result.factorizations)
     n_images = range(len(result.images))
     is_scored = result.factorization().scores is not None
-    return environment.get_template("report.html").render(
+    return _PAGES.get_template("report.html").render(
         result=result,
         region_colors=hex_colors(region_colors),
         images=data["images"],
@@ -187,6 +186,15 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
     )
 
 
+def classes_page(results: ClassResults, folders: Sequence[str]) -> str:
+    """The page that shows the result of each class, which is in a folder below it, and links it."""
+    rows = [
+        (label, quote(folder), result, told_apart(result.factor_names))
+        for (label, result), folder in zip(results.items(), folders, strict=True)
+    ]
+    return _PAGES.get_template("classes.html").render(rows=rows)
+
+
 def _section(
     result: Result, k: int, colors: Sequence[str], crops: Sequence[Sequence[Crop]], folder: Path
 ) -> dict[str, Any]:
@@ -200,6 +208,7 @@ def _section(
     likeness = [[]] * k if classes is None else classes.nearest_words(_N_CLASSES)
     called = told_apart(names)
     importance = result.importances.get(k)
+    rows = [] if importance is None else importance.rows()
     shares = factorization.energy_shares.tolist()
     return {
         "k": k,
@@ -207,7 +216,7 @@ def _section(
         "explained": explained,
         "has_little_in_common": k == 1 and explained is not None and explained < _LITTLE,
         "by_words": any(likeness),
-        "classes": [] if importance is None else list(importance.labels),
+        "largest_fall": max((abs(row["fall"]) for row in rows), default=0) or 1,
         "factors": [
             {
                 "name": name,
@@ -217,27 +226,12 @@ def _section(
                 "is_likeliest": not best[j] or names[j] in (None, best[j][0][0]),
                 "classes": best[j],
                 "likeness": likeness[j],
-                "importance": [] if importance is None else _importance_of(importance, j),
+                "importance": [row for row in rows if row["factor"] == j],
                 "crops": [crop for crop in crops[j] if (folder / crop.file).is_file()],
             }
             for j, name in enumerate(factor_names(k))
         ],
     }
-
-
-def _importance_of(importance: Importance, factor: int) -> list[dict[str, Any]]:
-    """For each class the fall, also relative to the largest of the section, and the Sobol index."""
-    falls = importance.mean_falls
-    largest = max(float(falls.abs().max()), 1e-12)
-    return [
-        {
-            "label": label,
-            "fall": float(falls[factor, c]),
-            "length": abs(float(falls[factor, c])) / largest,
-            "sobol": float(importance.sobol[factor, c]),
-        }
-        for c, label in enumerate(importance.labels)
-    ]
 
 
 def _embedded(result: Result, colors: Mapping[int, list[str]], folder: Path) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """A run written into its folder."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from deepff.errors import InputError
+from deepff.images.image_files import output_names
 from deepff.report.manifest import (
     MANIFEST,
     complete_manifest,
@@ -12,15 +14,16 @@ from deepff.report.manifest import (
     read_manifest,
     write_manifest,
 )
-from deepff.report.report import write_report, write_report_page
-from deepff.result import Result
+from deepff.report.report import classes_page, write_report, write_report_page
+from deepff.result import ClassResults, Result
 from deepff.results.concept_bank import FILE as BANK
 from deepff.results.concept_bank import load_concepts
-from deepff.runtime.files import check_writable, save_tensors
+from deepff.runtime.files import check_writable, save_tensors, write_text
 from deepff.runtime.outputs import OBJECT, RECORD, Rules, changed_files, output_folder, own_files
 
 SHARD_BYTES = 64 * 2**20
 LABELS = "labels.json"
+CLASSES = "classes.html"
 MADE_OF_IT = ("boxes", "export", "masks")
 OUTPUTS = (
     *MADE_OF_IT,
@@ -57,6 +60,32 @@ def save(
         write_report_page(run, folder)
         if run.object is not None:
             write_report_page(run.object, folder / OBJECT)
+
+
+def class_folders(folder: str | Path, labels: Iterable[Any]) -> dict[Any, Path]:
+    """The folder of each class's result in the folder of all."""
+    labels = list(dict.fromkeys(labels))
+    # Dots in a label are no suffix.
+    names = output_names([f"{label}.class".replace("/", "-") for label in labels])
+    return {label: Path(folder) / name for label, name in zip(labels, names, strict=True)}
+
+
+def save_classes(
+    results: ClassResults,
+    folder: str | Path,
+    progress: bool = False,
+    overlays: bool = False,
+    overwrite: bool = False,
+) -> dict[Any, Path]:
+    """Write each class's result into its folder, and `CLASSES`, which shows all; the folders."""
+    folders = class_folders(folder, results)
+    for of_class in folders.values():
+        check_output_folder(of_class, overwrite)
+    with output_folder(folder, Rules(remove_stale=True)) as new:
+        write_text(new / CLASSES, classes_page(results, [path.name for path in folders.values()]))
+    for label, result in results.items():
+        result.save(folders[label], progress, overlays, overwrite)
+    return folders
 
 
 def _fits(run: Result, folder: Path) -> bool:

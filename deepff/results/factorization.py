@@ -4,11 +4,13 @@ over k: each factor linked to the one of the next smaller k that it comes from.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from deepff.errors import InputError
 from deepff.results.classifier import PixelClassifier
 from deepff.results.heatmaps import HeatMaps
 from deepff.results.known_instances import KnownInstances
@@ -66,6 +68,16 @@ class FactorClasses:
         """Those of one factor."""
         one = slice(index, index + 1)
         return replace(self, scores=self.scores[one], names=self.names[one])
+
+    def index(self, label: str | int) -> int:
+        """The number of a class that is named by its label or number; InputError for another."""
+        if isinstance(label, int) and 0 <= label < len(self.labels):
+            return label
+        if label not in self.labels:
+            close = get_close_matches(str(label), self.labels, n=3)
+            advice = f"; the closest are {', '.join(close)}" if close else ""
+            raise InputError(f"the network has no class {label!r}{advice}")
+        return self.labels.index(str(label))
 
     @property
     def likeness(self) -> Tensor | None:

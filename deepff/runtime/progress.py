@@ -21,6 +21,7 @@ LOG_EVERY_SECONDS = 10.0
 
 Listener = Callable[[str, int, int], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+SHOWN: ContextVar[bool] = ContextVar("SHOWN", default=True)  # whether any progress is shown
 
 
 class _RateColumn(ProgressColumn):
@@ -61,7 +62,7 @@ def listening(listener: Listener) -> Iterator[None]:
 @contextmanager
 def _shown(stage: str, total: int, unit: str, enabled: bool) -> Iterator[Callable[[int], None]]:
     console = Console(stderr=True)
-    if not enabled or total == 0:
+    if not enabled or total == 0 or not SHOWN.get():
         yield lambda n: None
     elif console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -332,3 +332,45 @@ def test_explain_takes_ones_own_labels_and_says_what_is_wrong_with_them(photos, 
     code, stdout, _ = run("explain", out, "--labels", tmp_path / "labels.txt")
     assert code == 0
     assert "thing " in stdout.splitlines()[1]
+
+
+def test_a_result_per_class_folder_quiet_and_as_one_document(photos, tmp_path):
+    """The classes are a and sub; a file outside of them is refused before anything runs."""
+    code, _, stderr = run("discover", photos, *SMALL, "--per-class")
+    assert code == 2 and "a.png is in none" in stderr
+    (photos / "a").mkdir()
+    (photos / "a.png").rename(photos / "a" / "a.png")
+    out = tmp_path / "classes"
+    arguments = ("discover", photos, *SMALL, "--per-class", "--out", out)
+    code, stdout, stderr = run(*arguments, "--json", "--quiet")
+    assert code == 0 and stderr == ""
+    classes = json.loads(stdout)["classes"]
+    assert {label: len(each["images"]) for label, each in classes.items()} == {"a": 1, "sub": 2}
+    for label, each in classes.items():
+        assert each.pop("folder") == str(out / label)
+        assert each == json.loads((out / label / "manifest.json").read_text())
+    assert [*deepff.load(out / "sub").names] == ["sub/a.png", "sub/Grüße & 'q' <script>.png"]
+    page = (out / "classes.html").read_text()
+    assert 'href="a/report.html"' in page and 'src="sub/figure.png"' in page
+
+    code, stdout, stderr = run(*arguments)
+    assert code == 0 and stdout.endswith(f"{out / 'classes.html'}\n")
+    assert stdout.count("relative error") == 2 and "sub/report.html" in stdout
+    code, stdout, stderr = run("discover", photos, *SMALL, "--out", tmp_path / "one", "-q")
+    assert (code, stdout, stderr) == (0, "", "")
+    (photos / "empty.png").touch()
+    code, stdout, stderr = run("discover", photos, *SMALL, "--out", tmp_path / "one", "-q")
+    assert code == 0 and stdout == "" and "skipped 1 of the files: empty.png" in stderr
+
+
+def test_networks_and_layers_as_documents():
+    networks = json.loads(run("models", "--json")[1])
+    assert networks[0] == {
+        "name": "efficientnet_lite0",
+        "default_layer": "bn2",
+        "download": "nothing",
+    }
+    layers = json.loads(run("layers", "vgg16_bn", "--size", "64", "--json")[1])
+    (default,) = (layer for layer in layers if layer["is_default"])
+    assert (default["name"], default["channels"], default["stride"]) == ("conv5_3", 512, 16)
+    assert default["grid"] == [4, 4] and default["minimum"] == 0

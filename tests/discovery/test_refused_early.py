@@ -25,8 +25,8 @@ class Unread:
         ({"random_state": 2**32}, "from 0 to 2³² − 1"),
         ({"random_state": -1}, "random_state must be a whole number, 0 or more"),
         ({"layer": "no_such_layer"}, "no_such_layer"),
-        ({"layer": 5}, "pass its name as a string"),
-        ({"layer": torch.nn.ReLU()}, "layer is a ReLU; pass its name"),
+        ({"layer": 5}, "layer is a int; pass its name or its module"),
+        ({"layer": torch.nn.ReLU()}, "the layer, a ReLU, is no module of efficientnet_lite0"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -136,3 +136,32 @@ def test_images_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(image_set, "CACHED_BYTES", 10 * 96 * 128 * 3)
     with pytest.raises(InputError, match=r"the first 11 images of an iterable .* itertools.islice"):
         resolve_images(cycle([photograph()]))
+
+
+class Normalized(Pairs):
+    """As a transform leaves them, for gray networks as well."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        color, _ = super().__getitem__(index)
+        return (color - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None], index
+
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [Normalized(), DataLoader(Normalized(), batch_size=2), (Normalized()[i] for i in range(5))],
+)
+def test_normalized_tensors_are_the_images_that_they_were(images) -> None:
+    found = resolve_images(images, (MEAN, STD))
+    for index, image in enumerate(found):
+        assert (read_pixels(image.origin) == [index, 9, 200]).all()
+
+
+def test_what_is_no_normalized_tensor_is_told() -> None:
+    (image,) = resolve_images([np.zeros((4, 6, 3))], (MEAN, STD))
+    with pytest.raises(UnreadableImageError, match=r"normalized images are tensors \(3, H, W\)"):
+        image.read()
+    (gray,) = resolve_images([torch.full((1, 2, 2), -1.0)], ([0.5], [0.5]))
+    assert (gray.read() == 0).all()

@@ -113,13 +113,13 @@ def test_scores_by_taking_a_factor_out_follow_the_formula():
     torch.testing.assert_close(result.class_scores()[0], expected.detach(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("labels", [["a", "b"], None])
+@pytest.mark.parametrize("labels", [["a", "b"], None, ["of three", "classes", "not two"]])
 @pytest.mark.parametrize("is_open", [True, False])
 def test_reading_a_result_does_not_change_it(labels, is_open, tmp_path):
     backbone = deepff.load_backbone(Squares(), labels=labels, device="cpu")
     photo = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     result = deepff.discover([photo], 2, model=backbone, layer="layer", size=16)
-    assert (result.unnamed is None) == (labels is not None)
+    assert (result.unnamed is None) == (labels is None or len(labels) == 2)
     if not is_open:
         result.opened = ()
         result.factorizations = {2: replace(result.factorization(), classes=None)}
@@ -227,7 +227,7 @@ def test_without_its_head_a_network_names_nothing_and_says_why(group, tmp_path):
         result.class_scores()
 
 
-def test_random_weights_and_unknown_classes_give_no_names():
+def test_random_weights_give_no_names_and_unknown_classes_their_numbers():
     images = [np.full((32, 32, 3), value, np.uint8) for value in (20, 200)]
     for image in images:
         image[:8] = 90
@@ -237,10 +237,13 @@ def test_random_weights_and_unknown_classes_give_no_names():
     assert "random" in result.unnamed
 
     own = deepff.load_backbone(Squares())
-    result = deepff.discover(images, 1, model=own, layer="layer", size=32)
-    with pytest.raises(InputError, match="pass labels"):
-        result.class_scores()
+    result = deepff.discover(images, 1, model=own, layer=own.network.layer, size=32)
+    assert result.layer == "layer" and result.unnamed is None
+    assert result.classes().labels == ("class 0", "class 1")
+    assert result.importance(classes=[1, "class 0"]).labels == ("class 1", "class 0")
     own.labels = ("one",)
+    (layer,) = (each for each in deepff.list_layers(own, 32) if each.name == "layer")
+    result = deepff.discover(images, 1, model=own, layer=layer, size=32)
     with pytest.raises(InputError, match="1 labels are given, but Squares has 2"):
         result.class_scores()
 

@@ -99,7 +99,7 @@ def test_images_that_are_none_are_skipped_by_name(
         (
             "1",
             f"an array {arrays[1].shape} of values outside 0 to 1; give images before their "
-            "normalization",
+            "normalization, or normalized=True to discover",
         ),
         ("2", "an array (0, 4, 3) has no pixels"),
     ]
