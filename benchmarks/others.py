@@ -53,7 +53,7 @@ def by_grad_cam(network: nn.Sequential, images: Tensor) -> Factors:
     from pytorch_grad_cam import DeepFeatureFactorization
 
     dff = DeepFeatureFactorization(network, network[3])
-    concepts, maps = dff(images, K)
+    concepts, _ = dff(images, K)
     # Its maps are scaled to [0, 1] each, so H of least error is computed for its concepts.
     return nonnegative(rows_of(network, images), concepts.T), concepts.T
 
