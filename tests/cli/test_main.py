@@ -314,7 +314,7 @@ def test_explain_names_a_saved_result_and_writes_its_report_anew(data_root, tmp_
     ]
     assert "balloon" in {row.split()[1] for row in rows}
     page = (out / "report.html").read_text()
-    assert "without it the score falls by" in page
+    assert "without it, the score falls by" in page
     assert "masks-k2" in page  # what was made of the result stays, in the report too
     loaded = deepff.load(out)
     assert loaded.importances[2].labels == ("balloon", "parachute")
