@@ -68,8 +68,6 @@ class Attempts:
 
     def succeeded(self, outcomes: Mapping[str, T | None]) -> dict[str, T]:
         """The outcomes that there are. Raises InputError with the first failure if none is."""
-        if not outcomes:
-            raise InputError("there is nothing to evaluate: name a class or group")
         successes = {label: x for label, x in outcomes.items() if x is not None}
         if not successes:
             label, reason = next(iter(self.failures.items()))

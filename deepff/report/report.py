@@ -1,7 +1,5 @@
 """The HTML report of a result, with the pictures it shows, and galleries of regions."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -10,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 from zlib import compress
 
@@ -40,14 +38,11 @@ from deepff.regions.components import Box
 from deepff.regions.part_names import factor_names, told_apart
 from deepff.regions.regions import image_scores
 from deepff.result import ClassResults, Result
-from deepff.results.factorization import tree
+from deepff.results.factorization import Factorization, tree
+from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import atomic_path, read_json, write_text
 from deepff.runtime.outputs import Rules, output_folder, own_file
 from deepff.runtime.progress import track
-
-if TYPE_CHECKING:
-    from deepff.results.factorization import Factorization
-    from deepff.results.heatmaps import HeatMaps
 
 PAGE = "report.html"
 GALLERIES = "regions"
