@@ -18,6 +18,10 @@ STALE = (
     "The labels were changed in another tab or program. This page now shows the new labels. Your "
     "last change was not made; repeat it if you still want it."
 )
+UNTAUGHT = (
+    "The masks are those of the factors again, not of the classes that were taught. Undo brings "
+    "these back."
+)
 _STATUSES = {"accept": ACCEPTED, "skip": SKIPPED, "nothing": ACCEPTED}
 _NUMBERS = ("at", "position", "image", "factor", "keep", "drop", "on")
 # These actions change what is shown, and not the labels.
@@ -151,7 +155,10 @@ def _look(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, A
 def _changed(workspace: Workspace, view: View, edit: Callable[[Labels], Labels]) -> Shown:
     store = workspace.store
     try:
-        return shown(workspace, view, store.edit(view.revision, edit))
+        before, after = store.labels, store.edit(view.revision, edit)
+        is_lost = before.settings.taught and not after.settings.taught
+        is_undone = len(after.history) < len(before.history)
+        return shown(workspace, view, after, UNTAUGHT if is_lost and not is_undone else "")
     except StaleLabelsError:
         return shown(workspace, view, store.labels, STALE)
     except InputError as error:
@@ -196,22 +203,23 @@ def _edited(workspace: Workspace, view: View, labels: Labels, data: Mapping[str,
         region = labels.region(data["factor"])
         return edits.drop_factors(labels, name, region, bool(data["drop"]))
     if data.get("on", 1):
-        return _decided(workspace, view, labels, name, kind)
+        return _decided(workspace, view, labels, name, kind, "anew" in data)
     return edits.set_status(labels, name, "")
 
 
-def _decided(workspace: Workspace, view: View, labels: Labels, name: str, kind: str) -> Labels:
-    """An image accepted, with nothing in it, or skipped, and the view at the next."""
+def _decided(
+    workspace: Workspace, view: View, labels: Labels, name: str, kind: str, anew: bool
+) -> Labels:
+    """An image accepted (``anew``: not with nothing in it), with nothing in it, or skipped, and the
+    view at the next."""
     label, status, mask = labels.image(name), _STATUSES[kind], None
     if kind == "nothing":
         if not label.shows_nothing:
             size = workspace.result.images[workspace.result.names.index(name)].size
             mask = keep(labels, name, NamedMask(np.zeros(size, np.uint8), ()), mended=True)
             labels = edits.set_status(labels, name, status, mask)
-    elif (
-        label.status != status or label.shows_nothing
-    ):  # else a key was pressed twice before the page answered
-        if status == ACCEPTED and (label.mask is None or label.shows_nothing):
+    elif label.status != status or anew:  # else a key was pressed twice before the page answered
+        if status == ACCEPTED and (label.mask is None or anew):
             mask = keep(labels, name, workspace.masks.made(labels, name))
         labels = edits.set_status(labels, name, status, mask)
     if view.position < len(view.listing) - 1:

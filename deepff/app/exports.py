@@ -84,7 +84,7 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
             n_specks += image.n_specks
             counts.update((classes[each.region], subset) for each in image.instances)
             if image.instances and preview is None:
-                preview = _preview(workspace, maps.names, image, asked.format)
+                preview = _preview(workspace, maps.names, image, asked)
             yield count(), preview
     except InputError as error:
         yield count(page.sentence(error)), page.render("preview.html", name=None)
@@ -139,24 +139,23 @@ def which_choices(workspace: Workspace) -> list[tuple[str, str]]:
     ]
 
 
-def _preview(workspace: Workspace, names: list[str], image: AnnotatedImage, format: str) -> str:
+def _preview(workspace: Workspace, names: list[str], image: AnnotatedImage, asked: Asked) -> str:
     instance = max(image.instances, key=lambda instance: instance.area)
     name = names[instance.region]
     index = workspace.result.names.index(image.name)
     color = workspace.pictures.color_numbers(workspace.store.labels).get(name, instance.region)
     picture = picture_uri(workspace.pictures.instance(index, color, instance))
-    files = _sample(image, instance, names, format)
+    files = _sample(image, instance, names, asked)
     return page.render("preview.html", name=name, image=image.name, picture=picture, files=files)
 
 
 def _sample(
-    image: AnnotatedImage, instance: Instance, names: Sequence[str], format: str
+    image: AnnotatedImage, instance: Instance, names: Sequence[str], asked: Asked
 ) -> list[tuple[str, str]]:
     """The text files that a format writes for one instance, as (name, text), long ones cut."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
-        shown = ExportOptions(images="none")
-        FORMATS[format]([replace(image, instances=[instance])], names, root, shown)
+        FORMATS[asked.format]([replace(image, instances=[instance])], names, root, asked.options)
         files = sorted(path for path in root.rglob("*") if path.is_file())
         return [
             (path.relative_to(root).as_posix(), _shortened(path.read_text("utf-8")))

@@ -8,6 +8,7 @@ that an image keeps.
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -111,13 +112,15 @@ def pupils(labels: Labels, names: list[str]) -> list[int]:
 def teacher_masks(
     labels: Labels, names: list[str], classes: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
-    """Where the classes, or else the object, are in the images that teach: (H, W) by name."""
-    masks = {name: kept_mask(labels, name) for name in teachers(labels, names)}
-    return {
-        name: mask.renumbered([classes.index(n) + 1 if classes else 1 for n in mask.names])
-        for name, mask in masks.items()
-        if mask is not None
-    }
+    """Where the classes, or else the object, are in the images that teach: (H, W) by name. Masks
+    whose files are gone or damaged teach nothing."""
+    masks = {}
+    for name in teachers(labels, names):
+        with suppress(InputError):
+            if (mask := kept_mask(labels, name)) is not None:
+                numbers = [classes.index(n) + 1 if classes else 1 for n in mask.names]
+                masks[name] = mask.renumbered(numbers)
+    return masks
 
 
 def write_lesson(lesson: Lesson, folder: Path) -> str:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from deepff.app.edits import set_masks
 from deepff.app.kept_masks import MAX_CLASSES, NamedMask, keep, nearest
 from deepff.app.labels import Labels
+from deepff.app.segmenter import Point
 from deepff.app.workspace import Workspace
 from deepff.errors import InputError
 from deepff.layers.layer import WHOLE, Extent
@@ -36,8 +37,6 @@ _MAX_COLORS = 64
 # least within this share of the image's longer side.
 _IN_SIGHT, _LEAST_IN_SIGHT = 12.0, 0.2
 _MAX_POINTS = 5000
-
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -99,6 +98,34 @@ def taken(
     changed &= mask.values == label
     changed[at] |= not is_box
     return _with(mask, changed, target)
+
+
+def segmented(
+    mask: NamedMask,
+    segment: Callable[..., np.ndarray],
+    points: Sequence[Point],
+    name: str,
+    earlier: Sequence[Point],
+) -> NamedMask:
+    """As `taken`, by a :class:`deepff.app.segmenter.Segmenter` of a photograph: what it marks
+    anew, or no more, in one piece with the click."""
+    mask, value = _valued(mask, name)
+    is_box, is_class = len(points) > 1, mask.values == value
+    at = _pixel(mask.values.shape, points[0])
+    label = 0 if is_box else int(mask.values[at])
+    adds = label != value
+    clicks = [*earlier] if is_box else [points[0], *earlier]
+    are_inside = [bool(is_class[_pixel(mask.values.shape, point)]) for point in clicks]
+    if not is_box:
+        are_inside[0] = adds
+    box = (points[0], points[-1]) if is_box else None
+    marked = _upsampled(segment(clicks, are_inside, box, is_class), mask.values.shape)
+    changed = (marked == adds) & (mask.values == label)
+    if not is_box:
+        changed[at] = True
+        pieces, _ = connected_components(changed)
+        changed = pieces == pieces[at]
+    return _with(mask, changed, value if adds else 0)
 
 
 def _in_sight(values: np.ndarray, at: tuple[int, int], target: int) -> Extent:
@@ -283,8 +310,12 @@ def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, 
     points = _points(data["points"])
     if data["tool"] == "take":
         index = workspace.result.names.index(image)
-        scene_of = partial(workspace.pictures.scene, labels, index)
-        after = taken(before, scene_of, points, _class(data), _parsed(data.get("earlier", "")))
+        clicks = points, _class(data), _parsed(data.get("earlier", ""))
+        if workspace.segmenter is None:
+            after = taken(before, partial(workspace.pictures.scene, labels, index), *clicks)
+        else:
+            photo = workspace.pictures.readable(index)
+            after = segmented(before, partial(workspace.segmenter, photo), *clicks)
     else:
         after = _changed(workspace, image, before, points, data)
     return set_masks(labels, {image: keep(labels, image, after, mended=True)})

@@ -287,6 +287,7 @@ def lesson(pictures: Pictures, labels: Labels, teaching: Teaching | None) -> str
     return render(
         "lesson.html",
         teaching=teaching,
+        again=bool(labels.settings.lesson),
         n_teachers=n_teachers,
         classes=classes_to_teach(pictures.result, labels),
         n_pupils=len(others),

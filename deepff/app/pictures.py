@@ -174,6 +174,13 @@ class Pictures:
         """The scores of all images, where what is marked has some."""
         return self._scores(settings.masks)
 
+    def readable(self, index: int) -> np.ndarray:
+        """The photograph as it is shown for mending; InputError where it cannot be read."""
+        photo, unreadable = self.large(index)
+        if unreadable is not None:
+            raise InputError(f"a click needs the photograph, which cannot be read: {unreadable}")
+        return photo
+
     def scene(self, labels: Labels, index: int, extent: Extent = WHOLE) -> ClickScene:
         """What clicks on a part of a photograph go by; InputError where it cannot be read."""
         return self._scene(index, labels.settings, labels.folder, extent)
@@ -201,9 +208,7 @@ class Pictures:
         return seen
 
     def _scene_of(self, index: int, settings: Settings, folder: Path, extent: Extent) -> ClickScene:
-        photo, unreadable = self.large(index)
-        if unreadable is not None:
-            raise InputError(f"a click needs the photograph, which cannot be read: {unreadable}")
+        photo = self.readable(index)
         (top, bottom), (left, right) = extent
         height, width = photo.shape[:2]
         box = left * width, top * height, right * width, bottom * height

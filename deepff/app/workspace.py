@@ -20,6 +20,7 @@ from deepff.app.lessons import (
 )
 from deepff.app.masks import Masks, as_one
 from deepff.app.pictures import IN_VIEW, Pictures
+from deepff.app.segmenter import Segmenter
 from deepff.errors import InputError
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.image_set import Images, check_readable, warn_unreadable
@@ -40,6 +41,7 @@ class Workspace:
     store: LabelStore
     pictures: Pictures
     masks: Masks  # at the images' sizes
+    segmenter: Segmenter | None = None  # answers clicks in place of superpixels
 
     def __init__(self, folder: str | Path, labels: Path | None = None) -> None:
         self.folder, self._labels = Path(folder), labels

@@ -146,6 +146,14 @@ def label(
             show_default=False,
         ),
     ] = None,
+    segmenter: Annotated[
+        str | None,
+        typer.Option(
+            help="Network of the SAM family that answers clicks: hf/OWNER/NAME, such as "
+            "hf/facebook/sam-vit-base, or the folder of one. Needs transformers.",
+            show_default=False,
+        ),
+    ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="By default the first free one from 7860.")
@@ -171,12 +179,15 @@ def label(
     from threading import Thread
 
     from deepff.app.label_file import FILE
+    from deepff.app.segmenter import Segmenter
     from deepff.app.server import is_loopback, serve
     from deepff.app.workspace import open_workspace
 
+    answers = None if segmenter is None else Segmenter(segmenter, device)
     workspace = open_workspace(
         sources, out, None if k is None else factor_counts(k), device, photos, labels
     )
+    workspace.segmenter = answers
     if not is_loopback(host):
         warn(
             f"anyone who reaches {host} can see the images in {workspace.folder} and change labels"

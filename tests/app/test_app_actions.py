@@ -190,6 +190,10 @@ def test_the_count_and_the_preview_are_of_what_is_exported(
     ]
     assert preview is not None and "factor 0" in preview
     assert f"download/{format}.zip" in write(workspace, asked)
+    # The preview's files are where the export has them.
+    out = workspace.folder / "export" / format
+    for name in re.findall(r'<div class="dff-quiet">([^<]*)</div><pre>', preview):
+        assert (out / name).is_file() or name.startswith("annotations/"), name
 
 
 def test_what_is_painted_first_is_the_class_that_an_image_has_most_of(
@@ -285,7 +289,10 @@ def test_an_image_that_shows_nothing_is_exported_empty_and_can_be_taken_back(
     assert export_labelled(workspace.result, alone, "coco", tmp_path / "alone").n_instances == 0
 
     # Accepting it takes what the settings make.
-    act(workspace, view, {**data, "act": "accept"})
+    again = {**data, "act": "accept"}
+    act(workspace, view, again)
+    assert workspace.store.labels.image(first).shows_nothing  # a key that was pressed twice
+    act(workspace, view, {**again, "anew": "1"})
     assert not workspace.store.labels.image(first).shows_nothing
     act(workspace, view, {"act": "undo"})
     act(workspace, view, {**data, "on": "0"})

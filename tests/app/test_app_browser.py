@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from zipfile import ZipFile
 
 import pytest
+from planted import planted
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("gradio")
@@ -327,7 +328,7 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     go_through_the_pages(page, photos)
     page.get_by_role("tab", name="Factors").click()
     expect(page.locator(".dff-alone")).to_have_count(4)
-    expect(page.locator(".dff-alone h3").first).to_contain_text("Körper <b>")
+    expect(page.locator(".dff-alone h2").first).to_contain_text("Körper <b>")
 
     annotations = export_all_but_skipped(page, tmp_path)
     assert [category["name"] for category in annotations.cats.values()] == ["Körper <b>", "legs"]
@@ -362,3 +363,67 @@ def test_from_a_folder_of_photographs_to_coco_and_back_after_a_crash(
     nothing_asked_elsewhere(asked, url)
     assert json.loads((out / "labels.json").read_text("utf-8"))["revision"] == base + 19
     assert len(load(out).names) == 12
+
+
+def focus(page: playwright.Page, selector: str, key: str = "Tab") -> None:
+    """Press a key until an element has the focus."""
+    for _ in range(80):
+        if page.locator(selector).evaluate("e => e === document.activeElement"):
+            return
+        page.keyboard.press(key)
+    raise AssertionError(f"{key} does not reach {selector}")
+
+
+def violations(page: playwright.Page) -> list[str]:
+    """What axe finds wrong, with the elements."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
+
+
+def test_all_is_done_by_keyboard_and_axe_finds_nothing_wrong(
+    browser: playwright.Browser, start: Start, tmp_path: Path
+) -> None:
+    planted(tmp_path).save(tmp_path / "result")
+    _, url = start(tmp_path / "result")
+    page = browser.new_page(viewport={"width": 1366, "height": 768})
+    page.set_default_timeout(15_000)
+    page.goto(url)
+    expect(page.locator(".dff-card")).to_have_count(3, timeout=90_000)
+    focus(page, 'input[data-factor="0"]')
+    page.keyboard.type("head")
+    page.keyboard.press("Enter")
+    revision(page, 1)
+    expect(page.locator(".dff-chip", has_text="head").first).to_be_visible()
+    focus(page, '[data-act="keep"][data-factor="1"]')
+    page.keyboard.press("Enter")
+    revision(page, 2)
+    expect(page.locator(".dff-factor.background")).to_have_count(1)
+    assert violations(page) == []
+
+    page.keyboard.press("m")
+    expect(page.locator("#mend-stage")).to_be_focused()
+    expect(page.locator("#mend-mask")).to_have_attribute("src", re.compile("^data:image/png"))
+    assert violations(page) == []
+    focus(page, '#mend-view [data-act="leave"]', "Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#mend-view")).to_have_count(0)
+    page.keyboard.press("a")
+    expect(page.locator("#progress-text")).to_have_text("1 accepted · 0 skipped · 2 to look at")
+
+    focus(page, '[role="tab"]:has-text("Export")')
+    page.keyboard.press("Enter")
+    expect(page.locator("#count")).to_contain_text("in 1 image")
+    focus(page, "#write")
+    page.keyboard.press("Enter")
+    expect(page.locator("#download")).to_be_visible()
+    assert violations(page) == []
+    focus(page, "#download")
+    with page.expect_download() as downloading:
+        page.keyboard.press("Enter")
+    with ZipFile(downloading.value.path()) as archive:
+        assert "annotations/instances_train.json" in archive.namelist()
+
+    page.goto((tmp_path / "result" / "report.html").as_uri())
+    assert violations(page) == []
+    page.close()

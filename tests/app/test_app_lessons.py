@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from workspaces import opened_workspace
 
 import deepff
-from deepff.app.actions import act, choose
+from deepff.app import page
+from deepff.app.actions import UNTAUGHT, act, choose
 from deepff.app.edits import set_masks, set_settings
 from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_content import content_of
@@ -106,6 +107,9 @@ def test_a_lesson_changes_what_nobody_has_looked_at(workspace: Workspace, view: 
     assert classes_to_teach(workspace.result, labels) == ()
     mask = teacher_masks(labels, names, ())["a.png"]
     assert (mask[:, :28] == 1).all() and not mask[:, 32:].any()
+    # A mask whose file is gone teaches nothing; the others still do.
+    lost = replace(labels, folder=workspace.folder / "elsewhere")
+    assert teacher_masks(lost, names, ()) == {}
 
     # It says of a and b that the object is on the right, and nothing of c.
     lesson = write_lesson(Lesson(dict.fromkeys(NAMES[:2], likely(RIGHT)), None), workspace.folder)
@@ -119,6 +123,7 @@ def test_a_lesson_changes_what_nobody_has_looked_at(workspace: Workspace, view: 
     act(workspace, view, {"act": "use-lesson"})
     assert workspace.teaching is None
     assert workspace.store.labels.settings.lesson == lesson
+    assert "Apply to all again" in page.lesson(workspace.pictures, workspace.store.labels, None)
     assert marked(workspace, "a.png") == LEFT_STRIPE
     assert marked(workspace, "b.png") == RIGHT_STRIPE
     assert marked(workspace, "c.png") == LEFT_STRIPE
@@ -223,9 +228,9 @@ def test_a_lesson_of_classes_stands_for_factors(workspace: Workspace, view: View
     )
     assert "is not in this mask; click Undo to get it back" in str(again)
     assert store.labels.image("b.png").mask == kept
-    choose(workspace, view, "cut", 0.4)
+    assert UNTAUGHT in choose(workspace, view, "cut", 0.4)["head"]
     assert store.labels.settings.taught == () and store.labels.settings.lesson == ""
-    act(workspace, view, {"act": "undo"})
+    assert UNTAUGHT not in act(workspace, view, {"act": "undo"})["head"]
     assert store.labels.settings.taught == ("wheel", "y")
 
 

@@ -1,9 +1,11 @@
 """Mends of one mask."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from scipy import ndimage
 
@@ -14,12 +16,14 @@ from deepff.app.mending import (
     moved,
     painted,
     piece_alone,
+    segmented,
     spread,
     taken,
     without_class,
     without_hole,
     without_piece,
 )
+from deepff.app.segmenter import Segmenter
 from deepff.errors import InputError
 from deepff.layers.layer import Extent
 from deepff.pictures.figures import photo_shape
@@ -189,6 +193,84 @@ def test_a_box_takes_what_stands_out_in_it_and_nothing_beyond() -> None:
     # Corners in any order; what is outside of the box is not touched.
     half = taken(blank, scene, [at(blank, 138, 195), at(blank, 22, 120)], "plane", [])
     assert not half.values[:, :119].any() and half.values[:, 121:].any()
+
+
+@pytest.fixture(scope="module")
+def sam(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small SAM of random weights."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "image_size": 64, "patch_size": 8}
+    layer = {"num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 16}
+    vision = {"output_channels": 16, "num_pos_feats": 8, "global_attn_indexes": [0]}
+    config = transformers.SamConfig(
+        vision_config={**small, **layer, **vision, "window_size": 4},
+        prompt_encoder_config={**small, "mask_input_channels": 4},
+        mask_decoder_config={"hidden_size": 16, **layer, "iou_head_hidden_dim": 16},
+    )
+    images = transformers.SamImageProcessor(
+        size={"longest_edge": 64},
+        pad_size={"height": 64, "width": 64},
+        mask_size={"longest_edge": 32},
+        mask_pad_size={"height": 32, "width": 32},
+    )
+    folder = tmp_path_factory.mktemp("sam")
+    transformers.SamModel(config).save_pretrained(folder)
+    transformers.SamProcessor(images).save_pretrained(folder)
+    return folder
+
+
+def test_a_sam_of_transformers_answers_as_it_does_there(sam: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    photo = np.random.default_rng(0).integers(0, 255, (60, 90, 3)).astype(np.uint8)
+    before = np.zeros((60, 90), bool)
+    network = transformers.SamModel.from_pretrained(sam).eval()
+    processor = transformers.SamProcessor.from_pretrained(sam)
+    points = {"input_points": [[[[45.0, 30.0], [9.0, 6.0]]]], "input_labels": [[[1, 0]]]}
+    inputs = processor(photo, return_tensors="pt", **points)
+    with torch.no_grad():
+        outputs = network(**inputs)
+    sizes = inputs["original_sizes"], inputs["reshaped_input_sizes"]
+    best = int(outputs.iou_scores[0, 0].argmax())
+    expected = processor.post_process_masks(outputs.pred_masks, *sizes)[0][0][best].numpy()
+    segmenter = Segmenter(f"hf/{sam}", "cpu")
+    marked = segmenter(photo, [(0.5, 0.5), (0.1, 0.1)], [True, False], None, before)
+    assert marked.shape == (60, 90) and 0 < marked.mean() < 1
+    assert (marked == expected).all()
+    # The mask before, and a box, count too.
+    before[:20] = True
+    again = segmenter(photo, [(0.5, 0.5), (0.1, 0.1)], [True, False], None, before)
+    assert (again != marked).any()
+
+
+def test_what_is_no_segmenter_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(InputError, match=r"no segmenter that can be had.*hf/OWNER/NAME"):
+        Segmenter(str(tmp_path))
+    monkeypatch.setattr("deepff.networks.available.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs the package transformers.*deepff\[transformers\]"):
+        Segmenter("hf/facebook/sam-vit-base")
+
+
+def test_a_segmenter_gets_all_clicks_and_what_it_marks_is_taken_in_one_piece() -> None:
+    asked = []
+
+    def segment(points, are_inside, box, before):  # type: ignore[no-untyped-def]
+        asked.append((points, are_inside, box, before.sum()))
+        marked = np.zeros((10, 20), bool)
+        marked[2:5, 2:6] = marked[7:9, 12:16] = True
+        return marked
+
+    blank = NamedMask(np.zeros((10, 20), np.uint8), ("bird",))
+    one = segmented(blank, segment, [at(blank, 3, 3)], "plane", [at(blank, 9, 19)])
+    assert asked[0][1:] == ([True, False], None, 0)
+    assert one.names == ("bird", "plane") and (one.values == 2).sum() == one.values[2:5, 2:6].size
+    both = segmented(blank, segment, [at(blank, 0, 0), at(blank, 9, 19)], "plane", [])
+    assert asked[1][2] == (at(blank, 0, 0), at(blank, 9, 19)) and (both.values == 2).sum() == 20
+    # A click on the class takes away what the segmenter no longer marks.
+    full = NamedMask(np.full((10, 20), 2, np.uint8), ("bird", "plane"))
+    less = segmented(full, segment, [at(full, 0, 0)], "plane", [at(full, 3, 3)])
+    assert asked[2][1] == [False, True] and (less.values > 0).sum() == 20
 
 
 def test_a_piece_is_moved_to_another_class_and_so_is_all_that_is_marked() -> None:

@@ -48,6 +48,12 @@ def test_a_folder_is_searched_in_natural_order(tmp_path: Path) -> None:
     assert names(str(tmp_path)) == names([tmp_path]) == names(tmp_path)
 
 
+def test_labels_next_to_their_photographs_are_no_images(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", "a.json", "b.png", "b.txt", "b.xml", "c.json", "sub/a.txt")
+    assert names(tmp_path) == ["a.jpg", "b.png", "c.json", "sub/a.txt"]
+    assert names([tmp_path / "a.json"]) == ["a.json"]
+
+
 @given(st.lists(st.text(alphabet="aB10 /.é²٣", min_size=1, max_size=8), unique=True))
 @settings(deadline=None)
 def test_natural_order_is_total_and_by_number(texts: list[str]) -> None:

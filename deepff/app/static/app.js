@@ -94,7 +94,8 @@
       arrowleft: () => move(-1),
       pagedown: () => click("#next-page"),
       pageup: () => click("#previous-page"),
-      a: () => decide(here?.querySelector(".dff-accept")),
+      // What was emptied by hand stays so: its button alone takes what the settings make.
+      a: () => (here?.querySelector("[data-anew]") ? move(1) : decide(here?.querySelector(".dff-accept"))),
       x: () => decide(here?.querySelector(".dff-nothing")),
       s: () => decide(here?.querySelector(".dff-skip")),
       m: () => here?.querySelector(".dff-mend").click(),
