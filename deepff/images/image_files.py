@@ -63,9 +63,9 @@ class ImageFile:
 
 def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     """List the files that folders, files and globs stand for, without opening them. Hidden files,
-    results of deepff, files that it wrote, and labels (LabelMe's, YOLO's, VOC's) with a photograph's
-    name are skipped unless they are named. A file counts once; each path's files are in natural
-    order. Names are relative to the folder, or to the paths' common parent."""
+    results of deepff, files that it wrote, and labels with a photograph's name (a.jpg, a.json) are
+    skipped unless they are named. A file counts once; each path's files are in natural order. Names
+    are relative to the folder, or to the paths' common parent."""
     roots: list[str] = []
     files_of_each: list[list[_Match]] = []
     result_folder = ""
