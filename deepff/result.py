@@ -411,6 +411,7 @@ class Result(Run):
         progress: bool = False,
         overlays: bool = False,
         overwrite: bool = False,
+        report: bool = True,
     ) -> None:
         """Write the run's files, its pictures and its report: :func:`deepff.report.save.save`.
 
@@ -419,7 +420,7 @@ class Result(Run):
         """
         from deepff.report.save import save
 
-        save(self, folder, progress, overlays, overwrite)
+        save(self, folder, progress, overlays, overwrite, report)
 
     def _region_options(
         self, k: int | None, settings: RegionSettings, for_boxes: bool = False

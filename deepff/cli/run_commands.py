@@ -15,6 +15,7 @@ from deepff.cli.parameters import (
     FACTORIZATION,
     IMAGES,
     NETWORK,
+    OUTPUT,
     RUNNING,
     SOURCES,
     BatchSize,
@@ -56,6 +57,7 @@ from deepff.options import (
 if TYPE_CHECKING:
     from deepff.images.image_set import SetImage
     from deepff.result import ClassResults, Result
+    from deepff.results.concept_bank import ConceptBank
 
 
 @dataclass
@@ -348,6 +350,15 @@ def apply(
     every: Every = 1,
     fps: FramesPerSecond = None,
     out: NewFolder = Path("result"),
+    each: Annotated[
+        bool,
+        option(
+            OUTPUT,
+            "Write a result for each archive or folder to --out/NAME, without a report except with "
+            "--overlays. A rerun continues. Processes of torchrun share the archives.",
+            "--each",
+        ),
+    ] = False,
     overlays: Overlays = False,
     overwrite: Overwrite = False,
     weights: Weights = None,
@@ -368,10 +379,13 @@ def apply(
     from deepff.images.image_files import find_images, video_frames
     from deepff.report.load import load
     from deepff.results.concept_bank import load_concepts
+    from deepff.runtime import distributed
 
-    concepts, files = load_concepts(bank), video_frames(images, every, fps)
+    concepts = load_concepts(bank)
+    files = [] if each else video_frames(images, every, fps)
     empty: list[SetImage] = [*find_images(without)] if without else []
-    check_output(out, overwrite)
+    if not each:
+        check_output(out, overwrite)
     labels = None
     if (bank.parent / FILE).is_file():
         before = load(bank.parent)
@@ -380,22 +394,54 @@ def apply(
             is_empty = {name: labels.image(name).shows_nothing for name in before.names}
             empty += [image.item for image in before.images if is_empty[image.name]]
     backbone = None
-    if weights is not None or engine != Engine.AUTO:
+    distributed.launched()  # before a network is on a GPU
+    if each or weights is not None or engine != Engine.AUTO:
         backbone = concepts.sources[0].backbone(
             weights=weights, num_classes=num_classes, device=device, engine=engine
         )
-    result = apply(
-        concepts,
-        files,
-        without=empty or None,
-        model=backbone,
-        batch_size=batch_size,
-        cache=cache,
-        device=device,
-        progress=True,
-    )
+    settings: dict[str, Any] = {
+        "model": backbone,
+        "batch_size": batch_size,
+        "cache": cache,
+        "device": device,
+    }
+    if each and empty:
+        raise InputError("--each needs a bank that knows images without the object: apply it once")
+    if each:
+        _apply_each(concepts, images, out, overlays, settings)
+        return
+    result = apply(concepts, files, without=empty or None, progress=True, **settings)
     if labels is not None and labels.settings.masks == OBJECT and before.object is not None:
         result.object = apply(before.object.bank, files, model=backbone, device=device)
     _save(result, ctx, out, overlays, overwrite)
     if labels is not None and not (out / FILE).exists():
         carry_over(labels, out, result, backbone)
+
+
+def _apply_each(
+    bank: "ConceptBank", sources: list[str], out: Path, overlays: bool, settings: dict[str, Any]
+) -> None:
+    """Save a result for each source that has none of this bank. InputError, at the end, for those
+    that cannot be read."""
+    from deepff.discovery.apply import apply
+    from deepff.images.image_files import separate_sources
+    from deepff.report.manifest import read_manifest
+    from deepff.results.concept_bank import FILE, load_concepts
+    from deepff.runtime.distributed import launched
+
+    failed = []
+    number, n_processes = launched()
+    for index, (name, source) in enumerate(separate_sources(sources).items()):
+        manifest = read_manifest(out / name) or {}
+        is_done = manifest.get("status") == "complete" and load_concepts(out / name / FILE)
+        if index % n_processes != number or (is_done and is_done.marks_as(bank)):
+            continue
+        try:
+            result = apply(bank, source, **settings)
+        except InputError as error:
+            failed.append(f"{name} ({error})")
+            continue
+        result.save(out / name, overlays=overlays, report=overlays)
+        typer.echo(f"{out / name}: {len(result.images)} images, {len(result.skipped)} skipped")
+    if failed:
+        raise InputError(f"these are left out, and a rerun tries them again: {'; '.join(failed)}")

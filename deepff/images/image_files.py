@@ -69,10 +69,10 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
     roots: list[str] = []
     files_of_each: list[list[_Match]] = []
     result_folder = ""
-    sources = list(_sources([paths] if isinstance(paths, str | Path) else paths))
-    if any(map(is_stored, sources)):
+    sources = separate_sources([paths] if isinstance(paths, str | Path) else paths)
+    if any(map(is_stored, sources.values())):
         return _stored(sources)
-    for text in sources:
+    for text in sources.values():
         root, pattern = _split_path(text)
         # A name must not hold "..", which can be removed only after links are resolved.
         root = os.path.realpath(root) if ".." in Path(root).parts else os.path.abspath(root)
@@ -107,11 +107,9 @@ def video_frames(
     Parameters
     ----------
     images : path, glob, or sequence of these
-        Videos; whole images are listed, too.
-    every : int
-        Take the first of so many frames.
-    fps : float, optional
-        Take the first frame of each 1/fps seconds, also where a video's frame rate varies.
+        Videos; other images are all listed.
+    every, fps
+        Take the first of so many frames, or of each 1/fps seconds.
 
     Raises
     ------
@@ -132,32 +130,36 @@ def video_frames(
     return kept
 
 
-def _sources(paths: Sequence[str | Path]) -> Iterator[str]:
-    """The paths, with what stands for several archives written out."""
-    for path in paths:
-        for text in in_braces(os.fspath(path)):
-            if archive_kind(text) is None or "*" not in text:
-                yield text
-            elif ADDRESS.match(text):
-                yield from (file.address for file in find_stored(text).values())
-            else:
-                files = (match.path for match in _walk(*_split_path(text)))
-                yield from sorted(files, key=natural_key)
+def separate_sources(paths: Sequence[str | Path]) -> dict[str, str]:
+    """The paths, with what stands for several archives written out, each by a name of its own."""
+    named: dict[str, str] = {}
+    for text in (text for path in paths for text in in_braces(os.fspath(path))):
+        sources = [text]
+        if archive_kind(text) is not None and "*" in text:
+            is_local = not ADDRESS.match(text)
+            found = (match.path for match in _walk(*_split_path(text))) if is_local else ()
+            stored = () if is_local else (file.address for file in find_stored(text).values())
+            sources = sorted((*found, *stored), key=natural_key)
+        for source in sources:
+            parts = [part for part in source.split("/") if part and "*" not in part]
+            name = without_suffix(parts[-1]) if parts else "images"
+            while name in named:
+                name += "~"
+            named[name] = source
+    return named
 
 
-def _stored(sources: Sequence[str]) -> list[ImageFile]:
+def _stored(sources: Mapping[str, str]) -> list[ImageFile]:
     """The files of archives, addresses and other paths. Where there are several of these, names
     begin with that of the folder or archive."""
     with reading_threads(waiting=True) as pool:
-        files_of_each = list(pool.map(_files_of, sources))
+        files_of_each = list(pool.map(_files_of, sources.values()))
     images: dict[str, ImageFile] = {}
-    for source, files in zip(sources, files_of_each, strict=True):
+    for (folder, source), files in zip(sources.items(), files_of_each, strict=True):
         kind = archive_kind(source)
         is_named = len(sources) > 1 and (len(files) > 1 or kind is not None) and kind != "video"
-        folder = next(part for part in source.split("/")[::-1] if part and "*" not in part)
-        above = f"{without_suffix(folder)}/" if is_named else ""
         for name in sorted(files, key=natural_key):
-            unique = f"{above}{name}"
+            unique = f"{folder}/{name}" if is_named else name
             while unique in images:
                 unique += "~"
             images[unique] = ImageFile(files[name], unique)

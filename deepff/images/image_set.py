@@ -1,6 +1,7 @@
 """An image set, of files or of images in a Python program: their pixels, sizes and digests."""
 
 import hashlib
+import math
 import os
 import shutil
 import warnings
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile, gettempdir
 from typing import Any
 
 import numpy as np
@@ -116,33 +117,30 @@ def resolve_images(images: Images, statistics: Statistics | None = None) -> list
     return _named_by_index(images, statistics)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """Pixels in a temporary file, which goes when nothing needs it any more."""
-
-    path: Path
-    folder: TemporaryDirectory[str]
-
-
 def _taken_once(images: Iterable[Any], statistics: Statistics | None) -> list[Any]:
-    """What an iterable without a length gives; pixels, which are needed again, are kept on disk."""
-    folder = TemporaryDirectory(prefix="deepff-")
-    left = min(CACHED_BYTES, shutil.disk_usage(folder.name).free // 2)
+    """What an iterable without a length gives. Pixels, which are needed again, are in a temporary
+    file, which goes when nothing needs them."""
     taken: list[Any] = []
-    for image in (image for item in images for image in _of_batch(item)):
-        if not isinstance(image, str | Path | ImageFile | ImageItem):
-            with suppress(UnreadableImageError):  # which is said where it is read
-                pixels = as_pixels(image, statistics)
-                image = _Kept(Path(folder.name, f"{len(taken)}.npy"), folder)
-                np.save(image.path, pixels)
-                left -= pixels.nbytes
-        taken.append(image)
-        if left < 0:
-            raise InputError(
-                f"the first {len(taken)} images of an iterable without a length fill the space for "
-                "temporary files; take some with itertools.islice, or give files, or a data set "
-                "with a length, whose images are read whenever they are needed"
-            )
+    kept: dict[int, tuple[int, tuple[int, ...]]] = {}  # where in the file, and shape, by index
+    most = min(CACHED_BYTES, shutil.disk_usage(gettempdir()).free // 2)
+    with TemporaryFile() as file:
+        for image in (image for item in images for image in _of_batch(item)):
+            taken.append(image)
+            if not isinstance(image, str | Path | ImageFile | ImageItem):
+                with suppress(UnreadableImageError):  # which is said where it is read
+                    pixels = as_pixels(image, statistics)
+                    kept[len(taken) - 1] = file.tell(), pixels.shape
+                    taken[-1] = file.write(pixels.tobytes())
+            if file.tell() > most:
+                raise InputError(
+                    f"the first {len(taken)} images of an iterable without a length fill the space "
+                    "for temporary files; take some with itertools.islice, or give files, or a "
+                    "data set with a length, whose images are read whenever they are needed"
+                )
+        file.flush()
+        values = np.memmap(file, np.uint8, "r") if kept else np.zeros(0, np.uint8)
+    for index, (start, shape) in kept.items():
+        taken[index] = values[start : start + math.prod(shape)].reshape(shape)
     return taken
 
 
@@ -287,10 +285,7 @@ def as_pixels(item: Any, statistics: Statistics | None = None) -> np.ndarray:
     (H, W, 3), (H, W, 4) or (H, W), a tensor (3, H, W) or (1, H, W), a tuple that begins with one,
     or a mapping with one as "image"; uint8, uint16, bool, or floating-point in [0, 1]."""
     item = _image_of(item)
-    if isinstance(item, _Kept):
-        kept: np.ndarray = np.load(item.path)
-        return kept
-    if statistics is not None:
+    if statistics is not None and not isinstance(item, np.memmap):  # read before
         mean, std = (torch.tensor(numbers)[:, None, None] for numbers in statistics)
         if not isinstance(item, torch.Tensor) or item.shape[-3:-2] != mean.shape[:1]:
             raise UnreadableImageError(f"normalized images are tensors ({len(mean)}, H, W)")

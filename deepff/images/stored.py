@@ -42,12 +42,8 @@ _SECRETS = re.compile(
     r"|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key|credential)[^=&\s]*=[^&\s'\"]*&?",
     re.IGNORECASE,
 )
-_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7z": "xz"}  # by a tar's first bytes
-# What installs the package of a protocol.
-_EXTRAS = {
-    **{"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"},
-    **{"http": "http", "https": "http", "video": "video"},
-}
+_COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bz2", b"\xfd7z": "xz"}  # by the first bytes
+_EXTRAS = ("s3", "gs", "hf", "http", "video")  # for the protocols that are called or begin so
 fsspec.register_implementation("video", "deepff.images.video.VideoFileSystem", errtxt="PyAV")
 
 _reading = Lock()  # an archive has one position
@@ -141,9 +137,8 @@ def find_stored(address: str) -> dict[str, StoredFile]:
     try:
         system, path, state = _opened(address)
         system.invalidate_cache()
-        wildcard = re.search(r"\*" if protocol.startswith("http") else r"[*?[]", path)
-        root = path if wildcard is None else path[: wildcard.start()]
-        if wildcard:
+        root = re.split(r"\*" if protocol.startswith("http") else r"[*?[]", path)[0]
+        if root != path:
             found = system.glob(path, detail=True)
         elif (info := system.info(path))["type"] == "directory":
             root = f"{path}/"
@@ -152,17 +147,14 @@ def find_stored(address: str) -> dict[str, StoredFile]:
         else:
             found = {path: info}
         root = root.rpartition("/")[0]
-    except (InputError, UnreadableImageError) as error:
-        raise InputError(f"{shown} cannot be read: {error}") from error
     except ImportError as error:
-        extra = _EXTRAS.get(protocol)
-        how = f"use pip install 'deepff[{extra}]'" if extra else first_line(error)
+        extras = [extra for extra in _EXTRAS if protocol.startswith(extra)]
+        how = f"use pip install 'deepff[{extras[0]}]'" if extras else first_line(error)
         raise InputError(f"{shown} needs a package that is not installed; {how}") from error
     except FileNotFoundError as error:
         raise InputError(f"cannot find {shown!r}: give a folder, file or glob") from error
     except Exception as error:
-        reason = public(first_line(error))
-        raise InputError(f"{shown} cannot be listed: {reason}") from error
+        raise InputError(f"{shown} cannot be read: {public(first_line(error))}") from error
     # As it was written, with the name of the server.
     before = member.removesuffix(path) if member.endswith(path) else f"{protocol}://"
     above = f"{PurePosixPath(archive).stem} " if protocol == "video" else ""
@@ -204,10 +196,7 @@ def _opened_archive(protocol: str, path: str, version: str) -> Any:
     file = open(path, "rb")  # noqa: SIM115, as the archive keeps it open
     start = file.read(3)
     file.seek(0)
-    options = {}
-    if protocol == "tar":
-        kinds = [kind for magic, kind in _COMPRESSIONS.items() if start.startswith(magic)]
-        options["compression"] = kinds[0] if kinds else None
+    options = {"compression": _COMPRESSIONS.get(start)} if protocol == "tar" else {}
     return fsspec.filesystem(protocol, fo=file, **options)
 
 

@@ -232,7 +232,7 @@ def _cached_activations(
 def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
     return ImageRecord(
         name=entry["name"],
-        origin=_origin(entry),
+        origin=_origin(entry["name"], entry.get("path")),
         size=tuple(entry["size"]),
         grid=tuple(entry["grid"]),
         digest=entry.get("digest"),
@@ -241,8 +241,7 @@ def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
     )
 
 
-def _origin(entry: dict[str, Any]) -> Origin:
-    path: str | None = entry.get("path")
+def _origin(name: str, path: str | None) -> Origin:
     if path is None:
-        return sample_image(entry["name"])
+        return sample_image(name)
     return StoredFile(path) if ADDRESS.match(path) else Path(path)

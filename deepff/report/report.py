@@ -119,6 +119,8 @@ def write_report_page(
     """Write ``report.html`` alone, with the pictures that :func:`write_report` wrote, and
     galleries."""
     notes = Path(folder) / _UNREADABLE
+    if not notes.parent.exists():
+        return  # of a result that was saved without its report
     if unreadable is not None:
         write_text(notes, json.dumps({str(i): reason for i, reason in unreadable.items()}))
     elif notes.exists():

@@ -46,17 +46,18 @@ def save(
     progress: bool = False,
     overlays: bool = False,
     overwrite: bool = False,
+    report: bool = True,
 ) -> None:
-    """Write the run's files, its pictures and its report, in place of an earlier result. What was
-    made of that (`earlier_outputs`) stays if it is the same result, or had only fewer images. Else
-    InputError, or with `overwrite` it is removed; users' files stay always."""
+    """Write the run's files and, with `report`, its pictures and report, in place of an earlier
+    result. What was made of that (`earlier_outputs`) stays if it is the same result, or had only
+    fewer images. Else InputError, or with `overwrite` it is removed; users' files stay always."""
     folder = Path(folder)
     fits = not overwrite and _fits(run, folder)
     check_output_folder(folder, overwrite or fits)
     rules = Rules(remove_stale=not fits, inputs=run.paths, parts=OUTPUTS)
     with output_folder(folder, rules, seal=MANIFEST) as new:
-        _write(run, new, progress, overlays)
-    if fits:  # the pages show the galleries in the folder, too
+        _write(run, new, progress, overlays, report)
+    if fits and report:  # the pages show the galleries in the folder, too
         write_report_page(run, folder)
         if run.object is not None:
             write_report_page(run.object, folder / OBJECT)
@@ -103,12 +104,13 @@ def _fits(run: Result, folder: Path) -> bool:
     return held == now[: len(held)] and bank.marks_as(run.bank)
 
 
-def _write(run: Result, folder: Path, progress: bool, overlays: bool) -> None:
+def _write(run: Result, folder: Path, progress: bool, overlays: bool, report: bool) -> None:
     if run.object is not None:
-        _write(run.object, folder / OBJECT, progress, overlays)
+        _write(run.object, folder / OBJECT, progress, overlays, report)
     run.bank.save(folder / BANK)
     _save_heatmaps(run, folder / "heatmaps")
-    write_report(run, folder, progress=progress, overlays=overlays)
+    if report:
+        write_report(run, folder, progress=progress, overlays=overlays)
     write_manifest(run, folder)
 
 

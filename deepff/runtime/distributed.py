@@ -25,12 +25,19 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def join() -> None:
-    """Join the processes that ``torchrun`` started; each takes the GPU of its local number."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
-        return
-    if torch.cuda.is_available():
+def launched() -> tuple[int, int]:
+    """This process's number among those that ``torchrun`` started, and how many there are, without
+    joining them; each takes the GPU of its local number."""
+    n = int(os.environ.get("WORLD_SIZE", "1"))
+    if n > 1 and torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    return int(os.environ.get("RANK", "0")), n
+
+
+def join() -> None:
+    """Join the processes that ``torchrun`` started."""
+    if launched()[1] == 1 or dist.is_initialized():
+        return
     # nccl for tensors on a GPU, gloo for those in main memory.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=_TIMEOUT)

@@ -7,10 +7,13 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from skimage import data
+from typer.testing import CliRunner
 
 import deepff
+from deepff.cli.main import app
 from deepff.export.folder import segment
 from deepff.images.image_files import find_images
 from deepff.images.image_set import read_pixels
@@ -92,3 +95,38 @@ def test_segment_writes_a_video_with_the_masks_on_it(
     painted = read_pixels(frames[2].path).astype(int)
     far = np.abs(painted - photo).max(2) > 24
     assert far[labels > 0].mean() > 0.9 > 0.05 > far[labels == 0].mean()
+
+
+def test_each_archive_has_a_result_and_a_rerun_continues(
+    folder: Path, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deepff.discover(folder, 2, model=backbone, size=160).bank.save(tmp_path / "bank.safetensors")
+    for number in range(3):
+        with zipfile.ZipFile(tmp_path / f"shard-{number}.zip", "w") as archive:
+            for path in sorted(folder.rglob("*.png"))[number:]:
+                archive.write(path, path.name)
+    good = (tmp_path / "shard-2.zip").read_bytes()
+    (tmp_path / "shard-2.zip").write_bytes(good[:1000])
+    shards, out = str(tmp_path / "shard-{0..2}.zip"), tmp_path / "out"
+    command = ["apply", str(tmp_path / "bank.safetensors"), shards, "--each", "--out", str(out)]
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert [path.name for path in out.iterdir()] == ["shard-1"]
+    written = (out / "shard-1" / "manifest.json").stat().st_mtime_ns
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    run = CliRunner().invoke(app, command)
+    assert run.exit_code == 2 and "left out, and a rerun tries them again: shard-2" in run.output
+    (tmp_path / "shard-2.zip").write_bytes(good)
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert (out / "shard-1" / "manifest.json").stat().st_mtime_ns == written
+
+    for number in range(3):
+        expected = deepff.apply(tmp_path / "bank.safetensors", tmp_path / f"shard-{number}.zip")
+        found = deepff.load(out / f"shard-{number}")
+        assert found.names == expected.names
+        assert torch.equal(found.coefficients, expected.coefficients)
+    segment(found, out / "shard-2")  # which makes no report without pictures
+    assert not (out / "shard-2" / "report.html").exists()

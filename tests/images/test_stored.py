@@ -213,7 +213,7 @@ def test_members_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def test_a_truncated_archive_is_refused_in_a_sentence(tmp_path: Path, folder: Path) -> None:
     for path in (zipped(folder), tarred(folder, ".tar.gz")):
         path.write_bytes(path.read_bytes()[:3000])
-        with pytest.raises(InputError, match=f"{path.name} cannot be listed: "):
+        with pytest.raises(InputError, match=f"{path.name} cannot be read: "):
             find_images(path)
 
 

@@ -120,5 +120,5 @@ def test_what_has_no_pictures_is_refused_in_a_sentence(tmp_path: Path) -> None:
     ):
         find_images(path)
     path.write_bytes(b"no video")
-    with pytest.raises(InputError, match=r"sound.mp4 cannot be listed: "):
+    with pytest.raises(InputError, match=r"sound.mp4 cannot be read: "):
         find_images(path)
