@@ -23,6 +23,7 @@ SHIM, OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "search-from-disk.js"
 NOTEBOOKS = {
     "guides/notebook.md": "arrays_to_coco",
     "guides/paper.md": "paper_in_ten_minutes",
+    "guides/hugging-face.md": "hugging_face_dataset",
     "guides/segmenter.md": "folder_to_segmenter",
     "guides/sees.md": "what_a_network_sees",
     "guides/digits.md": "digits",

@@ -115,6 +115,16 @@ def video_frames(
     ------
     InputError
         A video cannot be read, or ``every`` or ``fps`` is not above 0.
+
+    Examples
+    --------
+    >>> import av, deepff
+    >>> with av.open("clip.mp4", "w") as video:
+    ...     stream = video.add_stream("mpeg4", rate=10)
+    ...     for frame in [av.VideoFrame(640, 480) for _ in range(20)] + [None]:
+    ...         video.mux(stream.encode(frame))
+    >>> [frame.name for frame in deepff.video_frames("clip.mp4", fps=2)]
+    ['clip 00:00.00', 'clip 00:00.50', 'clip 00:01.00', 'clip 00:01.50']
     """
     if every < 1 or not (fps is None or fps > 0):
         raise InputError(f"give every = 1 or more, and fps above 0, not {every} and {fps}")
