@@ -347,6 +347,16 @@ def apply(
             "scores are too low for the object.",
         ),
     ] = None,
+    size: Annotated[
+        int | None,
+        option(
+            IMAGES,
+            "Longer side of the resized images, in pixels. By default as in the result; 1.4 times "
+            "as much finds more of small or touching objects, in twice the time.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
     every: Every = 1,
     fps: FramesPerSecond = None,
     out: NewFolder = Path("result"),
@@ -400,6 +410,7 @@ def apply(
             weights=weights, num_classes=num_classes, device=device, engine=engine
         )
     settings: dict[str, Any] = {
+        "size": size,
         "model": backbone,
         "batch_size": batch_size,
         "cache": cache,

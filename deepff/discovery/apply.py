@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from deepff.activations.activations import Activations
 from deepff.discovery.activation_set import ActivationSet
-from deepff.discovery.arguments import RunSettings, shown_call
+from deepff.discovery.arguments import RunSettings, shown_call, whole_number
 from deepff.discovery.contrast import fuse, scaled_by
 from deepff.discovery.presence import negatives_in, with_scores
 from deepff.errors import InputError, InputWarning
@@ -34,6 +34,7 @@ def apply(
     images: Images,
     *,
     without: Images | None = None,
+    size: int | None = None,
     model: nn.Module | Backbone | None = None,
     batch_size: int = BATCH_SIZE,
     cache: str | Path | None = None,
@@ -51,6 +52,9 @@ def apply(
     without : path, glob, sequence of these, or images, optional
         Images that do not show the object. The bank learns from them what the object is not, and
         its scores become stricter. The result's bank keeps this.
+    size : int, optional
+        Longer side of the resized images in pixels, by default the bank's. At about 1.4 times the
+        bank's, objects that are small, or that touch, are told apart more often, in twice the time.
     model : torch.nn.Module or Backbone, optional
         The network, if it is yours or its weights came from a file.
     batch_size, cache, device, progress
@@ -94,6 +98,8 @@ def apply(
             "the parts of this bank have no classifier that finds them in other images; run "
             "discover with --inside-object again, on more images"
         )
+    if size is not None:
+        bank = bank.at_size(whole_number(size, "size", 1))
     settings = RunSettings(batch_size=batch_size, cache=cache, device=device, progress=progress)
     watch = Stopwatch()
     if without is not None:

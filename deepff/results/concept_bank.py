@@ -92,6 +92,24 @@ class ConceptBank:
             for kind, weights in enumerate(self.channel_weights)
         ]
 
+    def at_size(self, size: int) -> "ConceptBank":
+        """The bank for images whose longer side has another length, in pixels."""
+        if any(source.square for source in self.sources):
+            raise InputError("the bank's network takes images of one size only; leave out the size")
+
+        def of_size(source: FeatureSource) -> FeatureSource:
+            return replace(source, size=size)
+
+        return replace(
+            self,
+            sources=tuple(map(of_size, self.sources)),
+            classifiers={
+                k: replace(each, sources=tuple(map(of_size, each.sources)))
+                for k, each in self.classifiers.items()
+            },
+            known=self.known and replace(self.known, source=of_size(self.known.source)),
+        )
+
     def marks_as(self, other: "ConceptBank") -> bool:
         """Whether it has the same components, classifiers and negatives as another, to the bit."""
         return _directions(self).keys() == _directions(other).keys() and all(

@@ -19,7 +19,7 @@ from deepff.discovery.discover import find_object
 from deepff.errors import InputError
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.metrics import count_overlaps, iou
-from deepff.options import RegionOptions
+from deepff.options import RECIPE_OPTIONS, RegionOptions
 from deepff.regions.regions import find_regions
 from deepff.regions.thresholds import thresholds
 from deepff.result import Result
@@ -86,6 +86,21 @@ def test_a_bank_of_half_a_set_labels_the_other_half_about_as_well_as_a_joint_run
     expected = float(iou(count_overlaps(pairs, 1))[0, 1])
     assert quality(applied, truth) > expected - 0.05
     assert expected > (0.7 if recipe == "contrast" else 0.5)
+
+
+def test_a_bank_is_applied_at_another_size(group):
+    truth = replace(group, images=group.images[3:6])
+    bank = deepff.discover([i.image for i in group.images[:3]], recipe="contrast", size=320).bank
+    files = [item.image for item in truth.images]
+    finer = deepff.apply(bank, files, size=448)
+    assert {image.grid[1] for image in finer.images} == {448 // 16}
+    assert {source.size for source in finer.bank.sources} == {448}
+    assert deepff.apply(finer.bank, files[:1]).images[0].grid == finer.images[0].grid
+    # Three images make strict scores.
+    any_score = replace(RECIPE_OPTIONS["contrast"], min_score=0.0)
+    assert quality(finer, truth, any_score) > 0.7
+    with pytest.raises(InputError, match="size must be"):
+        deepff.apply(bank, files, size=0)
 
 
 def test_thresholds_are_those_of_the_banks_set_and_survive_saving(group, tmp_path):
