@@ -24,7 +24,7 @@ FOLDER = """<body style="font: 19px sans-serif; margin: 30px">
 <pre style="background: #222; color: #eee; padding: 18px; border-radius: 8px; font-size: 20px"
 >$ ls photos/ | wc -l\n{n}\n$ deepff label {command}</pre>
 <div style="display: flex; flex-wrap: wrap; gap: 10px">{photographs}</div></body>"""
-PHOTOGRAPH = '<img src="{path}" style="height: 205px; border-radius: 4px">'
+PHOTOGRAPH = '<img src="{path}" style="height: 165px; border-radius: 4px">'
 
 Frame = tuple[Image.Image, float]  # and how long it is shown, in seconds
 
@@ -78,10 +78,10 @@ def show(person: Person) -> list[Frame]:
     page.locator("body").click(position={"x": 5, "y": 5})
     person.wait_for("agree", lambda: person.press("y"))
     frames.append(shot(person, "Press Y to agree with the other names", 1.2))
-    for number in (1, 2, 3):
+    for number in range(1, len(paths) + 1):
         person.wait_for("accept", lambda: person.press("a"))
         page.evaluate("scrollTo(0, 0)")
-        frames.append(shot(person, f"Press A to accept: {number} of {len(paths)}", 0.9))
+        frames.append(shot(person, f"Press A to accept: {number} of {len(paths)}", 0.6))
     page.get_by_role("tab", name="Export").click()
     page.locator("#count-room").get_by_text("boxes").wait_for()
     page.wait_for_timeout(500)

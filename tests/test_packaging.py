@@ -1,7 +1,4 @@
-"""What is published is whole: its page renders, and the wheel alone runs the README's command.
-
-Needs pip install build twine.
-"""
+"""What is published is whole: its page renders, and the wheel alone runs the README's command."""
 
 import subprocess
 import sys
@@ -21,14 +18,12 @@ def run(*arguments: str | Path, folder: Path = ROOT) -> str:
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("build")
     folder = tmp_path_factory.mktemp("archives")
     run("build", "--outdir", folder)
     return folder
 
 
 def test_twine_accepts_both_archives(archives: Path) -> None:
-    pytest.importorskip("twine")
     wheel, source = sorted(archives.iterdir(), key=lambda path: path.suffix == ".gz")
 
     assert run("twine", "check", "--strict", wheel, source).count("PASSED") == 2
