@@ -1,11 +1,11 @@
-"""What clicks in ``deepff label`` make of masks: mean IoU after 0 to 3 of them, next to strokes.
+"""What clicks in ``deepff label`` make of masks: mean IoU after 0 to 3 of them.
 
     OMP_NUM_THREADS=1 python benchmarks/clicks.py DATA FOLDER [--groups 033 022 ...] [--images 20]
         [--refined]
 
 DATA holds iCoseg as ``icoseg/{images,ground_truth}/<group>/``; FOLDER keeps the results. A click is
-in the middle of the largest part that a mask lacks or has too much, a stroke along it (brush of
-3 %). Masks are those of the contrast without refinement, or with ``--refined`` the app's first.
+in the middle of the largest part that a mask lacks or has too much. Masks are those of the
+contrast without refinement, or with ``--refined`` the app's first.
 """
 
 import argparse
@@ -15,21 +15,21 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from label_truth import iou, middle_of_largest
+from label_truth import iou
 from PIL import Image
 from scipy import ndimage
 
 import deepff
 from deepff.app.kept_masks import NamedMask
 from deepff.app.masks import as_one
-from deepff.app.mending import Point, Stroke, spread, taken
+from deepff.app.mending import Point, taken
 from deepff.app.workspace import Workspace
 from deepff.options import RegionOptions, Threshold
 from deepff.regions.regions import region_finder
 
-N_CLICKS, BRUSH = 3, 0.03
+N_CLICKS = 3
 NAME = "object"
-Mend = Callable[[NamedMask, np.ndarray, list[Point]], NamedMask]
+Mend = Callable[[NamedMask, list[Point]], NamedMask]
 
 
 def largest_error(mask: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ def after_clicks(start: np.ndarray, truth: np.ndarray, mend: Mend) -> list[float
         part = largest_error(mask.values > 0, truth)
         if np.count_nonzero(part) >= 30:
             points.append(middle(part))
-            mask = mend(mask, part, points)
+            mask = mend(mask, points)
         ious.append(iou(mask.values > 0, truth))
     return ious
 
@@ -69,7 +69,7 @@ def contrast_masks(workspace: Workspace) -> Callable[[str], np.ndarray]:
     return lambda name: find(whole.names.index(name)).masks[0].cpu().numpy()
 
 
-def of_group(photos: Path, folder: Path, n_images: int, refined: bool) -> dict[str, np.ndarray]:
+def of_group(photos: Path, folder: Path, n_images: int, refined: bool) -> np.ndarray:
     if not (folder / "manifest.json").exists():
         result = deepff.discover(sorted(photos.glob("*.jpg"))[:n_images], [1, 2, 3, 4, 5, 6])
         result.object = deepff.find_object(result)
@@ -78,30 +78,18 @@ def of_group(photos: Path, folder: Path, n_images: int, refined: bool) -> dict[s
     workspace.open()
     labels, pictures = workspace.store.labels, workspace.pictures
     contrast = contrast_masks(workspace)
-    ious: dict[str, list[list[float]]] = {"clicks": [], "strokes": []}
+    ious = []
     for index, name in enumerate(pictures.names):
         truth_file = photos.parents[1] / "ground_truth" / photos.name / f"{Path(name).stem}.png"
         truth = np.asarray(Image.open(truth_file)) > 0
         start = workspace.masks.made(labels, name).values > 0 if refined else contrast(name)
 
-        def click(
-            mask: NamedMask, part: np.ndarray, points: list[Point], index: int = index
-        ) -> NamedMask:
+        def click(mask: NamedMask, points: list[Point], index: int = index) -> NamedMask:
             scene_of = partial(pictures.scene, labels, index)
             return taken(mask, scene_of, points[-1:], NAME, points[:-1])
 
-        def stroke(
-            mask: NamedMask, part: np.ndarray, points: list[Point], index: int = index
-        ) -> NamedMask:
-            x, y = points[-1]
-            height, width = mask.values.shape
-            is_lacking = not mask.values[int(y * height), int(x * width)]
-            line = Stroke(middle_of_largest(part) or points[-1:], BRUSH)
-            return spread(mask, pictures[index], line, NAME if is_lacking else None)
-
-        for kind, mend in (("clicks", click), ("strokes", stroke)):
-            ious[kind].append(after_clicks(start, truth, mend))
-    return {kind: np.mean(values, 0) for kind, values in ious.items()}
+        ious.append(after_clicks(start, truth, click))
+    return np.mean(ious, 0)
 
 
 def seconds(workspace: Workspace) -> None:
@@ -131,11 +119,9 @@ def main() -> None:
         if photos.name.startswith(tuple(asked.groups)):
             folder = asked.folder / photos.name[:3]
             ious = of_group(photos, folder, asked.images, asked.refined)
-            means.append(np.stack([ious["clicks"], ious["strokes"]]))
-            print(
-                photos.name[:20], *(f"{kind} {v.round(3)}" for kind, v in ious.items()), flush=True
-            )
-    print("mean", *np.mean(means, 0).round(3))
+            means.append(ious)
+            print(photos.name[:20], ious.round(3), flush=True)
+    print("mean", np.mean(means, 0).round(3))
     workspace = Workspace(folder)
     workspace.open()
     seconds(workspace)

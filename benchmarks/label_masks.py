@@ -1,12 +1,11 @@
-"""Masks of ``deepff label`` beside the truth: at its first page, by strokes, and as masks teach.
+"""Masks of ``deepff label`` beside the truth: at its first page, and as masks teach.
 
     OMP_NUM_THREADS=1 python benchmarks/label_masks.py DATA FOLDER
         [--kinds bear=19 elephant=15 ...]
 
 DATA holds iCoseg as ``icoseg/{images,ground_truth}/<group>/``; FOLDER is made, with photographs and
 results. Of each set of two kinds of animal: the IoU of the masks of the first page, whatever they
-are called and as they are called; what a stroke does along the middle of the largest part that a
-mask lacks or has too much; and what the true mask of the worst image teaches the others.
+are called and as they are called; and what the true mask of the worst image teaches the others.
 """
 
 import argparse
@@ -18,7 +17,6 @@ from label_truth import (
     Truths,
     iou,
     ious,
-    middle_of_largest,
     of_each_kind,
     photographs,
     shown_masks,
@@ -29,7 +27,6 @@ import deepff
 from deepff.app.kept_masks import NamedMask
 from deepff.app.lessons import Lesson, known_to_teach, write_lesson
 from deepff.app.masks import Masks
-from deepff.app.mending import Stroke, painted, spread
 from deepff.app.workspace import Workspace
 from deepff.discovery.teaching import classified, teach
 
@@ -39,7 +36,6 @@ SETS = (
     ["bear=19", "cheetah=21"],
 )
 KS = list(range(1, 7))  # as `deepff label photos/` has them
-BRUSH = 0.03  # of the width
 
 
 def labelled(photos: Path, folder: Path) -> Workspace:
@@ -62,23 +58,6 @@ def first_page(workspace: Workspace, truths: Truths) -> dict[str, NamedMask]:
     tell_ious("of the object", {n: iou(masks[n].values > 0, truths[n]) for n in masks})
     tell_ious("by the names", ious(masks, truths))
     return masks
-
-
-def strokes(workspace: Workspace, masks: dict[str, NamedMask], truths: Truths) -> np.ndarray:
-    """IoU before, with the stroke alone, and with what follows it: (strokes, 4), 1st if it adds."""
-    found = []
-    for index, name in enumerate(workspace.result.names):
-        mask, truth = masks[name], truths[name]
-        photo, _ = workspace.pictures.photo(index)
-        for adds in (True, False):
-            wrong = truth & (mask.values == 0) if adds else ~truth & (mask.values > 0)
-            points = middle_of_largest(wrong)
-            if not points:
-                continue
-            stroke, value = Stroke(points, BRUSH), mask.main_class if adds else None
-            after = [painted(mask, stroke, value), spread(mask, photo, stroke, value)]
-            found.append((adds, *(iou(each.values > 0, truth) for each in (mask, *after))))
-    return np.array(found).reshape(-1, 4)
 
 
 def taught(workspace: Workspace, masks: dict[str, NamedMask], truths: Truths) -> None:
@@ -104,31 +83,19 @@ def taught(workspace: Workspace, masks: dict[str, NamedMask], truths: Truths) ->
     )
 
 
-def tell_strokes(found: np.ndarray) -> None:
-    for adds, what in ((1, "what is lacking"), (0, "what is too much")):
-        before, alone, following = found[found[:, 0] == adds, 1:].mean(0)
-        print(
-            f"a stroke on {what}, {np.count_nonzero(found[:, 0] == adds)} masks: mean IoU "
-            f"{before:.3f}, by itself {alone:.3f}, with what follows it {following:.3f}"
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kinds", nargs="+", action="append", help="again for another set")
     asked = parser.parse_args()
-    found = []
     for kinds in asked.kinds or SETS:
         folder = asked.folder / "-".join(kinds)
         print(" and ".join(kinds))
         truths = photographs(asked.data, folder / "photos", of_each_kind(kinds))
         workspace = labelled(folder / "photos", folder / "result")
         masks = first_page(workspace, truths)
-        found.append(strokes(workspace, masks, truths))
         taught(workspace, masks, truths)
-    tell_strokes(np.concatenate(found))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ def mend(person: Person) -> None:
 
     for _ in range(TIMES):
         x, y, r = page.evaluate(_IN_MASK)
-        line = [(x - r / 2, y), (x, y + r / 3), (x + r / 2, y)]
         across = [(x, max(0.0, y - 2 * r)), (x, min(1.0, y + 2 * r))]
         loop = [(x - r / 2, y - r / 2), (x + r / 2, y - r / 2), (x + r / 2, y + r / 2)]
         loop += [(x - r / 2, y + r / 2), (x - r / 2, y - r / 2)]
@@ -67,8 +66,6 @@ def mend(person: Person) -> None:
             ("delete a piece", "d", [(x, y)]),
             ("only this piece", "o", [(x, y)]),
             ("brush", "b", beyond),
-            ("more like this", "m", beyond),
-            ("less like this", "l", line),
             ("cut", "c", across),
         ):
             use(kind, key, points)

@@ -5,7 +5,7 @@
 
 DATA holds iCoseg as ``icoseg/{images,ground_truth}/<group>/``; FOLDER is made, with the
 photographs, the result and screenshots. Names are agreed with, three masks mended (a piece
-deleted, a part added by a stroke, two pieces cut apart) and applied to all, all accepted, every
+deleted, a part added by the brush, two pieces cut apart) and applied to all, all accepted, every
 setting moved, the accepted ones exported with their photographs, the server killed and the session
 gone on with. The script knows where the
 animals are from the ground truth, where a person would look, and ``--names`` tells it which factors
@@ -83,7 +83,7 @@ def _piece_to_delete(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | N
 
 def _part_to_add(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | None:
     stroke = middle_of_largest(truth & ~mask)
-    return Mend(name, "m", stroke) if stroke else None
+    return Mend(name, "b", stroke) if stroke else None
 
 
 def _line_to_cut(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | None:

@@ -1,4 +1,4 @@
-"""Mends of one mask: what a click takes, pieces, holes, pixels painted, strokes that spread."""
+"""Mends of one mask: what a click takes, pieces, holes, strokes of a brush."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,10 +6,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw
 from scipy import ndimage
-from torch.nn import functional
 
 from deepff.app.edits import set_masks
 from deepff.app.kept_masks import MAX_CLASSES, NamedMask, keep, nearest
@@ -21,18 +19,7 @@ from deepff.layers.layer import WHOLE, Extent
 from deepff.pictures.figures import photo_shape
 from deepff.regions.clicks import CLICK_SIDE, ClickScene, boxed, clicked
 from deepff.regions.components import EIGHT_CONNECTED, connected_components
-from deepff.regions.dense_crf import CrfKernels, crf_kernels, refined_by_kernels
-from deepff.regions.probabilities import as_image_batch
 
-# A stroke spreads at this size, and what it changes is brought to the image's size.
-SPREAD_SIDE = 256
-# How sure a mask's pixels are when a stroke spreads, and those of the stroke.
-_MASK_CERTAINTY, _STROKE_CERTAINTY = 0.8, 0.999
-# A stroke speaks for pixels of its colors (standard deviation in steps of 255) around it (standard
-# deviation as a multiple of the brush). Narrow enough that what follows a stroke is better than the
-# stroke alone, as benchmarks/label_masks.py measures it.
-_COLOR_SIGMA, _REACH = 12.0, 1.0
-_MAX_COLORS = 64
 # A click sees what is within this many of its distances from the target's border around it, and at
 # least within this share of the image's longer side.
 _IN_SIGHT, _LEAST_IN_SIGHT = 12.0, 0.2
@@ -206,58 +193,6 @@ def without_class(mask: NamedMask, name: str) -> NamedMask:
     return _with(mask, mask.values == value, 0)
 
 
-def spread(mask: NamedMask, photo: np.ndarray, stroke: Stroke, name: str | None) -> NamedMask:
-    """With a class (None: the background) where a stroke is and what looks like it nearby. The
-    dense CRF runs on the photograph, (h, w, 3) uint8 of about `SPREAD_SIDE` pixels, with the stroke
-    as certain and without it: where the two differ, in one piece with the stroke, the mask
-    changes."""
-    mask, value = _valued(mask, name)
-    shape = photo.shape[0], photo.shape[1]
-    drawn = stroke.drawn(shape)
-    before = _unary(mask, shape)
-    reach = max(_REACH * stroke.size * shape[1], 1.0)
-    after = _led(before, photo, drawn, value, reach)
-    kernels = crf_kernels(as_image_batch(photo, before), size=SPREAD_SIDE)
-    without, within = (_refined(kernels, unary, shape) == value for unary in (before, after))
-    changed, _ = connected_components((within & ~without) | drawn)
-    touched = np.unique(changed[drawn])
-    spread_to = np.isin(changed, touched[touched > 0])
-    full = _upsampled(spread_to, mask.values.shape) | stroke.drawn(mask.values.shape)
-    return _with(mask, full, value)
-
-
-def _unary(mask: NamedMask, shape: tuple[int, int]) -> torch.Tensor:
-    """How likely each pixel of a reduced mask is each class, (c + 1, h, w), background first."""
-    n = len(mask.names) + 1
-    small = torch.from_numpy(nearest(mask.values, shape).astype(np.int64))
-    hard = functional.one_hot(small, n).permute(2, 0, 1)
-    return torch.lerp(torch.full(hard.shape, 1 / n), hard.float(), _MASK_CERTAINTY)
-
-
-def _led(
-    unary: torch.Tensor, photo: np.ndarray, drawn: np.ndarray, value: int, reach: float
-) -> torch.Tensor:
-    """The unary, with pixels near a stroke that have its colors drawn to the stroke's class."""
-    pixels = photo.astype(np.float32)
-    colors = pixels[drawn]
-    colors = colors[:: max(1, len(colors) // _MAX_COLORS)]
-    squares = np.stack([np.square(pixels - color).sum(2) for color in colors]).min(0)
-    distance = np.square(ndimage.distance_transform_edt(~drawn))
-    near = np.exp(-0.5 * squares / _COLOR_SIGMA**2 - 0.5 * distance / reach**2)
-    weight = torch.from_numpy(near.astype(np.float32)) * 0.9
-    target = torch.zeros_like(unary)
-    target[value] = 1
-    led = torch.lerp(unary, target, weight)
-    certain = torch.lerp(torch.full_like(unary, 1 / len(unary)), target, _STROKE_CERTAINTY)
-    return torch.where(torch.from_numpy(drawn), certain, led)
-
-
-def _refined(kernels: CrfKernels, unary: torch.Tensor, shape: tuple[int, int]) -> np.ndarray:
-    refined = refined_by_kernels(kernels, unary[None, 1:])
-    refined = functional.interpolate(refined, shape, mode="bilinear")[0]
-    return torch.cat([1 - refined.sum(0, keepdim=True), refined]).argmax(0).numpy()
-
-
 def _upsampled(mask: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """A mask at another size, its edges smooth."""
     image = Image.fromarray(mask.astype(np.uint8) * 255)
@@ -317,27 +252,18 @@ def mended(workspace: Workspace, labels: Labels, image: str, data: Mapping[str, 
             photo = workspace.pictures.readable(index)
             after = segmented(before, partial(workspace.segmenter, photo), *clicks)
     else:
-        after = _changed(workspace, image, before, points, data)
+        after = _changed(before, points, data)
     return set_masks(labels, {image: keep(labels, image, after, mended=True)})
 
 
-def _changed(
-    workspace: Workspace, image: str, mask: NamedMask, points: list[Point], data: Mapping[str, Any]
-) -> NamedMask:
-    tool, name = data["tool"], data.get("class") or None
+def _changed(mask: NamedMask, points: list[Point], data: Mapping[str, Any]) -> NamedMask:
+    tool = data["tool"]
     if tool in _AT_POINT:
         return _AT_POINT[tool](mask, points[-1])
     stroke = Stroke(points, min(max(float(data["size"]), 0.0), 1.0))
     if tool == "cut":
         return cut(mask, stroke)
-    if tool in ("paint", "more"):
-        name = _class(data)
-    if tool in ("paint", "erase"):
-        return painted(mask, stroke, name if tool == "paint" else None)
-    photo, reason = workspace.pictures.photo(workspace.result.names.index(image))
-    if reason is not None:
-        raise InputError(f"painting needs the photograph {image}, which cannot be read: {reason}")
-    return spread(mask, photo, stroke, name if tool == "more" else None)
+    return painted(mask, stroke, _class(data) if tool == "paint" else None)
 
 
 def _class(data: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ from deepff.app.mending import (
     painted,
     piece_alone,
     segmented,
-    spread,
     taken,
     without_class,
     without_hole,
@@ -100,41 +99,9 @@ def test_a_cut_parts_what_touched(size: tuple[int, int]) -> None:
     assert np.count_nonzero(mended.values) > 0.9 * np.count_nonzero(whole)
 
 
-def disc_photo() -> tuple[np.ndarray, np.ndarray]:
-    """A brown disc on green, both with some noise; and where the disc is."""
-    y, x = np.mgrid[:120, :160]
-    disc = (y - 60) ** 2 + (x - 80) ** 2 < 40**2
-    colors = np.where(disc[..., None], (140, 90, 50), (70, 140, 70))
-    noise = np.random.default_rng(0).integers(-12, 13, (120, 160, 3))
-    return (colors + noise).astype(np.uint8), disc
-
-
 def iou(mask: NamedMask, disc: np.ndarray) -> float:
     marked = mask.values > 0
     return float((marked & disc).sum() / (marked | disc).sum())
-
-
-def test_a_stroke_spreads_to_what_looks_like_it_and_no_further() -> None:
-    """Half of a disc is missing: a stroke in it brings it all, in the photograph's size × 4."""
-    photo, disc = disc_photo()
-    full = disc.repeat(4, 0).repeat(4, 1)
-    half = full & (np.arange(640) < 320)
-    mask = NamedMask(half.astype(np.uint8), ("bear",))
-    stroke = Stroke([(0.6, 0.4), (0.65, 0.6)], 0.1)
-    mended = spread(mask, photo, stroke, "bear")
-    assert iou(mask, full) < 0.51 and iou(mended, full) > 0.95
-    # Another class takes the other half, and what has the same colors close to the stroke.
-    other = spread(mask, photo, stroke, "fish")
-    assert other.names == ("bear", "fish")
-    assert ((other.values == 2) & half).sum() < 0.25 * half.sum()
-
-
-def test_less_like_this_takes_away_what_was_too_much() -> None:
-    photo, disc = disc_photo()
-    too_much = disc | (np.arange(160) < 50)
-    mask = NamedMask(too_much.astype(np.uint8), ("bear",))
-    mended = spread(mask, photo, Stroke([(0.1, 0.2), (0.1, 0.8)], 0.1), None)
-    assert iou(mask, disc) < 0.55 and iou(mended, disc) > 0.95
 
 
 def plane_scene(scale: int = 1) -> tuple[np.ndarray, Callable[[Extent], ClickScene]]:

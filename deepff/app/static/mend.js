@@ -1,7 +1,7 @@
 // The view in which one mask is mended: tools, strokes, zoom. What a tool does is the server's; the
 // line that was drawn stays on the canvas until its answer is there.
 (() => {
-  const LINES = { take: "#ffd000", more: "#2fbf5a", less: "#e03030", paint: "#ffffff", erase: "#000000", cut: "#ffffff" };
+  const LINES = { take: "#ffd000", paint: "#ffffff", erase: "#000000", cut: "#ffffff" };
   let tool = "take";
   let chosen = null; // the class that is painted
   let byHand = false; // whether somebody chose it, so that it stays for other images
