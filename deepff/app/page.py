@@ -284,12 +284,14 @@ def lesson(pictures: Pictures, labels: Labels, teaching: Teaching | None) -> str
             {"name": names[i], "before": old, "after": new, "agreement": round(100 * ious[i])}
             for i, old, new in zip(shown, before, after, strict=True)
         ]
+    classes = teaching.classes if teaching else classes_to_teach(pictures.result, labels)
     return render(
         "lesson.html",
         teaching=teaching,
         again=bool(labels.settings.lesson),
         n_teachers=n_teachers,
-        classes=classes_to_teach(pictures.result, labels),
+        classes=classes,
+        lost=sorted({*labels.made.values()} - {*classes}) if classes else [],
         n_pupils=len(others),
         n_changed=len(changed),
         changes=changes,

@@ -15,6 +15,7 @@ from workspaces import opened_workspace
 import deepff
 from deepff.app import page
 from deepff.app.actions import UNTAUGHT, act, choose
+from deepff.app.actions import lesson as lesson_view
 from deepff.app.edits import set_masks, set_settings
 from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_content import content_of
@@ -200,6 +201,9 @@ def test_a_lesson_of_classes_stands_for_factors(workspace: Workspace, view: View
     store = workspace.store
     store.edit(0, lambda labels: set_masks(labels, {"a.png": keep(labels, "a.png", mask, True)}))
     assert classes_to_teach(workspace.result, store.labels) == ("x", "y")
+    # What no checked mask shows is named before the lesson removes it.
+    others = ", ".join(sorted(store.labels.parts.values()))
+    assert f"No mask that you checked shows {others}, so" in lesson_view(workspace)
     taught = teacher_masks(store.labels, NAMES, ("y", "x"))["a.png"]
     assert taught[0, [0, 40, 79]].tolist() == [2, 0, 1]
 
