@@ -7,12 +7,19 @@ a busy machine slows all alike. Ratios are medians over seeds of the ratio withi
 `--clock cpu` takes the process's own time instead of the wall's, which with one thread is the
 fairer of the two on a shared machine. Also run when installed: nmf-torch, torchnmf. `--plot`,
 of error over time, needs matplotlib.
+
+    python benchmarks/nmf.py --small [--images PHOTOS] [--clock cpu] [--threads 1]
+
+compares deepff with scikit-learn on many small matrices: digits, smooth images, sparse counts, a
+heavy tail, and with `--images` activations of 100 to 10,000 rows and 16 to 1,280 channels.
 """
 
 import argparse
 import contextlib
 import importlib.util
 import io
+import itertools
+import math
 import os
 import statistics
 import sys
@@ -20,10 +27,14 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROWS = 25_088
 LAYERS = {"EfficientNet-Lite0, head": "bn2", "EfficientNet-Lite0, stride 16": "blocks.5.0.bn1"}
 PROJECTED = "512 channels projected from stride 16"
+SMALL_LAYERS = ("bn1", "blocks.1.0.bn1", "blocks.3.0.bn1", "blocks.5.0.bn1", "bn2")
+SMALL_ROWS, SMALL_K, SMALL_REPEATS = (100, 300, 1000, 3000, 10_000), (2, 4, 8, 16), 5
+SLACK = 1e-4  # within this of scikit-learn's, a relative error is as good
 MAX_ITERATIONS = 200
 PLOT_ITERATIONS = (1, 2, 5, 10, 20, 50, 100, MAX_ITERATIONS)
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -33,7 +44,8 @@ PEERS = {"nmf-torch HALS": "nmf", "torchnmf": "torchnmf"}  # their modules
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--images", type=Path, required=True, help="a folder of photographs")
+    parser.add_argument("--images", type=Path, help="a folder of photographs")
+    parser.add_argument("--small", action="store_true", help="many small matrices, two methods")
     parser.add_argument("--k", type=int, nargs="+", default=[5, 10])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -41,7 +53,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=ROWS, help="the most rows of a matrix")
     parser.add_argument("--only", nargs="+", help="methods whose names begin so")
     parser.add_argument("--plot", type=Path, help="write error over time to this picture")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not (options.images or options.small):
+        parser.error("give --images, a folder of photographs, or --small")
+    return options
 
 
 OPTIONS = arguments()
@@ -216,6 +231,100 @@ def compare(A: Tensor, k: int, methods: dict[str, Method]) -> None:
         )
 
 
+def small_matrices() -> dict[str, np.ndarray]:
+    """Matrices by name: real ones of scikit-learn, made ones, and activations of `--images`."""
+    from sklearn.datasets import load_digits
+
+    random = np.random.default_rng(0)
+    y, x = np.mgrid[:32, :32] / 31
+    places, widths = random.random((2, 30, 1, 1)), 0.1 + 0.2 * random.random((2, 30, 1, 1))
+    bumps = np.exp(-(((x - places[0]) / widths[0]) ** 2) - ((y - places[1]) / widths[1]) ** 2)
+    smooth = random.gamma(2, size=(400, 30)) @ bumps.reshape(30, -1)
+    H = random.exponential(size=(2000, 10)) * (random.random((2000, 10)) < 0.2)
+    W = random.exponential(size=(10, 300)) * (random.random((10, 300)) < 0.15)
+    factors = [random.exponential(size=size) for size in ((300, 8), (8, 50))]
+    named = {
+        "digits": load_digits().data,
+        "smooth images": smooth + 0.05 * random.random(smooth.shape),
+        "sparse counts": random.poisson(0.3 * H @ W),
+        "low rank, noise": np.abs(factors[0] @ factors[1] + random.normal(size=(300, 50))),
+        "heavy tail": random.pareto(1.5, (400, 50)),
+    }
+    found = {name: A.astype(np.float32) for name, A in named.items()}
+    if OPTIONS.images:
+        backbone = load_backbone()
+        files = find_images(OPTIONS.images)
+        for layer in map(map_layers(backbone).resolve, SMALL_LAYERS):
+            needed = files[: max(8, 2 * -(-SMALL_ROWS[-1] // (layer.grid[0] * layer.grid[1])))]
+            (activations,), _ = extract_layers(needed, backbone, [layer])
+            A = activations.rows
+            for n_rows in SMALL_ROWS:
+                rows = A[:: len(A) // n_rows][:n_rows].numpy().copy()
+                found[f"{layer.path} of {n_rows}"] = rows
+                if layer.channels == 32:
+                    found[f"half of {layer.path} of {n_rows}"] = rows[:, ::2].copy()
+    return found
+
+
+def compare_small() -> None:
+    """Print one table: medians of seconds, with turns taken in each repeat."""
+    from sklearn import decomposition
+
+    unit = f"{OPTIONS.clock} ms"
+    print(f"| matrix | k | deepff, {unit} | scikit-learn, {unit} | × | to its error, × | errors |")
+    print("|---|--:|--:|--:|--:|--:|---|")
+    results: list[tuple[float, float, float, bool]] = []
+    for name, A in small_matrices().items():
+        for k in (k for k in SMALL_K if k <= min(A.shape)):
+            runs: list[tuple[float, ...]] = []
+            for repeat in range(SMALL_REPEATS + 1):
+                _, their_seconds, their_error = timed(A, decomposition.NMF(k, random_state=0))
+                model, seconds, error = timed(A, NMF(k, random_state=0))
+                enough = [i for i, e in enumerate(model.errors_, 1) if e <= their_error + SLACK]
+                needed = min(enough, default=model.n_iter_)
+                _, short, _ = timed(A, NMF(k, random_state=0, max_iter=needed, tol=0))
+                if repeat:  # the first only warms up
+                    runs.append(
+                        (seconds, their_seconds, seconds / their_seconds, short / their_seconds)
+                    )
+            ours, others, ratio, to_error = (
+                statistics.median(run) for run in zip(*runs, strict=True)
+            )
+            mark = " above" if error > their_error + SLACK else ""
+            results.append((others, ratio, to_error, bool(mark)))
+            print(
+                f"| {name}, {A.shape[0]} × {A.shape[1]} | {k} | {1e3 * ours:.1f} "
+                f"| {1e3 * others:.1f} | {ratio:.2f} | {'–' if mark else f'{to_error:.2f}'} "
+                f"| {error:.4f}, {their_error:.4f}{mark} |",
+                flush=True,
+            )
+    print(f"\n| scikit-learn, {unit} | matrices | × | largest | faster | to its error | above it |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for low, high in itertools.pairwise((0, 0.005, 0.02, 0.1, math.inf)):
+        part = [row for row in results if low <= row[0] < high]
+        if part:
+            _, all_ratios, to_errors, above = zip(*part, strict=True)
+            print(
+                f"| {1e3 * low:g} to {1e3 * high:g} | {len(part)} "
+                f"| {statistics.median(all_ratios):.2f} | {max(all_ratios):.2f} "
+                f"| {sum(r <= 1 for r in all_ratios)} "
+                f"| {sum(r <= 1 and not a for r, a in zip(to_errors, above, strict=True))} "
+                f"| {sum(above)} |"
+            )
+
+
+def timed(A: np.ndarray, model: Any) -> tuple[Any, float, float]:
+    """A fitted model, the seconds that it took, and its relative error."""
+    clock = CLOCKS[OPTIONS.clock]
+    started = clock()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        H = model.fit_transform(A)
+    seconds = clock() - started
+    residual = A - H.astype(np.float64) @ model.components_
+    return model, seconds, float(np.linalg.norm(residual) / np.linalg.norm(A.astype(np.float64)))
+
+
 def plot(found: dict[str, Tensor], methods: dict[str, Method]) -> None:
     """Draw error over time: each point is a run of its own with so many iterations."""
     import matplotlib.pyplot as plt
@@ -237,6 +346,9 @@ def plot(found: dict[str, Tensor], methods: dict[str, Method]) -> None:
 def main() -> None:
     """Compare on every matrix and k."""
     torch.set_num_threads(OPTIONS.threads)
+    if OPTIONS.small:
+        compare_small()
+        return
     methods = {
         name: method
         for name, method in METHODS.items()

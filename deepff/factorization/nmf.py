@@ -37,7 +37,7 @@ from deepff.factorization.start import (
     start_sample,
     starts_in_memory,
 )
-from deepff.runtime.distributed import all_reduce_sum, from_first_rank
+from deepff.runtime.distributed import all_reduce_sum, from_first_rank, rows_before
 
 # Sweeps of HALS: for H in the first read (from zero), in later ones, and for W, which is small.
 _FIRST_SWEEPS, _H_SWEEPS, _W_SWEEPS = 5, 2, 20
@@ -46,8 +46,6 @@ MAX_ITER = {"hals": 500, "mu": 200}  # where reads do not count
 # Measured: after a fit to the sample, the first update of W by all rows gains what the sample
 # lacked, the second 0.03 to 0.09 of that, and each later one 0.3 to 0.6 of the one before it.
 _SECOND_GAIN, _LATER_GAIN = 0.06, 0.4
-# How many starts are fitted to the end where A has at most so many entries; otherwise one.
-_FINALISTS, _FINAL_ENTRIES = 3, 2**19
 
 # H (k, b) of a block, G = W · blockᵀ (k, b) and W Wᵀ (k, k) to the next H.
 UpdateH = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -137,9 +135,11 @@ class NMF(Factorization):
     tol : float
         Stop when ten iterations ("hals": five) lower the error by no more than this share. After
         a start on a sample, stop when the next update of W is expected to do so. A fit that
-        reaches max_iter before that warns (`ConvergenceWarning`).
+        reaches max_iter before that warns (`ConvergenceWarning`). Where "hals" fits A whole, it is
+        a share of the error, but of no less than 0.3 ‖A‖.
     n_init : int
-        Random starts that "hals" tries on the sample.
+        Random starts that "hals" tries on the sample. A small A has one or two starts, which are
+        not random, or up to four where k is more than half of its rows or channels.
     device : str, torch.device or None
         Device to compute on; None is that of A. Rows on other devices are sent block by block.
     memory : int or None
@@ -237,18 +237,19 @@ class NMF(Factorization):
         if self.init == "nndsvda":
             W = nndsvda_start(sample, k, generator)
         else:
-            W = race(sample, k, self.n_init, 1, generator)[0]
+            W = race(sample, k, self.n_init, generator)
         fit.W = from_first_rank(normalize(W))
         return self._hals_by_blocks(fit, sample)
 
     def _hals_in_memory(self, fit: "Fit", sample: Sample, generator: torch.Generator) -> bool:
-        k, A = self.n_components, sample.rows
-        n_kept = _FINALISTS if A.shape[0] * A.shape[1] <= _FINAL_ENTRIES else 1
-        starts = starts_in_memory(sample, k, self.init, self.n_init, n_kept, generator)
-        W, fit.errors, converged = refine_best(
-            A, normalize(starts), n_kept, self.max_iter or MAX_ITER["hals"], self.tol
+        starts = starts_in_memory(sample, self.n_components, self.init, self.n_init, generator)
+        H, W, fit.errors, converged = refine_best(
+            sample.rows, normalize(starts), self.max_iter or MAX_ITER["hals"], self.tol
         )
-        fit.W = from_first_rank(normalize(W).to(fit.W))
+        fit.set_components(W)
+        indices = fit.lengths.nonzero()[:, 0]
+        first, _ = rows_before(len(indices))
+        fit.H[indices] = H.T[first : first + len(indices)].to(fit.H)
         error = torch.tensor(fit.errors[-1], dtype=torch.float64, device="cpu")
         fit.by_residual = float(from_first_rank(error)) ** 2 < CANCELLATION
         return converged

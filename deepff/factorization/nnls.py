@@ -4,6 +4,8 @@ min over X ≥ 0 of ½⟨X, Q X⟩ − ⟨G, X⟩, column by column, where Q = W
 for the coefficients (X = Hᵀ), or Q = Hᵀ H and G = Hᵀ A for the components (X = W).
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,21 +30,41 @@ def multiply(X: Tensor, G: Tensor, Q: Tensor) -> Tensor:
     return X * (G / (Q @ X).clamp_min(1e-30))
 
 
-def hals(X: Tensor, G: Tensor, Q: Tensor, n_sweeps: int) -> Tensor:
-    """HALS over the rows of X ([batch,] k, m), in place; the formula is in `nmf.alternate`."""
+def hals(X: Any, G: Any, Q: Any, n_sweeps: int) -> Any:
+    """HALS over the rows of X ([batch,] k, m), in place; the formula is in `nmf.alternate`. All are
+    arrays, or all are tensors; those on a CPU are taken as arrays, whose calls take less time."""
+    if isinstance(X, np.ndarray):
+        return _sweep_rows(X, G, Q, n_sweeps)
     if X.ndim == 2:
         hals(X[None], G[None], Q[None], n_sweeps)
-        return X
-    diagonal = Q.diagonal(dim1=1, dim2=2)
+    elif X.device.type == "cpu":
+        for arrays in zip(X.numpy(), G.numpy(), Q.numpy(), strict=True):
+            _sweep_rows(*arrays, n_sweeps)
+    else:
+        diagonal = Q.diagonal(dim1=1, dim2=2)
+        diagonal = torch.where(diagonal > 0, diagonal, 1.0).unsqueeze(2)
+        G, Q = G / diagonal, Q / diagonal
+        Q.diagonal(dim1=1, dim2=2).zero_()
+        views = list(zip(*(M.unsqueeze(2).unbind(1) for M in (X, G, Q)), strict=True))
+        for _ in range(n_sweeps):
+            for x, g, q in views:
+                torch.clamp(torch.baddbmm(g, q, X, alpha=-1), min=0, out=x)
+    return X
+
+
+def _sweep_rows(X: np.ndarray, G: np.ndarray, Q: np.ndarray, n_sweeps: int) -> np.ndarray:
+    diagonal = Q.diagonal()[:, None]
     # A factor that is zero in Q is zero in G as well, and must stay finite: 0/1, not 0/0.
-    diagonal = torch.where(diagonal > 0, diagonal, 1.0).unsqueeze(2)
+    diagonal = diagonal + (diagonal <= 0)
     G, Q = G / diagonal, Q / diagonal
-    Q.diagonal(dim1=1, dim2=2).zero_()
-    # Unbound once: for small X, Python's part of the time is most of it.
-    views = list(zip(*(M.unsqueeze(2).unbind(1) for M in (X, G, Q)), strict=True))
+    Q.flat[:: len(Q) + 1] = 0
+    product = np.empty_like(G[0])
+    rows = list(zip(X, G, Q, strict=True))
     for _ in range(n_sweeps):
-        for x, g, q in views:
-            torch.clamp(torch.baddbmm(g, q, X, alpha=-1), min=0, out=x)
+        for x, g, q in rows:
+            np.dot(q, X, product)
+            np.minimum(product, g, out=product)
+            np.subtract(g, product, out=x)  # max(0, g − q X)
     return X
 
 

@@ -100,7 +100,7 @@ class SemiNMF(Factorization):
         if sample is None:
             fit.note(0.0)
             return True
-        W = race(sample, k, self.n_init, 1, generator, signed=True)[0]
+        W = race(sample, k, self.n_init, generator, signed=True)
         fit.W = from_first_rank(normalize(W))
         # Components that cancel each other, which many iterations may come to, lose the difference.
         fit.by_residual = sample.is_whole

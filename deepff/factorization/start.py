@@ -18,6 +18,11 @@ from deepff.runtime.distributed import all_reduce_sum, gather_rows, is_distribut
 # subspace has about SUBSPACE dimensions for each factor.
 SAMPLE_ROWS, SUBSPACE = 6000, 6
 WHOLE_ENTRIES = 2**21  # of A: no more are fitted in memory, whole
+# Of A, measured: with more entries a race takes less time than two starts; with no more factors, or
+# fewer rows and channels, a second start is a large part of the time and seldom the better one.
+_RACED_ENTRIES, _FEW, _LONG = 2**20, 2, 512
+_FEW_CHANNELS = 64  # whose subspace saves no time
+_CLOSE = 4  # starts, where k is near the number of rows or channels
 _SAMPLE_SHARE = 8  # the start holds the sample a few times
 _ROWS_PER_FACTOR = 32  # of the sample at least, whatever the memory
 # The race: (rows, runs still in it, iterations). The first round takes all runs.
@@ -67,41 +72,42 @@ def start_sample(
 
 
 def starts_in_memory(
-    sample: Sample, k: int, init: str, n_init: int, n_kept: int, generator: torch.Generator
+    sample: Sample, k: int, init: str, n_init: int, generator: torch.Generator
 ) -> Tensor:
-    """Components (n, k, c) to refine on all rows, of which the `n_kept` best are to be kept."""
+    """Components (n, k, c) to refine on all rows: of many entries the best of a race, of fewer one
+    or two starts from NNDSVDa, which rarely end above the best of many."""
+    rows = sample.rows
     if init == "nndsvda":
         return nndsvda_start(sample, k, generator)[None]
-    if 2 * k > min(sample.rows.shape):
-        return _distant_starts(sample.rows, k, n_init, generator)
-    starts = race(sample, k, n_init, n_kept, generator)[:n_kept]
-    if n_kept == 1:
-        return starts
+    if 2 * k > min(rows.shape):
+        return _distant_starts(rows, k, min(n_init, _CLOSE), generator)
+    if rows.numel() > _RACED_ENTRIES:
+        return race(sample, k, n_init, generator)[None]
+    energies = rows.square().sum(0)
     # Where few channels carry nearly all of A, what the others say of the factors only shows with
     # all channels at length one.
-    lengths = torch.linalg.vector_norm(sample.rows, dim=0)
-    lengths = torch.where(lengths > 0, lengths, 1.0)
-    balanced = replace(sample, rows=sample.rows / lengths)
-    best = race(balanced, k, n_init, 1, generator)[:1] * lengths
-    return torch.cat([best, starts[: n_kept - 1]])
+    lengths = torch.where(energies > 0, energies, 1.0).sqrt()
+    balanced = replace(sample, rows=rows / lengths)
+    if 2 * energies.max() > energies.sum():
+        return race(balanced, k, n_init, generator)[None] * lengths
+    starts = [nndsvda_start(sample, k, generator)]
+    if k > _FEW and sum(rows.shape) >= _LONG:
+        starts.append(nndsvda_start(balanced, k, generator) * lengths)
+    return torch.stack(starts)
 
 
 def nndsvda_start(sample: Sample, k: int, generator: torch.Generator) -> Tensor:
     """NNDSVDa (Boutsidis & Gallopoulos 2008) of a sample (m, c); components (k, c). Each singular
-    triplet gives the larger of its positive and negative parts; zeros are filled with the mean."""
+    triplet gives the larger of its positive and negative parts; zeros are filled with the mean,
+    of a sample of mean 1, so that the unit of the entries does not matter."""
     basis = leading_subspace(sample.rows, k, generator)
     return _nndsvda(sample.rows, projected(sample.rows, basis), basis, k)
 
 
 def race(
-    sample: Sample,
-    k: int,
-    n_init: int,
-    n_kept: int,
-    generator: torch.Generator,
-    signed: bool = False,
+    sample: Sample, k: int, n_init: int, generator: torch.Generator, signed: bool = False
 ) -> Tensor:
-    """The best of `n_init` HALS runs on a sample (m, c); components (at least n_kept, k, c).
+    """The best of `n_init` HALS runs on a sample (m, c); components (k, c).
 
     The first starts from NNDSVDa, the others (with `signed` all) from rows far apart; the best go
     on with more of the sample. Products are in the subspace of the leading singular vectors (Halko,
@@ -115,12 +121,11 @@ def race(
     order = torch.zeros(n_init, dtype=torch.float32, device=B.device)
     run = semi_hals_runs if signed else hals_runs
     for n_rows, n_runs, iterations in _SIGNED_ROUNDS if signed else _ROUNDS:
-        n_best = min(max(n_runs or n_init, n_kept), n_init)
-        kept = order.topk(n_best, largest=False).indices
+        kept = order.topk(min(n_runs or n_init, n_init), largest=False).indices
         part = _thinned(B, sample.mass, max(n_rows, 8 * k))
         W, losses = run(part, basis, W[kept], iterations)
         order = losses if signed else stable_order(losses, part.square().sum())
-    return W
+    return W[0]
 
 
 def stable_order(losses: Tensor, energy: Tensor) -> Tensor:
@@ -180,7 +185,7 @@ def leading_subspace(rows: Tensor, k: int, generator: torch.Generator) -> Tensor
     random sums of rows, each row in one: a product less than random directions take."""
     c = rows.shape[1]
     dimension = math.ceil(SUBSPACE * k / 16) * 16  # products are fastest with multiples of 16
-    if dimension * 2 > c:
+    if dimension * 2 > c or c <= _FEW_CHANNELS:
         return torch.eye(c, dtype=torch.float32, device=rows.device)
     weights = torch.randn(len(rows), 1, generator=generator, dtype=torch.float32, device="cpu")
     sketch = torch.zeros(dimension, c, dtype=torch.float32, device=rows.device)
@@ -207,7 +212,7 @@ def _nndsvda(rows: Tensor, B: Tensor, basis: Tensor, k: int) -> Tensor:
     V = torch.where(weights[0] >= weights[1], parts[0][1], parts[1][1])
     V = V / V.norm(dim=0).clamp_min(torch.finfo(V.dtype).tiny)
     W = (V * (S * weights.amax(0)).sqrt()).T
-    return torch.where(1e-6 * W.amax() < W, W, rows.mean(0).mean())
+    return torch.where(1e-6 * W.amax() < W, W, rows.mean(0).mean().sqrt())
 
 
 def _distant_starts(A: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:

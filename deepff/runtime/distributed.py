@@ -77,6 +77,8 @@ def from_first_rank(values: Tensor) -> Tensor:
 
 def rows_before(n_rows: int) -> tuple[int, int]:
     """How many rows the lower ranks have, and all ranks together, if this one has `n_rows`."""
+    if not is_distributed():
+        return 0, n_rows
     counts = torch.zeros(n_ranks(), dtype=torch.int64, device="cpu")
     counts[rank()] = n_rows
     counts = all_reduce_sum(counts)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from matrices import MATRICES, relative_error
 from rounding import coefficient_rounding
+from scipy.sparse import csr_array
 from sklearn import decomposition
+from sklearn.datasets import load_digits
 
 from deepff.factorization import NMF
 
@@ -52,6 +54,40 @@ def test_the_fit_is_right(name: str) -> None:
     weights = np.linalg.norm(H.astype(np.float64), axis=0)
     assert (np.diff(weights) <= 1e-6 * weights.max()).all()
     assert ((weights == 0) == (W == 0).all(1)).all()
+
+
+def _counts(rng: np.random.Generator) -> csr_array:
+    H = rng.exponential(size=(2000, 10)) * (rng.random((2000, 10)) < 0.2)
+    W = rng.exponential(size=(10, 300)) * (rng.random((10, 300)) < 0.15)
+    return csr_array(rng.poisson(0.3 * H @ W).astype(np.float32))
+
+
+def _noisy_low_rank(rng: np.random.Generator) -> np.ndarray:
+    product = rng.exponential(size=(300, 8)) @ rng.exponential(size=(8, 50))
+    return np.abs(product + rng.normal(size=product.shape))
+
+
+SMALL = {
+    "digits": lambda rng: load_digits().data,
+    "low rank": _noisy_low_rank,
+    "heavy tail": lambda rng: rng.pareto(1.5, (400, 50)),
+    "sparse counts": _counts,
+}
+
+
+@pytest.mark.parametrize("k", [2, 6, 10])
+@pytest.mark.parametrize("name", SMALL)
+def test_small_matrices_end_at_scikit_learns_error_or_below(name: str, k: int) -> None:
+    """That of its defaults, which stop early or after 200 iterations; whatever the seed."""
+    A = SMALL[name](np.random.default_rng(0))
+    dense = A.toarray() if name == "sparse counts" else A
+    theirs = decomposition.NMF(k, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        H = theirs.fit_transform(A)
+    bound = relative_error(dense, H, theirs.components_) + 1e-4
+    for seed in range(2):
+        assert NMF(k, random_state=seed).fit(A).relative_err_ <= bound
 
 
 def test_factors_that_nothing_needs_stay_in_range() -> None:
