@@ -56,8 +56,7 @@ class FeatureSource:
     amp: bool  # whether the network ran in automatic mixed precision
     stretch: bool = False
     layout: str = str(CHANNELS_FIRST)  # how the layer's output holds the map
-    # How many tokens were declared to precede the grid's, or the fingerprint of the function that
-    # makes maps of outputs.
+    # How many tokens were declared to precede the grid's; "function" if one makes maps of outputs.
     tokens: int | str | None = None
     square: bool = False  # images were squeezed to squares, as the network takes only one size
     # The fingerprint of how a user's module is built: networks that differ only in parts without
@@ -102,7 +101,7 @@ class FeatureSource:
     def from_dict(cls, fields: dict) -> "FeatureSource":
         """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
         fields = dict(fields)
-        # "places" is what versions before 0.2 called the centers.
+        # "places" is what banks from before 0.2 call the centers.
         centers = fields.pop("places", None) or fields.pop("centers", None)
         fields |= {name: tuple(fields[name]) for name in ("mean", "std")}
         return cls(**fields, centers=None if centers is None else Centers.from_dict(centers))

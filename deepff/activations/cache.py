@@ -173,8 +173,6 @@ class ActivationCache:
         def is_sound(key: str) -> bool:
             entry = self._entries[key]
             rows = mapped[entry.first_row : entry.end]
-            if entry.checksum is None:  # of an older version: at least not a hole in the file
-                return bool(rows.any())
             return zlib.crc32(rows.data.cast("B")) == entry.checksum
 
         with reading_threads() as pool:

@@ -63,6 +63,8 @@ def extract_layers(
     layers' grids cover the same pixels. What is in ``cache`` is not run again; without it, what
     takes more than ``memory`` bytes is in a temporary file."""
     _check(backbone, layers, preparation, batch_size)
+    if callable(backbone.tokens):  # whether a function still does the same cannot be known
+        cache = None
     planned, reasons = plan(images, backbone, layers, preparation, once_each=cache is not None)
     records = _records(planned, layers)
     multiple = max(layer.stride for layer in layers)

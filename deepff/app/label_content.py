@@ -28,8 +28,7 @@ from deepff.options import PART_REFINEMENTS, Refinement, Threshold, chosen
 from deepff.regions.part_names import check_characters
 from deepff.result import Result
 
-# In the first format images kept no masks.
-FORMAT, FIRST_FORMAT = 2, 1
+FORMAT = 2
 MAX_NAME_LENGTH = 80
 # The least and the most that an image's level is, by kind.
 _LEVELS = {
@@ -71,8 +70,7 @@ def _entry_content(key: Any, before: Entry) -> dict[str, Any]:
 
 
 def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
-    """The labels in a file of this or the first format; not checked yet."""
-    is_first = content["deepff labels"] == FIRST_FORMAT
+    """The labels in a file; not checked yet."""
     return Labels(
         run=content["run"],
         settings=_parsed_settings(content["settings"]),
@@ -81,10 +79,7 @@ def parsed(content: Mapping[str, Any], folder: Path) -> Labels:
             for entry in map(dict, content["factors"])
         },
         images={name: _parsed_image(entry) for name, entry in content["images"].items()},
-        history=tuple(
-            dict(map(_parsed_entry, [entries] if is_first else entries))
-            for entries in content["history"]
-        ),
+        history=tuple(dict(map(_parsed_entry, step)) for step in content["history"]),
         future=tuple(dict(map(_parsed_entry, step)) for step in content.get("future", [])),
         revision=content["revision"],
         folder=folder,

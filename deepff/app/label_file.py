@@ -12,7 +12,7 @@ from threading import Lock
 import numpy as np
 
 from deepff.app.kept_masks import is_lost, remove_unnamed
-from deepff.app.label_content import FIRST_FORMAT, FORMAT, check, content_of, parsed
+from deepff.app.label_content import FORMAT, check, content_of, parsed
 from deepff.app.labels import ACCEPTED, OBJECT, STATUSES, Factor, ImageLabel, Labels, Settings
 from deepff.app.lessons import carried
 from deepff.app.masks import Masks
@@ -111,26 +111,19 @@ def load_labels(folder: str | Path, result: Result) -> Labels:
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON; restore it or move it away") from error
-    format = content.get("deepff labels") if isinstance(content, dict) else None
-    if format not in (FIRST_FORMAT, FORMAT):
+    if not isinstance(content, dict) or content.get("deepff labels") != FORMAT:
         raise InputError(f"{path} was not written by this version of deepff; move it away")
-    if content.get("run") != run_digest(result, with_names=format == FIRST_FORMAT):
+    if content.get("run") != run_digest(result):
         raise InputError(
             f"{path} belongs to another result: the factors or images in {folder} are different; "
             "move the file away to label this result"
         )
     try:
-        labels = replace(parsed(content, Path(folder)), run=run_digest(result))
+        labels = parsed(content, Path(folder))
         check(labels, result)
     except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it or move it away") from error
     return labels
-
-
-def upgrade(folder: str | Path, result: Result) -> None:
-    """Write the labels of a result, if any, in this version's format, before images are added."""
-    if (Path(folder) / FILE).exists():
-        _save(load_labels(folder, result))
 
 
 def relearn(folder: Path, result: Result, images: Sequence[SetImage]) -> None:
@@ -152,9 +145,9 @@ def carry_over(
     _save(other)
 
 
-def run_digest(result: Result, with_names: bool = False) -> str:
-    """A digest of the result's factors; in files of the first format, of its images' names too."""
-    digest = sha256("\n".join(result.names).encode("utf-8", "surrogatepass") if with_names else b"")
+def run_digest(result: Result) -> str:
+    """A digest of the result's factors."""
+    digest = sha256()
     for k, factorization in sorted(result.factorizations.items()):
         digest.update(f"\n{k}\n".encode())
         digest.update(factorization.components.cpu().numpy().tobytes())

@@ -8,7 +8,7 @@ from threading import Thread
 
 from deepff.app.imports import import_labels, read_labels
 from deepff.app.label_content import MAX_NAME_LENGTH
-from deepff.app.label_file import LabelStore, relearn, upgrade
+from deepff.app.label_file import LabelStore, relearn
 from deepff.app.labels import Factor, Labels
 from deepff.app.lessons import (
     Lesson,
@@ -144,7 +144,6 @@ class Workspace:
         def run() -> None:
             from deepff.discovery.apply import extend
 
-            upgrade(self.folder, result)
             try:
                 extend(result, images, device=device).save(self.folder)
                 relearn(self.folder, result, images)

@@ -283,12 +283,9 @@ def figure5(
     _publish({"figure5": figure5(network, data, _names(classes))}, out)
 
 
-@app.command("figure5a", hidden=True, cls=Command)  # the names of the first version
-@app.command("figure5b", hidden=True, cls=Command)
 @app.command(cls=Command)
 @with_panels
 def figure4(
-    context: typer.Context,
     data: Data,
     *,
     model: Annotated[
@@ -312,14 +309,11 @@ def figure4(
 ) -> None:
     """Plot and table of factor quality over k, for layers of a network or for networks."""
     from deepff.evaluation.paper_figures import figure4, require_matplotlib, write_plot
-    from deepff.evaluation.tables import to_stderr
 
     counts = factor_counts(k)
     require_matplotlib()
-    models = model or list(LITE_MODELS if context.info_name == "figure5b" else LITE_MODELS[:1])
+    models = model or [LITE_MODELS[0]]
     name = "figure4a" if len(models) == 1 else "figure4b"
-    if context.info_name != "figure4":
-        to_stderr(f"{context.info_name} is now called figure4; repeat --model for each network")
     _check_files(out, name + _PUBLISHED)
     sets = which.sets(data)
     if not layer and len(models) == 1:

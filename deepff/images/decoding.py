@@ -45,21 +45,11 @@ DNG_VERSION, SUBFILE_TYPE, SUB_IFDS, PHOTOMETRIC = 50706, 254, 330, 262
 ORIENTATION_TAG = 274  # EXIF's, and TIFF's
 MOSAICS = (32803, 34892)  # values of PHOTOMETRIC: color filter array, linear raw
 
-_EXPORT = "which is not read; export it as PNG or JPEG"
 VIDEO = "a video; its frames are read where the file itself is named"
 OTHER_SIGNATURES = {
     b"version https://": "a Git LFS pointer and not the file itself; run git lfs pull",
     b"\x89PNG": TEXT_MODE,  # in whose signature each line end is changed by one
-    b"8BPS": f"a Photoshop file, {_EXPORT}",
-    b"%PDF": f"a PDF, {_EXPORT}",
-    b"\xff\x0a": f"a JPEG XL file, {_EXPORT}",
-    b"\0\0\0\x0cJXL ": f"a JPEG XL file, {_EXPORT}",
-    b"v/1\x01": f"an OpenEXR file, {_EXPORT}",
-    b"#?RADIANCE": f"a Radiance HDR file, {_EXPORT}",
-    b"\0\0\1\0": f"an icon, {_EXPORT}",
     b"\x1aE\xdf\xa3": VIDEO,
-    b"SIMPLE  =": f"a FITS file, {_EXPORT}",
-    b"<svg": f"an SVG drawing, {_EXPORT}",
 }
 
 
@@ -119,7 +109,7 @@ def _formats(prefix: bytes) -> tuple[str, ...]:
     for signature, kind in OTHER_SIGNATURES.items():
         if prefix.startswith(signature):
             raise UnreadableImageError(kind)
-    raise UnreadableImageError("not an image")
+    raise UnreadableImageError("not an image in a format that is read")
 
 
 def _iso_media_formats(brand: bytes) -> tuple[str, ...]:
@@ -165,7 +155,8 @@ def _tiff_colors(stream: Any) -> Image.Image:
         channels = page.samplesperpixel
         if page.dtype is None or page.dtype.kind != "f" or channels not in (1, 3, 4):
             raise UnreadableImageError(
-                f"a TIFF of {page.dtype} in {channels} channels, {_EXPORT} of 8 or 16 bits"
+                f"a TIFF of {page.dtype} in {channels} channels, which is not read; export it as "
+                "PNG or JPEG of 8 or 16 bits"
             )
         values = page.asarray()
         turned = page.tags.valueof(ORIENTATION_TAG, 1)

@@ -27,7 +27,6 @@ from deepff.errors import InputError, first_line
 from deepff.images.samples import photographs
 from deepff.layers.later import forward_to_layers, grids_on
 from deepff.layers.layer import SHARE, Centers, Layer
-from deepff.layers.layouts import declared
 from deepff.networks.backbone import Backbone, normalized
 from deepff.runtime.distributed import gather, rank
 from deepff.runtime.files import atomic_path
@@ -74,6 +73,8 @@ def with_centers(
 def _centers_of(backbone: Backbone, layer: Layer, cache: str | Path | None) -> Centers | None:
     if rank() > 0:
         return None
+    if callable(backbone.tokens):
+        return measure(backbone, layer)
     key = _key(backbone, layer)
     if key not in _measured:
         # The code of a user's module can change while its name, structure and weights stay the
@@ -259,7 +260,7 @@ def _key(backbone: Backbone, layer: Layer) -> str:
         backbone.name,
         backbone.structure,
         backbone.weights_digest,
-        declared(backbone.tokens),
+        backbone.tokens,
         backbone.mean,
         backbone.std,
         str(backbone.dtype),

@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.networks.backbone import Reshape, Tokens
-from deepff.networks.weights import function_fingerprint
 
 Kind = Literal["channels first", "channels last", "tokens", "own"]
 
@@ -45,8 +44,6 @@ class Layout:
     @property
     def identity(self) -> str:
         """Text that differs between layouts with other maps of the same output."""
-        if self.reshape is not None:
-            return f"own {function_fingerprint(self.reshape)}"
         return str(replace(self, is_guessed=False))
 
     def to_map(self, output: Any, shape: tuple[int, int], stride: int) -> Tensor | None:
@@ -169,8 +166,8 @@ def output_of(module: nn.Module, inputs: tuple[Any, ...], output: Any, layout: L
 
 
 def declared(tokens: Tokens | None) -> int | str | None:
-    """What is saved of the option `tokens`: a function's fingerprint in its place."""
-    return function_fingerprint(tokens) if callable(tokens) else tokens
+    """What is saved of the option `tokens`: only "function" of a function."""
+    return "function" if callable(tokens) else tokens
 
 
 def with_tensor(output: Any, new: Tensor) -> Any:

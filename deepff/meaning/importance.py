@@ -264,10 +264,7 @@ class Importance:
         """From what :meth:`to_dict` gave."""
         plain = ("labels", "names", "color_slots", "images")
         held: dict[str, Any] = {
-            # "places" is what earlier versions called the colors.
-            name.replace("places", "color_slots"): (
-                tuple(value) if name in (*plain, "places") else torch.tensor(value)
-            )
+            name: tuple(value) if name in plain else torch.tensor(value)
             for name, value in values.items()
         }
         importance = cls(**held)

@@ -72,11 +72,11 @@ def read_state_dicts(path: Path) -> StateDicts:
         # MMEngine swaps them: the averaged weights are in "state_dict".
         states.pop("ema_state_dict", None)
     if not states:
-        holds = f"a {type(content).__name__}"
-        if isinstance(content, Mapping) and content:
-            holds = f"the keys {', '.join(str(key) for key in list(content)[:5])}"
+        is_named = isinstance(content, Mapping) and content
+        keys = f" under {', '.join(str(key) for key in list(content)[:5])}" if is_named else ""
         raise InputError(
-            f"{path} holds {holds}, not a state dict; pass a file with tensors by name"
+            f"{path} holds no plain tensors by name{keys}; give a file saved by "
+            "torch.save(network.state_dict(), FILE)"
         )
     return states
 
@@ -158,9 +158,7 @@ def _tensor_mappings(
     if id(content) in seen:
         return
     seen.add(id(content))
-    if (module := _pickled_module(content)) is not None:
-        content = dict(_module_tensors(module))
-    elif isinstance(content, list | tuple):
+    if isinstance(content, list | tuple):
         content = {str(i): v for i, v in enumerate(content[:8]) if not isinstance(v, Tensor)}
     if not isinstance(content, Mapping):
         return
@@ -172,29 +170,10 @@ def _tensor_mappings(
             yield from _tensor_mappings(value, seen, (*where, str(key)))
 
 
-def _pickled_module(content: Any) -> Mapping[str, Any] | None:
-    """The attributes of a pickled `nn.Module`, which is a stand-in; None for anything else."""
-    attributes = getattr(content, "__dict__", {})
-    return attributes if "_parameters" in attributes and "_modules" in attributes else None
-
-
-def _module_tensors(attributes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The state dict of a pickled module, from its attributes."""
-    for kind in ("_parameters", "_buffers"):
-        for name, value in (attributes.get(kind) or {}).items():
-            yield prefix + name, value
-    for name, module in attributes["_modules"].items():
-        if (inner := _pickled_module(module)) is not None:
-            yield from _module_tensors(inner, f"{prefix}{name}.")
-
-
 def _tensor(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
-        if value.is_meta:  # has no values
-            return None
-        if value.is_quantized:
-            return value.detach().dequantize()
-        return value.detach() if value.layout == torch.strided else value.detach().to_dense()
+        is_plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
+        return value.detach() if is_plain else None
     is_numbers = isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "fiu"
     return torch.from_numpy(value) if is_numbers else None
 
@@ -336,11 +315,6 @@ def fit_state_dicts(
 def _misfit(match: _Match, name: str, whole: bool) -> str | None:
     """Why the tensors are not the network's, as the rest of a sentence; None where they are."""
     network, tensors, missing = match.network, match.tensors, match.missing
-    if (adapter := next((key for key in match.unknown if "lora_" in key), None)) is not None:
-        return (
-            f"it has a LoRA adapter, {match.described(adapter)}, that is not merged into the "
-            "weights; merge it (PEFT: merge_and_unload()) and save the network's state dict"
-        )
     levels = zip(*(name.split(".")[:-1] for name in network), strict=False)
     shared = takewhile(lambda level: len(set(level)) == 1, levels)
     common = "".join(f"{level[0]}." for level in shared)  # before all of the network's names
@@ -370,7 +344,10 @@ def _misfit(match: _Match, name: str, whole: bool) -> str | None:
     fault = next((key for key in missing if whole or not may_lack(key)), None)
     if fault is None and len(missing) > n_filled:
         fault = missing[0]
-    advice = f"; give a file saved from {name}, or choose the network that this file was saved from"
+    advice = (
+        f"; give a plain state dict of {name} (adapters merged, nothing quantized or sparse), or "
+        "choose the network that this file was saved from"
+    )
     if fault is None:
         excess = next((key for key in match.unknown if not (n_filled and may_have(key))), None)
         return None if excess is None else f"the network has no {match.described(excess)}{advice}"

@@ -52,9 +52,9 @@ def load_backbone(
         torchvision's default ones (for resnet101 IMAGENET1K_V1, those of the paper's time) or
         the other library's.
     weights : path, optional
-        A file to load instead, from ``torch.save`` or safetensors: a state dict, a training
-        checkpoint that holds one anywhere, or a whole pickled network, from which only the tensors
-        are read; or the index of several files, or a folder with it. Names may have a prefix, and
+        A file to load instead, from ``torch.save`` or safetensors: a state dict, or a
+        training checkpoint that holds one anywhere; or the index of several files, or a folder
+        with it. Names may have a prefix, and
         those of wrappers inside them. Averaged weights are preferred to plain ones. The
         network's head may be missing or of another size: it becomes NaN, and an `InputWarning`
         says so, and also what else the file holds.

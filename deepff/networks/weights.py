@@ -4,15 +4,10 @@ import hashlib
 import re
 import socket
 import sys
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from functools import partial
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,70 +79,5 @@ def weights_digest(network: nn.Module) -> str:
 
 def structure_fingerprint(network: nn.Module) -> str:
     """16 hexadecimal digits of a network as it is printed: its modules with their settings."""
-    return _digest([re.sub(r" at 0x[0-9a-fA-F]+", "", repr(network))])
-
-
-def function_fingerprint(function: Callable[..., Any]) -> str:
-    """16 hexadecimal digits of a function's instructions, its defaults, and what it uses. With an
-    object of an unknown kind it differs on each call, so that two functions never look the same."""
-    return _digest(_described(function, set()))
-
-
-def _digest(parts: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-_PLAIN = str | bytes | int | float | complex | bool | None | EllipsisType | slice
-
-
-def _described(value: Any, seen: set[int]) -> Iterator[str]:
-    yield type(value).__name__
-    if id(value) in seen:
-        return
-    if isinstance(value, _PLAIN):
-        yield repr(value)
-    elif isinstance(value, Tensor | np.ndarray):
-        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-        yield f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    elif isinstance(value, ModuleType | BuiltinFunctionType | type):
-        yield f"{getattr(value, '__module__', None)}.{value.__name__}"
-    elif (parts := _parts(value)) is not None:
-        seen.add(id(value))
-        for part in parts:
-            yield from _described(part, seen)
-        yield "end"
-    else:
-        yield uuid.uuid4().hex
-
-
-def _parts(value: Any) -> Iterable[Any] | None:
-    """What a value is made of; None where that is not known."""
-    match value:
-        case FunctionType(__code__=code) if "site-packages" in code.co_filename:
-            return value.__module__, value.__qualname__  # a library's: its name is enough
-        case FunctionType(__code__=code):
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            globals_ = value.__globals__
-            refers = [globals_[name] for name in _names(code) if name in globals_]
-            return code, value.__defaults__, value.__kwdefaults__, *cells, *refers
-        case CodeType():
-            return value.co_code, value.co_names, value.co_varnames, value.co_consts
-        case MethodType():
-            return value.__func__, value.__self__
-        case partial():
-            return value.func, value.args, value.keywords
-        case tuple() | list():
-            return value
-        case set() | frozenset():
-            return sorted(value, key=repr)
-        case dict():
-            return *value, *value.values()
-    return None
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """The names that instructions look up, also those of functions within."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(network))
+    return hashlib.sha256(printed.encode()).hexdigest()[:16]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from deepff.errors import InputError
 
-_STRING = "tag:yaml.org,2002:str"
 # What formats call pixels of no class, and what LabelMe ignores.
 RESERVED = ("background", "_background_", "__ignore__")
 # Control characters, line breaks, halves of characters, and what XML cannot hold.
@@ -38,30 +37,21 @@ def read_parts(path: str | Path, n_factors: int) -> dict[int, str]:
     import yaml
 
     try:
-        root = yaml.compose(Path(path).read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
+        text = Path(path).read_text(encoding="utf-8-sig")
+        root, content = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} is neither YAML nor JSON; it should hold lines such as 0: head"
         ) from error
-    if not isinstance(root, yaml.MappingNode):
+    if not isinstance(content, dict):
         raise InputError(f"{path} holds no names; it should hold lines such as 0: head")
 
-    # The nodes are read, not the dict made of them, in which the second of two equal keys wins.
-    names: dict[int, str] = {}
-    for key, name in root.value:
-        number = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-        if not (number.isascii() and number.isdigit()):
-            raise InputError(f"{path}: {number!r} is not a factor number; write lines like 0: head")
-        factor = int(number)
-        if factor in names:
-            raise InputError(f"{path} names factor {factor} twice; give each factor one name")
-        if name.tag != _STRING:
-            raise InputError(
-                f"{path}: the name of factor {factor} is not a string; put it in quotes"
-            )
-        names[factor] = name.value
+    names = {int(key) if str(key).isdecimal() else key: name for key, name in content.items()}
+    # In a dict, the second of two equal keys wins.
+    if len(names) < len(root.value):
+        raise InputError(f"{path} names a factor twice; give each factor one name")
     try:
         check_parts(names, n_factors)
     except InputError as error:

@@ -72,8 +72,7 @@ def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None
         ("figure3", "--out", "figure3.jpg"),
         ("figure4", "--out", "figure4a.png"),
         ("figure5", "--out", "figure5-01.jpg"),
-        ("figure5a", "--out", "figure4a.md"),
-        ("figure5b", "--out", "figure4b.csv"),
+        ("figure4", "--out", "figure4a.md"),
     ],
 )
 def test_files_that_deepff_did_not_write_are_kept_and_named_before_any_work(
@@ -135,17 +134,6 @@ def test_figure_4_has_a_curve_per_layer_or_per_network() -> None:
         _curve_networks(["vgg16", "vgg19", "resnet101"], ["a", "b"], SetupPanel())
     with pytest.raises(InputError, match="--weights is for one network"):
         _curve_networks(["vgg16", "vgg19"], [], with_weights)
-
-
-@pytest.mark.parametrize("name", ["figure5a", "figure5b"])
-def test_former_names_of_figure_4_are_hidden_and_say_so(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    assert "figure4" in run("--help") and name not in run("--help")
-    arguments = [name, "--data", str(tmp_path), "--parts", "/nowhere", "--out", str(tmp_path)]
-    with pytest.raises(InputError, match="no folder of part masks"):
-        app(arguments, standalone_mode=False)
-    assert f"deepff: {name} is now called figure4" in capsys.readouterr().err
 
 
 def test_defaults_spelt_out_for_the_command_line_are_the_tables_own() -> None:

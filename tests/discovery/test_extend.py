@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from deepff.app.edits import name_factor, set_status
-from deepff.app.label_file import LabelStore, load_labels, upgrade
+from deepff.app.label_file import LabelStore, load_labels
 from deepff.discovery.apply import apply, extend
 from deepff.discovery.discover import discover
 from deepff.images.image_files import find_images
@@ -52,7 +52,6 @@ def test_added_images_leave_the_others_as_they_were(data_root: Path, tmp_path: P
     for one, other in zip(alone, find_regions(grown, 3, options), strict=False):
         assert torch.equal(one.masks, other.masks)
 
-    upgrade(tmp_path / "result", saved)
     grown.save(tmp_path / "result")
     again = load(tmp_path / "result")
     assert again.names == grown.names

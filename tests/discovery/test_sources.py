@@ -42,7 +42,9 @@ def test_a_run_over_a_zip_is_that_over_its_folder(
     expected = deepff.discover(folder, 2, model=backbone, size=160)
     found = deepff.discover(tmp_path / "photos.zip", 2, model=backbone, size=160)
     assert np.array_equal(found.coefficients, expected.coefficients)
-    assert [(x.name, x.reason) for x in found.skipped] == [("d.png", "not an image")]
+    assert [(x.name, x.reason) for x in found.skipped] == [
+        ("d.png", "not an image in a format that is read")
+    ]
     found.save(tmp_path / "result")
 
     again = deepff.load(tmp_path / "result")

@@ -499,17 +499,11 @@ SIGNED_SO = {
     "orf": (b"IIRO\x08\0\0\0", "a camera's raw file"),
     "png, line ends longer": (b"\x89PNG\r\r\n\x1a\r\n", "damaged by a transfer in text mode"),
     "png, line ends shorter": (b"\x89PNG\n\x1a\n\0", "damaged by a transfer in text mode"),
-    "psd": (b"8BPS\0\x01", "a Photoshop file, which is not read; export it as PNG or JPEG"),
-    "pdf": (b"%PDF-1.7\n", "a PDF, which is not read"),
-    "jxl": (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL file, which is not read"),
-    "jxl codestream": (b"\xff\x0a\xfa\x1f", "a JPEG XL file, which is not read"),
-    "exr": (b"v/1\x01\x02\0\0\0", "an OpenEXR file, which is not read"),
-    "hdr": (b"#?RADIANCE\nFORMAT=", "a Radiance HDR file, which is not read"),
-    "ico": (b"\0\0\x01\0\x01\0", "an icon, which is not read"),
     "mp4": (b"\0\0\0\x20ftypisom\0\0\x02\0", "a video; its frames are read where"),
     "mov": (b"\0\0\0\x14ftypqt  \0\0\0\0", "a video; its frames are read where"),
     "webm": (b"\x1aE\xdf\xa3\x9fB\x86\x81", "a video; its frames are read where"),
-    "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "an SVG drawing, which is not read"),
+    "psd": (b"8BPS\0\x01", "not an image in a format that is read"),
+    "pdf": (b"%PDF-1.7\n", "not an image in a format that is read"),
 }
 
 

@@ -205,7 +205,7 @@ def test_members_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         "bomb.png": "10 MB once it is unpacked",
         "broken.jpg": "damaged or unsupported",
         "locked.jpg": "encrypted",
-        "notes.txt": "not an image",
+        "notes.txt": "not an image in a format that is read",
     }
     assert not (tmp_path.parent / "out.jpg").exists()
 

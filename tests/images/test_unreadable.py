@@ -39,11 +39,17 @@ RLE_BMP = (
 
 BAD_FILES = {
     "zero bytes": (b"", "empty file"),
-    "text": (b"not a picture at all, just words", "not an image"),
-    "one byte": (b"\xff", "not an image"),
-    "zeros": (bytes(5000), "not an image"),
-    "a page": (b"<!DOCTYPE html><html><body>404</body></html>", "not an image"),
-    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
+    "text": (b"not a picture at all, just words", "not an image in a format that is read"),
+    "one byte": (b"\xff", "not an image in a format that is read"),
+    "zeros": (bytes(5000), "not an image in a format that is read"),
+    "a page": (
+        b"<!DOCTYPE html><html><body>404</body></html>",
+        "not an image in a format that is read",
+    ),
+    "postscript": (
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+        "not an image in a format that is read",
+    ),
     "iPhone, cut": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "damaged or unsupported"),
     "jpeg signature": (b"\xff\xd8\xff\xe0", "damaged or unsupported"),
     "jpeg cut in the header": (encoded("JPEG")[:100], "truncated"),

@@ -217,7 +217,10 @@ def rename(state: dict[str, Tensor]) -> None:
         state[key.replace("features.", "trunk.layer")] = state.pop(key)
 
 
-GIVE = f"give a file saved from {SMALL}, or choose the network that this file was saved from"
+GIVE = (
+    f"give a plain state dict of {SMALL} (adapters merged, nothing quantized or sparse), or choose "
+    "the network that this file was saved from"
+)
 HEAD = "'classifier.1.weight' is (10, 512, 1, 1) in the file and"
 
 
@@ -333,20 +336,21 @@ def test_file_of_weights_that_is_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "found"),
+    ("content", "where"),
     [
-        ({"epoch": 3, "net": {"weight": 2.0}}, "the keys epoch, net"),
-        ([torch.zeros(2)], "a list"),
-        ({}, "a dict"),
+        ({"epoch": 3, "net": {"weight": 2.0}}, " under epoch, net"),
+        ([torch.zeros(2)], ""),
+        ({}, ""),
     ],
 )
-def test_file_without_a_state_dict(tmp_path: Path, content: object, found: str) -> None:
+def test_file_without_a_state_dict(tmp_path: Path, content: object, where: str) -> None:
     file = tmp_path / "weights.pth"
     torch.save(content, file)
     with pytest.raises(InputError) as error:
         load_backbone(SMALL, weights=file)
     assert message(error) == (
-        f"{file} holds {found}, not a state dict; pass a file with tensors by name"
+        f"{file} holds no plain tensors by name{where}; give a file saved by "
+        "torch.save(network.state_dict(), FILE)"
     )
 
 
