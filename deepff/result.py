@@ -340,13 +340,9 @@ class Result(Run):
             In pixels; what is smaller is left out, by default specks.
         """
         from deepff.export.instances import region_instances
-        from deepff.regions.regions import find_regions
 
-        options = self._region_options(k, settings)
-        return (
-            region_instances(regions, min_area=min_area)
-            for regions in find_regions(self, k, options)
-        )
+        every = self.regions(k, **settings)
+        return (region_instances(regions, min_area) for regions in every)
 
     def to_dataframe(
         self, k: int | None = None, **settings: Unpack[RegionSettings]
@@ -370,11 +366,9 @@ class Result(Run):
             As :meth:`regions`, or pandas is not installed.
         """
         from deepff.export.boxes import region_table
-        from deepff.regions.regions import find_regions
 
-        options = self._region_options(k, settings)
-        heatmaps = self.factorization(k).heatmaps
-        return region_table(self.names, find_regions(self, k, options), heatmaps, options.parts)
+        every, heatmaps = self.regions(k, **settings), self.factorization(k).heatmaps
+        return region_table(self.names, every, heatmaps, settings.get("parts"))
 
     def export(
         self,

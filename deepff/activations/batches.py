@@ -109,9 +109,8 @@ def _grids(
     """The layers' grids on an input of ``shape``; their own were seen at ``size``."""
     # Where centers were not measured, the probe shows whether the grid follows the stride.
     are_known = all(layer.centers or layer.grid[0] == size // layer.stride for layer in layers)
-    grids = [layer.grid_on(shape) for layer in layers] if are_known else [None]
-    known = [grid for grid in grids if grid is not None]
-    return known if len(known) == len(layers) else grids_on(backbone, layers, shape)
+    grids = [grid for layer in layers if are_known and (grid := layer.grid_on(shape)) is not None]
+    return grids if len(grids) == len(layers) else grids_on(backbone, layers, shape)
 
 
 def cut_into_batches(

@@ -310,27 +310,22 @@ def _save(
 ) -> None:
     from deepff.images.stored import public
     from deepff.report.manifest import read_manifest
-    from deepff.report.save import CLASSES, class_folders
-    from deepff.result import ClassResults
+    from deepff.report.save import CLASSES
+    from deepff.result import Result
 
-    per_class = isinstance(result, ClassResults)
-    results = result if isinstance(result, ClassResults) else {"": result}
-    folders = class_folders(out, results) if per_class else {"": out}
-    arguments = [public(argument) for argument in ctx.obj if argument != "--overwrite"]
+    results = {"": result} if isinstance(result, Result) else result
     for each in results.values():
-        each.command = shlex.join(arguments)
-    result.save(out, progress=True, overlays=overlays, overwrite=overwrite)
+        each.command = shlex.join(public(x) for x in ctx.obj if x != "--overwrite")
+    of_classes = result.save(out, progress=True, overlays=overlays, overwrite=overwrite)
+    folders = of_classes or {"": out}
     with redirect_stdout(StringIO()) if as_json else nullcontext():  # but for warnings
         for label, folder in folders.items():
             summarize(results[label], folder)
-        if per_class:
+        if of_classes:
             typer.echo(out / CLASSES)
     if as_json:
-        documents = {
-            label: {"folder": str(folder), **(read_manifest(folder) or {})}
-            for label, folder in folders.items()
-        }
-        print_json({"classes": documents} if per_class else documents[""])
+        documents = {x: {"folder": str(f), **(read_manifest(f) or {})} for x, f in folders.items()}
+        print_json({"classes": documents} if of_classes else documents[""])
 
 
 def apply(
@@ -409,18 +404,14 @@ def apply(
         backbone = concepts.sources[0].backbone(
             weights=weights, num_classes=num_classes, device=device, engine=engine
         )
-    settings: dict[str, Any] = {
-        "size": size,
-        "model": backbone,
-        "batch_size": batch_size,
-        "cache": cache,
-        "device": device,
-    }
-    if each and empty:
-        raise InputError("--each needs a bank that knows images without the object: apply it once")
+    run = {"size": size, "batch_size": batch_size, "cache": cache, "device": device}
+    settings: dict[str, Any] = {**run, "model": backbone}
     if each:
-        _apply_each(concepts, images, out, overlays, settings)
-        return
+        if empty:
+            raise InputError(
+                "--each needs a bank that knows images without the object: apply it once"
+            )
+        return _apply_each(concepts, images, out, overlays, settings)
     result = apply(concepts, files, without=empty or None, progress=True, **settings)
     if labels is not None and labels.settings.masks == OBJECT and before.object is not None:
         result.object = apply(before.object.bank, files, model=backbone, device=device)

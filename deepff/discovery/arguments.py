@@ -102,20 +102,19 @@ class RunSettings:
             progress=self.progress and distributed.rank() == 0,
         )
 
-    def backbone(self) -> Backbone:
-        """The network on its device; one that is open stays where it is."""
-        if isinstance(self.model, Backbone):
-            return self.model
-        return load_backbone(self.model, device=self.device)
-
     def opened(self, images: Images) -> tuple[list[SetImage], Backbone]:
-        """The images, as they were before a normalization, and the network."""
-        if not self.normalized:
-            return resolve_images(images), self.backbone()
-        backbone = self.backbone()
-        files = resolve_images(images, (backbone.mean, backbone.std))
-        if not all(isinstance(file, ImageItem) for file in files):
-            raise InputError("normalized=True is for tensors, and files are not normalized")
+        """The images, as they were before a normalization, and the network on its device; one that
+        is open stays where it is."""
+        files = [] if self.normalized else resolve_images(images)  # before a slow network
+        backbone = (
+            self.model
+            if isinstance(self.model, Backbone)
+            else load_backbone(self.model, device=self.device)
+        )
+        if self.normalized:
+            files = resolve_images(images, (backbone.mean, backbone.std))
+            if not all(isinstance(file, ImageItem) for file in files):
+                raise InputError("normalized=True is for tensors, and files are not normalized")
         return files, backbone
 
     def with_size(self, backbone: Backbone, images: Sequence[SetImage]) -> "RunSettings":

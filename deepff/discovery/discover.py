@@ -1,6 +1,7 @@
 """From a folder of images to heat maps in one call."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
@@ -32,8 +33,7 @@ from deepff.factorization import Factorizer
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import natural_key
 from deepff.images.image_set import Images, SetImage
-from deepff.layers.layer import Layer
-from deepff.layers.layer_map import LayerChoice, LayerMap, check_named_once, map_layers
+from deepff.layers.layer_map import LayerChoice, check_named_once, map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.backbone import Backbone
 from deepff.options import (
@@ -193,12 +193,15 @@ def discover(
     if classes is not None:
         return _discover_each(arguments, settings)
     recipe = chosen(Recipe, recipe, "recipe")
-    by_recipe = ChannelWeights.BORDER if recipe == Recipe.CONTRAST else ChannelWeights.NONE
+    is_contrast = recipe == Recipe.CONTRAST
+    by_recipe = ChannelWeights.BORDER if is_contrast else ChannelWeights.NONE
     weighting = chosen(ChannelWeights, channel_weights or by_recipe, "channel weighting")
     by_border = weighting == ChannelWeights.BORDER
-    layer_names = _layer_names(layer)
+    is_list = isinstance(layer, Sequence) and not isinstance(layer, str)
+    layer_names: Any = layer if is_list or layer is None else [layer]
+    if is_list and not layer_names:
+        raise InputError("layer is empty; name one or more layers, or leave it out")
     estimators = Estimators.of(method, settings)
-    is_contrast = recipe == Recipe.CONTRAST
     is_fused = is_contrast if layer_names is None else len(layer_names) > 1
     n_kinds = None if kinds == "auto" else whole_number(kinds, "the number of kinds", 1)
     if n_components is not None and n_kinds is None:
@@ -222,7 +225,11 @@ def discover(
     files, backbone = settings.opened(images)
     settings = settings.with_size(backbone, files)
     layer_map = map_layers(backbone, settings.size or SIZE)
-    layers = _layers(layer_map, layer_names, is_contrast)
+    if layer_names is None:
+        layers = contrast_layers(layer_map) if is_contrast else [layer_map.resolve()]
+    else:
+        layers = [layer_map.resolve(name) for name in layer_names]
+        check_named_once(layers)
     if is_fused or by_border:
         layers = weighable(layers)
     estimators = estimators.settled(layers, settings)
@@ -256,35 +263,12 @@ def _discover_each(arguments: dict[str, Any], settings: RunSettings) -> ClassRes
     labels = classes.tolist() if hasattr(classes, "tolist") else list(classes)
     if len(labels) != len(files):
         raise InputError(f"there are {len(files)} images and {len(labels)} classes; give one each")
-    by_class: dict[Any, list[SetImage]] = {}
-    for label, file in sorted(
-        zip(labels, files, strict=True), key=lambda x: natural_key(str(x[0]))
-    ):
-        by_class.setdefault(label, []).append(file)
-    shared = {**arguments, "classes": None, "model": backbone}
-    return ClassResults(
-        {label: discover(**{**shared, "images": of_it}) for label, of_it in by_class.items()}
-    )
-
-
-def _layer_names(
-    layer: LayerChoice | Sequence[LayerChoice] | None,
-) -> list[LayerChoice] | None:
-    """The layers that were named; None leaves the choice open."""
-    if layer is None:
-        return None
-    names = [*layer] if isinstance(layer, Sequence) and not isinstance(layer, str) else [layer]
-    if not names:
-        raise InputError("layer is empty; name one or more layers, or leave it out")
-    return names
-
-
-def _layers(layer_map: LayerMap, names: list[LayerChoice] | None, is_contrast: bool) -> list[Layer]:
-    if names is None:
-        return contrast_layers(layer_map) if is_contrast else [layer_map.resolve()]
-    layers = [layer_map.resolve(name) for name in names]
-    check_named_once(layers)
-    return layers
+    of_class: dict[Any, list[SetImage]] = {}
+    for label, file in zip(labels, files, strict=True):
+        of_class.setdefault(label, []).append(file)
+    shared = arguments | {"classes": None, "model": backbone}
+    in_order = sorted(of_class, key=lambda label: natural_key(str(label)))
+    return ClassResults({x: discover(**shared | {"images": of_class[x]}) for x in in_order})
 
 
 def find_object(
@@ -347,12 +331,8 @@ def lacks_object(result: Run) -> bool:
         return True
     held = {(image.name, image.size) for image in result.object.images}
     for image in result.images:
-        if (image.name, image.size) in held:
-            continue
-        try:
-            height, width = image.read().shape[:2]
-        except UnreadableImageError:
-            continue
-        if (image.name, (height, width)) not in held:
-            return True
+        if (image.name, image.size) not in held:
+            with suppress(UnreadableImageError):
+                if (image.name, image.read().shape[:2]) not in held:
+                    return True
     return False

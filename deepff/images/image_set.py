@@ -160,11 +160,10 @@ def _image_of(item: Any) -> Any:
 
 
 def _named_by_index(items: Any, statistics: Statistics | None) -> list[SetImage]:
-    n = len(items)
-    if not n:
+    if not len(items):
         raise InputError("no images are given; pass a folder, files, a glob, or images")
-    width = len(str(n - 1))
-    return [ImageItem(items, index, f"{index:0{width}d}", statistics) for index in range(n)]
+    width = len(str(len(items) - 1))
+    return [ImageItem(items, i, f"{i:0{width}d}", statistics) for i in range(len(items))]
 
 
 def nothing_readable(skipped: Sequence[SkippedFile]) -> str:
@@ -366,23 +365,20 @@ def reduced_shape(size: Sequence[int], side: int) -> tuple[int, int]:
 def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedImage:
     """An image whose longer side is at most ``side`` pixels; those of recent files are kept."""
 
-    def read() -> ReducedImage:
-        pixels = read_pixels(origin, side, stretch)
-        # A JPEG may be decoded at fewer pixels than it has.
-        size = image_size(origin) if isinstance(origin, os.PathLike) else pixels.shape[:2]
-        return _reduced((size[0], size[1]), pixels, side)
-
-    return (
-        _KEPT.get(_state(origin, side, stretch), read)
-        if isinstance(origin, os.PathLike)
-        else read()
+    if not isinstance(origin, PathLike):
+        pixels = read_pixels(origin)
+        return _reduced((pixels.shape[0], pixels.shape[1]), pixels, side)
+    # A JPEG may be decoded at fewer pixels than it has.
+    return _KEPT.get(
+        _state(origin, side, stretch),
+        lambda: _reduced(image_size(origin), read_pixels(origin, side, stretch), side),
     )
 
 
 def read_and_reduce(origin: Origin, size: tuple[int, int], side: int, stretch: bool) -> Picture:
     """The picture at ``side`` or more pixels of the longer side, of an image (H, W). A file's
     reduced image is kept, too, if :func:`read_reduced` would decode it at the same scale."""
-    if not isinstance(origin, os.PathLike):
+    if not isinstance(origin, PathLike):
         return read_origin(origin, side, stretch)
     key = _state(origin, REDUCED_SIDE, stretch)
     picture = read_origin(origin, side, stretch)
@@ -391,7 +387,7 @@ def read_and_reduce(origin: Origin, size: tuple[int, int], side: int, stretch: b
     return picture
 
 
-def _state(path: os.PathLike[str], side: int, stretch: bool) -> Hashable:
+def _state(path: PathLike[str], side: int, stretch: bool) -> Hashable:
     try:
         state = os.stat(path)
     except OSError as error:

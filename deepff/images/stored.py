@@ -158,22 +158,16 @@ def find_stored(address: str) -> dict[str, StoredFile]:
     # As it was written, with the name of the server.
     before = member.removesuffix(path) if member.endswith(path) else f"{protocol}://"
     above = f"{PurePosixPath(archive).stem} " if protocol == "video" else ""
-    files = {
-        f"{above}{_name(key, root, protocol)}": StoredFile(
-            f"{before}{key}{chained}{archive}", "" if state else repr(sorted(info.items()))
-        )
-        for key, info in found.items()
-        if info["type"] == "file"
-    }
-    files = {name: file for name, file in files.items() if not _HIDDEN.search(name)}
+    files = {}
+    for key, info in found.items():
+        plain = re.split("[?#]", key)[0] if protocol.startswith("http") else key
+        name = above + PurePosixPath(plain[len(root) :].strip("/")).as_posix()
+        if info["type"] == "file" and not _HIDDEN.search(name):
+            version = "" if state else repr(sorted(info.items()))
+            files[name] = StoredFile(f"{before}{key}{chained}{archive}", version)
     if not files:
         raise InputError(f"no images in {shown!r}: it has no files that are not hidden")
     return files
-
-
-def _name(path: str, root: str, protocol: str) -> str:
-    name = re.split("[?#]", path)[0] if protocol.startswith("http") else path
-    return PurePosixPath(name[len(root) :].strip("/")).as_posix()
 
 
 def _opened(address: str) -> tuple[Any, str, os.stat_result | None]:

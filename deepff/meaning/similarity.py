@@ -62,7 +62,9 @@ def similar(
     row = _cell(y / height, grids[index][0], vertical)
     column = _cell(x / width, grids[index][1], horizontal)
     patch = rows[index][row * grids[index][1] + column].float()
-    cosines = [_cosines(of_image, patch) for of_image in rows]
+    patch = functional.normalize(patch, dim=0)
+    units = (functional.normalize(of_image.float(), dim=1) for of_image in rows)
+    cosines = [(of_image @ patch).clamp(-1, 1).cpu() for of_image in units]
     one = torch.ones(1)
     maps = HeatMaps(torch.cat(cosines)[:, None], grids, run.image_sizes, one, extents)
     largest = torch.stack([of_image.max() for of_image in cosines])
@@ -84,11 +86,6 @@ def image_index(run: Run, image: int | str) -> int:
     if not 0 <= image < len(run.images):
         raise InputError(f"images are numbers from 0 to {len(run.images) - 1}, not {image}")
     return image
-
-
-def _cosines(rows: Tensor, patch: Tensor) -> Tensor:
-    values = functional.normalize(rows.float(), dim=1) @ functional.normalize(patch, dim=0)
-    return values.clamp(-1, 1).cpu()
 
 
 def _activations(run: Run, progress: bool) -> Activations:

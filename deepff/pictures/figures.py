@@ -159,8 +159,8 @@ def pairs_figure(
     for color, pair in zip(colors, pairs, strict=True):
         for name, run, k, j in zip(("first", "second"), runs, similarity.shape, pair, strict=True):
             maps = run.factorization(k).heatmaps.factor(j)
-            values = [maps.normalized(i, c.shape[:2]) for i, c in zip(indices, cells, strict=True)]
-            painted = [overlay(c, v, color[None]) for c, v in zip(cells, values, strict=True)]
+            each = zip(indices, cells, strict=True)
+            painted = [overlay(c, maps.normalized(i, c.shape[:2]), color[None]) for i, c in each]
             rows.append((f"{name}: {j}", painted))
     legend = [f"{i} and {j}: {float(similarity[i, j]):.2f}" for i, j in pairs]
     return _grid(rows, height, legend, colors)
@@ -173,10 +173,8 @@ def attribution_figure(run: Run, image: int, mattered: HeatMaps, height: int) ->
     factorization, colors = run.factorization(k), colors_over_k(run.factorizations)[k]
     photo = _cell(read_photo(run.images[image], max(PHOTO_SIDE, 2 * height))[0], height)
     rows = []
-    for label, maps in (
-        ("is there", factorization.heatmaps.alone(image)),
-        ("mattered", mattered),
-    ):
+    there = factorization.heatmaps.alone(image)
+    for label, maps in (("is there", there), ("mattered", mattered)):
         values = maps.normalized(0, photo.shape[:2])
         painted = [overlay(photo, values[j : j + 1], colors[j : j + 1]) for j in range(k)]
         rows.append((label, [photo, *painted]))

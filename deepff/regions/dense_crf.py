@@ -1,4 +1,10 @@
-"""Sharper maps: the fully connected CRF with color edges of Krähenbühl & Koltun, in PyTorch."""
+"""Sharper maps: the fully connected CRF of Krähenbühl & Koltun (NeurIPS 2011), in PyTorch.
+
+Mean field over the k factors and the background, with Potts compatibility: Q⁰ = softmax(−U),
+Qᵗ⁺¹ = softmax(−U + w₁ · K₁ Qᵗ + w₂ · K₂ Qᵗ). K₁ is a Gaussian of the distance between two pixels,
+K₂ of their distance and colors, both normalized to D^−½ K D^−½, D the sums of K's rows. K₂ is
+filtered on a grid of positions and colors: sorting a permutohedral lattice would take longer.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -42,22 +48,8 @@ _NEGLIGIBLE = 1e-20
 def dense_crf(
     image: Tensor | np.ndarray, probabilities: Tensor, size: int = DENSE_CRF_SIZE
 ) -> Tensor:
-    """Refine the factors' probabilities along the edges of their image, to the image's size.
-
-    Mean field in the CRF that links every pixel with every other (Krähenbühl & Koltun, NeurIPS
-    2011), over the k factors and the background, with Potts compatibility:
-
-        Q⁰ = softmax(−U),   Qᵗ⁺¹ = softmax(−U + w₁ · K₁ Qᵗ + w₂ · K₂ Qᵗ).
-
-    K₁ is a Gaussian of the distance between two pixels, and K₂ of their distance and of the
-    difference of their colors. Both are normalized symmetrically, to D^−½ K D^−½ with D the sums of
-    K's rows. K₁ is exact; K₂ is filtered on a grid of positions and colors, not on the paper's
-    permutohedral lattice, whose vertices take longer to sort than the mean field takes.
-
-    ``image`` is uint8 (H, W, 3), or float (3, H, W) in [0, 1]. ``probabilities`` (k, h, w), of any
-    size, are exp(−U), as :func:`deepff.regions.probabilities.unary_probabilities` gives them.
-    The CRF works on ``size`` pixels along the longer side, and its result is upsampled bilinearly.
-    """
+    """Refine probabilities (k, h, w), exp(−U), along the edges of their image, uint8 (H, W, 3) or
+    float (3, H, W) in [0, 1]: (k, H, W), upsampled from ``size`` pixels along the longer side."""
     images = as_image_batch(image, probabilities)
     refined = refined_by_kernels(crf_kernels(images, size), probabilities[None])
     return functional.interpolate(refined, images.shape[-2:], mode="bilinear")[0]

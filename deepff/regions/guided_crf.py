@@ -47,12 +47,10 @@ _IMAGE_BYTES = 2**25  # that DFF-CRF takes for each factor
 def guided_crf(
     image: Tensor | np.ndarray, maps: Tensor, thresholds: Tensor, size: int = _SIZE
 ) -> Tensor:
-    """Refine heat maps along the edges of their image: probabilities (k, H, W) at the image's size.
-    Mean field (Krähenbühl & Koltun, NeurIPS 2011) with the guided filter GF_I (He, Sun & Tang, PAMI
-    2013) as the pairwise filter, over the k factors and the background: Q⁰ = softmax(−U), Qᵗ⁺¹ =
-    softmax(−U + λ · GF_I(Qᵗ)). ``image`` is uint8 (H, W, 3), or float (3, H, W) in [0, 1]; ``maps``
-    (k, h, w) cover it and are normalized to [0, 1] over the set; at ``thresholds`` (k,) a factor is
-    as likely as the background. The CRF works on ``size`` pixels along the longer side."""
+    """Probabilities (k, H, W) of maps (k, h, w), normalized to [0, 1], refined along the edges of
+    their image, as `dense_crf`, by mean field with the guided filter GF_I (He, Sun & Tang, PAMI
+    2013): Q⁰ = softmax(−U), Qᵗ⁺¹ = softmax(−U + λ · GF_I(Qᵗ)). At ``thresholds`` (k,) a factor is
+    as likely as the background."""
     images = as_image_batch(image, maps)
     guide = at_working_size(images, size)
     small_maps = functional.interpolate(maps[None].float(), guide.shape[-2:], mode="bilinear")

@@ -146,15 +146,10 @@ def fit_logistic(
     start: Tensor | None = None,
     by_hand: bool = False,
 ) -> Tensor | None:
-    """Multinomial logistic regression against the background, whose logit is 0, by L-BFGS.
-
-    From features (m, d) to targets (m, k), shares of the classes, it minimizes
-    Σ c_i · CE(y_i, softmax(0, W x_i + b)) + 10⁻³ · ‖W‖², where the confidences c (m,) of the object
-    cells, and of the others, each sum to 1/2. Of masks made by hand those of each class, and of
-    the background, sum in proportion to the fourth root of what they were, and the penalty is
-    10⁻⁴. Returns W with b as the last column, (k, d + 1), like ``start``; None where no confidence
-    is on object, or none on background.
-    """
+    """Minimize Σ c_i · CE(y_i, softmax(0, W x_i + b)) + 10⁻³ · ‖W‖² by L-BFGS, from features (m, d)
+    to targets (m, k), shares: W with b as the last column, (k, d + 1), like ``start``; None without
+    confidence on object or background. Confidences c of each sum to 1/2; by hand those of each
+    class are in proportion to the fourth root of what they were, and the penalty is 10⁻⁴."""
     every = torch.cat([1 - targets.sum(1, keepdim=True), targets], dim=1)
     group = every.argmax(1) if by_hand else (targets.sum(1) > 0.5).long()
     sums = functional.one_hot(group).T.to(confidence) @ confidence

@@ -230,18 +230,16 @@ def _cached_activations(
 
 
 def _image_record(entry: dict[str, Any], stretch: bool) -> ImageRecord:
+    path = entry.get("path")
+    origin: Origin = sample_image(entry["name"])
+    if path is not None:
+        origin = StoredFile(path) if ADDRESS.match(path) else Path(path)
     return ImageRecord(
         name=entry["name"],
-        origin=_origin(entry["name"], entry.get("path")),
+        origin=origin,
         size=tuple(entry["size"]),
         grid=tuple(entry["grid"]),
         digest=entry.get("digest"),
         stretch=stretch,
         extent=extent_from(entry.get("extent")),
     )
-
-
-def _origin(name: str, path: str | None) -> Origin:
-    if path is None:
-        return sample_image(name)
-    return StoredFile(path) if ADDRESS.match(path) else Path(path)
