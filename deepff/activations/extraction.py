@@ -92,12 +92,8 @@ def extract_layers(
         # Of files with equal content only one was read.
         reasons |= {i.name: unreadable[i.content] for i in planned if i.content in unreadable}
         kept = [image for image in planned if is_held(image, stores)]
-        activations = [
-            Activations(of_layer, store.blocks(of_layer), source)
-            for store, of_layer, source in zip(
-                stores, _records(kept, layers), sources(engine), strict=True
-            )
-        ]
+        each = zip(stores, _records(kept, layers), sources(engine), strict=True)
+        activations = [Activations(images, store.blocks(images), x) for store, images, x in each]
     if squeezed := [image for image in kept if image.distortion > _SQUEEZED]:
         (height, width), (h, w) = squeezed[0].records[0].size, squeezed[0].shape
         warnings.warn(
@@ -176,9 +172,7 @@ def _check_not_zero(
 ) -> None:
     """Raise InputError, in every rank, for a layer that is zero in the images of all ranks."""
     # By parts: as a rule the first shows that they are not.
-    used = [
-        any(part.any() for block in a.blocks for part in block.split(4096)) for a in activations
-    ]
+    used = [any(x.any() for block in a.blocks for x in block.split(4096)) for a in activations]
     used = all_reduce_max(torch.tensor(used, dtype=torch.uint8, device=backbone.device)).tolist()
     for layer, is_used in zip(layers, used, strict=True):
         if not is_used:

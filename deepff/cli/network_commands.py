@@ -93,10 +93,8 @@ def _centers(layer: "Layer") -> tuple[str, ...]:
         middle = f"{layer.stride / 2:.1f}"
         return str(layer.stride), "what it covers", f"{middle}, {middle}"
     centers = layer.centers
-    measured = (
-        f"{value:.1f} ± {error:.1f}"
-        for value, error in zip(centers.offset, centers.offset_error, strict=True)
-    )
+    pairs = zip(centers.offset, centers.offset_error, strict=True)
+    measured = (f"{value:.1f} ± {error:.1f}" for value, error in pairs)
     drawn = (f"{value:.1f}" for value in centers.drawn_offset)
     return f"{centers.spacing:g}", ", ".join(measured), ", ".join(drawn)
 

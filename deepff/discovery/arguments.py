@@ -191,9 +191,7 @@ def factor_counts_of(n_components: FactorCounts) -> list[int] | Literal["auto"]:
         return "auto"
     if isinstance(n_components, str) or not isinstance(n_components, numbers.Integral | Iterable):
         raise InputError(f'n_components is {n_components!r}; give a number, several, or "auto"')
-    counts: list[Any] = (
-        [n_components] if isinstance(n_components, numbers.Integral) else list(n_components)
-    )
+    counts: list[Any] = list(n_components) if isinstance(n_components, Iterable) else [n_components]
     if not counts or not all(isinstance(k, numbers.Integral) and int(k) >= 1 for k in counts):
         raise InputError(
             f"the number of factors must be a whole number, 1 or more, not {n_components}"

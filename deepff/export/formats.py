@@ -93,10 +93,8 @@ def export_maps(
 
     n_instances = n_specks = n_empty = 0
     with ExitStack() as stack:
-        temporary_folders = {
-            format: stack.enter_context(output_folder(path, rules))
-            for format, path in folders.items()
-        }
+        enter = stack.enter_context
+        temporary_folders = {x: enter(output_folder(path, rules)) for x, path in folders.items()}
 
         def counted() -> Iterator[AnnotatedImage]:
             nonlocal n_instances, n_specks, n_empty
@@ -106,19 +104,17 @@ def export_maps(
                 n_empty += not image.instances
                 yield image
 
-        replay = stack.enter_context(_kept(counted())) if len(folders) > 1 else counted
+        replay = enter(_kept(counted())) if len(folders) > 1 else counted
         for format, temporary in temporary_folders.items():
             images = (image.located(folders[format]) for image in replay())
             FORMATS[format](images, maps.names, temporary, settings)
-    return ExportSummary(
-        n_instances, n_specks, sum(maps.n_unlikely), n_empty, list(folders.values())
-    )
+    n_unlikely = sum(maps.n_unlikely)
+    return ExportSummary(n_instances, n_specks, n_unlikely, n_empty, list(folders.values()))
 
 
 def _warn_of_copies(images: Sequence[AnnotatedImage]) -> None:
     digests = [image.digest for image in images if image.digest is not None]
-    n_copies = len(digests) - len(set(digests))
-    if n_copies:
+    if n_copies := len(digests) - len(set(digests)):
         warnings.warn(
             f"{n_copies} of the {len(images)} images are copies of others: a photograph and its "
             "copies are in the same subset of the split",
@@ -138,10 +134,8 @@ def planned_files(
         tiny = []
         for image in images:
             origin = item if isinstance(image.origin, ImageItem) else photo
-            photo_path = image.origin if isinstance(image.origin, PathLike) else None
-            tiny.append(
-                replace(image, size=(1, 1), origin=origin, photo_path=photo_path, digest=None)
-            )
+            file = image.origin if isinstance(image.origin, PathLike) else None
+            tiny.append(replace(image, size=(1, 1), origin=origin, photo_path=file, digest=None))
         FORMATS[format](tiny, names, out, settings)
         return files_below(out)
 

@@ -37,14 +37,8 @@ from deepff.runtime.progress import track
 
 # The formats that programs read, by Pillow's names, and the suffixes by which all of them find such
 # files. Photographs in any other format are written in the first one.
-_SUFFIXES = {
-    "PNG": ".png",
-    "JPEG": ".jpg",
-    "MPO": ".jpg",
-    "BMP": ".bmp",
-    "TIFF": ".tif",
-    "WEBP": ".webp",
-}
+_SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "MPO": ".jpg"}
+_SUFFIXES |= {"BMP": ".bmp", "TIFF": ".tif", "WEBP": ".webp"}
 _JPEG_QUALITY = 95
 
 
@@ -125,8 +119,7 @@ class AnnotatedImage:
             suffix = ".png"
         path = PurePosixPath(below, f"{self.file}{suffix}")
         if path.as_posix() != self.inside:
-            is_encoded = turned or format not in suffixes
-            self._write_photo(folder, path, images, is_encoded)
+            self._write_photo(folder, path, images, turned or format not in suffixes)
         return f"{self.file}{suffix}"
 
     def _storage(self) -> tuple[str | None, bool]:
@@ -206,16 +199,8 @@ def plain_images(
     contents = {image.name: image.digest or image.name for image in images}
     subset_of = subsets(contents, settings.split or SPLIT, settings.seed)
     return [
-        AnnotatedImage(
-            image.name,
-            files[index],
-            image.size,
-            [],
-            image.origin,
-            subset_of[image.name],
-            digest=image.digest,
-        )
-        for index, image in zip(indices, images, strict=True)
+        AnnotatedImage(x.name, files[i], x.size, [], x.origin, subset_of[x.name], digest=x.digest)
+        for i, x in zip(indices, images, strict=True)
     ]
 
 

@@ -111,9 +111,7 @@ def _classes_of(
                 if by_mean
                 else _scores_by_removal(run, opened, factorizations, progress)
             )
-            images = {
-                k: _scores_of_images(factorizations[k], of_k, empty) for k, of_k in scores.items()
-            }
+            images = {k: _scores_of_images(factorizations[k], scores[k], empty) for k in scores}
     if words is not None:
         scores, images = (
             {k: words(outputs) for k, outputs in each.items()} for each in (scores, images)
@@ -146,10 +144,8 @@ def standing_out(
     if scores.shape[1] >= FEW_CLASSES:
         deviation = scores.std(1).clamp_min(torch.finfo(scores.dtype).tiny)
         sure &= (largest - scores.mean(1)) / deviation >= STANDING_OUT
-    return [
-        labels[i] if is_sure else None
-        for i, is_sure in zip(index.tolist(), sure.tolist(), strict=True)
-    ]
+    pairs = zip(index.tolist(), sure.tolist(), strict=True)
+    return [labels[i] if is_sure else None for i, is_sure in pairs]
 
 
 def strengths(coefficients: Tensor) -> Tensor:
@@ -176,10 +172,8 @@ def _scores_of_full_maps(
     opened: OpenLayer, factorizations: Mapping[int, Factorization]
 ) -> tuple[dict[int, Tensor], Tensor]:
     """The outputs for maps full of each factor, (k, classes) by k, and for an empty map."""
-    full = [
-        f.components * strengths(f.coefficients).to(f.components)[:, None]
-        for f in factorizations.values()
-    ]
+    every = [(f.components, strengths(f.coefficients)) for f in factorizations.values()]
+    full = [w * strength.to(w)[:, None] for w, strength in every]
     rows = torch.cat([torch.zeros_like(full[0][:1]), *full])
     empty, *outputs = later_outputs(
         opened,

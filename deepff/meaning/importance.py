@@ -71,9 +71,7 @@ def importance(
         columns = main_classes(plain)
     is_of = images_of(plain, columns)
     several = outputs[..., columns]
-    sobol = torch.stack(
-        [sobol_indices(of_image[1 + n_factors :], n_factors) for of_image in several]
-    )
+    sobol = torch.stack([sobol_indices(x[1 + n_factors :], n_factors) for x in several])
     directions = functional.normalize(factorization.components, dim=1)
     return Importance(
         labels=tuple(names.labels[c] for c in columns),
@@ -136,12 +134,7 @@ def sobol_masks(k: int, n_design: int = N_DESIGN) -> Tensor:
     points = Halton(2 * k, scramble=False).random(n_design + 1)[1:]
     both = torch.from_numpy(points).float()
     a, b = both[:, :k], both[:, k:]
-    exchanged = []
-    for j in range(k):
-        one = a.clone()
-        one[:, j] = b[:, j]
-        exchanged.append(one)
-    return torch.cat([a, b, *exchanged])
+    return torch.cat([a, b, *(torch.where(column, b, a) for column in torch.eye(k).bool())])
 
 
 def sobol_indices(values: Tensor, k: int) -> Tensor:

@@ -55,9 +55,8 @@ def similar(
     else:
         activations = _activations(run, progress)
         run = replace(run, activations=activations)
-        rows = activations.image_rows
-        grids = [image.grid for image in activations.images]
-        extents = [image.extent for image in activations.images]
+        rows, images = activations.image_rows, activations.images
+        grids, extents = [image.grid for image in images], [image.extent for image in images]
     vertical, horizontal = extents[index] or WHOLE
     row = _cell(y / height, grids[index][0], vertical)
     column = _cell(x / width, grids[index][1], horizontal)

@@ -207,9 +207,8 @@ def _grid(
         columns.append(columns[-1] + cell.shape[1] + _GAP)
     legend = _legend(names, colors, signed, max(columns[-1], 480))
     grid_height = len(rows) * (height + _GAP)
-    canvas = Image.new(
-        "RGB", (max(columns[-1], legend.width), grid_height + legend.height), "white"
-    )
+    size = (max(columns[-1], legend.width), grid_height + legend.height)
+    canvas = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(canvas)
     for y, (label, row) in zip(range(0, grid_height, height + _GAP), rows, strict=True):
         draw.text((_GAP, y + height // 2), label, "black", font, anchor="lm")
@@ -294,10 +293,8 @@ def captions(factorization: Factorization) -> list[str]:
     if factorization.classes is None:
         return plain
     names = told_apart(factorization.classes.names)
-    return [
-        factor if name is None else f"{factor}: {name}"
-        for factor, name in zip(plain, names, strict=True)
-    ]
+    pairs = zip(plain, names, strict=True)
+    return [factor if name is None else f"{factor}: {name}" for factor, name in pairs]
 
 
 def region_picture(

@@ -19,7 +19,6 @@ from deepff.runtime.outputs import MANIFEST
 
 if TYPE_CHECKING:
     from deepff.activations.activations import ImageRecord
-    from deepff.images.image_set import Origin
     from deepff.result import Result
     from deepff.results.heatmaps import HeatMaps
 
@@ -90,17 +89,13 @@ def write_manifest(run: Result, folder: Path) -> None:
         "cache": run.cache,
         "agreements": run.agreements,
         "factorizations": {
-            str(k): {
-                # JSON has no NaN.
-                "relative_error": None if math.isnan(each.relative_error) else each.relative_error,
-                "n_iter": each.n_iter,
-            }
-            for k, each in run.factorizations.items()
+            # JSON has no NaN.
+            str(k): {"relative_error": None if math.isnan(error) else error, "n_iter": f.n_iter}
+            for k, f in run.factorizations.items()
+            for error in [f.relative_error]
         },
         "factor_names": {
-            str(k): each.classes.names
-            for k, each in run.factorizations.items()
-            if each.classes is not None
+            str(k): f.classes.names for k, f in run.factorizations.items() if f.classes is not None
         },
         "unnamed": run.unnamed,
         "importance": {str(k): importance.to_dict() for k, importance in run.importances.items()},
@@ -126,18 +121,14 @@ def probabilities_of(run: Result) -> HeatMaps | None:
 
 
 def _image_entry(image: ImageRecord) -> dict[str, Any]:
+    origin = image.origin
+    path = os.path.abspath(origin) if isinstance(origin, Path) else str(origin)  # or an address
     return {
         "name": image.name,
-        "path": _path_of(image.origin),
+        "path": path if isinstance(origin, os.PathLike) else None,
         "size": image.size,
         "grid": image.grid,
         "extent": image.extent,
         "digest": image.digest,
         "status": "used",
     }
-
-
-def _path_of(origin: Origin) -> str | None:
-    if isinstance(origin, Path):
-        return os.path.abspath(origin)
-    return str(origin) if isinstance(origin, os.PathLike) else None  # an address

@@ -155,22 +155,18 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
     ks = list(result.factorizations)
     n_images = range(len(result.images))
     is_scored = result.factorization().scores is not None
+    by_score = sorted(n_images, key=lambda i: -(data["images"][i]["score"] or 0))
     return _PAGES.get_template("report.html").render(
         result=result,
         region_colors=hex_colors(region_colors),
         images=data["images"],
         is_scored=is_scored,
-        order=sorted(n_images, key=lambda i: -data["images"][i]["score"])
-        if is_scored
-        else n_images,
+        order=by_score,
         unreadable=unreadable,
         sections=[_section(result, k, colors[k], crops[k], folder) for k in result.factorizations],
         overlays=(folder / "overlays").is_dir(),
         skipped=[(file.name, file.reason) for file in result.skipped]
-        + [
-            (result.names[i], f"{reason} (used, but shown gray)")
-            for i, reason in unreadable.items()
-        ],
+        + [(result.names[i], f"{why} (used, but shown gray)") for i, why in unreadable.items()],
         galleries=shown,
         agreement=result.agreements
         and agreement_svg(result.agreements, result.n_components, AGREED),
@@ -185,10 +181,8 @@ def _page(result: Result, unreadable: Mapping[int, str], crops: Crops, folder: P
 
 def classes_page(results: ClassResults, folders: Sequence[str]) -> str:
     """The page that shows the result of each class, which is in a folder below it, and links it."""
-    rows = [
-        (label, quote(folder), result, told_apart(result.factor_names))
-        for (label, result), folder in zip(results.items(), folders, strict=True)
-    ]
+    every = zip(results.items(), folders, strict=True)
+    rows = [(x, quote(path), each, told_apart(each.factor_names)) for (x, each), path in every]
     return _PAGES.get_template("classes.html").render(rows=rows)
 
 
@@ -239,9 +233,7 @@ def _embedded(result: Result, colors: Mapping[int, list[str]], folder: Path) -> 
     shapes = [result.heatmaps.covering(i).shape[1:] for i in range(len(result.images))]
     n_cells = sum(height * width for height, width in shapes)
     scale = min(1.0, (MAX_EMBEDDED_VALUES / (n_cells * sum(result.factorizations))) ** 0.5)
-    grids = [
-        (max(1, round(scale * height)), max(1, round(scale * width))) for height, width in shapes
-    ]
+    grids = [(max(1, round(scale * h)), max(1, round(scale * w))) for h, w in shapes]
     return {
         "images": [
             {

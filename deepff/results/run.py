@@ -28,9 +28,7 @@ class Run:
     skipped: list[SkippedFile]  # files that were left out, and why
     factorizations: dict[int, Factorization]  # by number of factors, ascending
     method: str  # "nmf", "semi-nmf", "pca", "kmeans", or the class of somebody's own estimator
-    sources: tuple[
-        FeatureSource, ...
-    ]  # network, layer, preparation; several where layers are fused
+    sources: tuple[FeatureSource, ...]  # several where layers are fused
     options: dict[str, Any]  # of the method, with its random_state
     command: str  # what was run
     seconds: dict[str, float]  # by stage
@@ -117,11 +115,8 @@ class Run:
     @property
     def relative_errors(self) -> str:
         """``k=2: 0.412, k=3: 0.367``, of those that are known."""
-        return ", ".join(
-            f"k={k}: {each.relative_error:.3f}"
-            for k, each in self.factorizations.items()
-            if not math.isnan(each.relative_error)
-        )
+        errors = ((k, each.relative_error) for k, each in self.factorizations.items())
+        return ", ".join(f"k={k}: {error:.3f}" for k, error in errors if not math.isnan(error))
 
     @property
     def relative_error(self) -> float:
@@ -153,25 +148,18 @@ class Run:
         """The components of every factorization, with what applying them elsewhere takes."""
         if self.applied is not None:
             return self.applied
+        every = self.factorizations.items()
         return ConceptBank(
-            components={k: each.components for k, each in self.factorizations.items()},
+            components={k: f.components for k, f in every},
             histograms=dict(self.histograms)
             if self.histograms is not None
-            else {k: Histogram.sampled(f.heatmaps) for k, f in self.factorizations.items()},
+            else {k: Histogram.sampled(f.heatmaps) for k, f in every},
             method=self.method,
             sources=self.sources,
             channel_weights=self.channel_weights,
             recipe=self.recipe,
             parts_of=self.parts_of,
-            classifiers={
-                k: each.classifier
-                for k, each in self.factorizations.items()
-                if each.classifier is not None
-            },
-            classes={
-                k: each.classes
-                for k, each in self.factorizations.items()
-                if each.classes is not None
-            },
-            known=next((f.known for f in self.factorizations.values() if f.known), None),
+            classifiers={k: f.classifier for k, f in every if f.classifier is not None},
+            classes={k: f.classes for k, f in every if f.classes is not None},
+            known=next((f.known for _, f in every if f.known), None),
         )
