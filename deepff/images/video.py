@@ -43,10 +43,8 @@ class VideoFileSystem(AbstractArchiveFileSystem):
         names = _names([float((pts - times[0]) * self._stream.time_base) for pts in times])
         width, height = self._stream.width, self._stream.height
         facts = {"type": "file", "size": 3 * width * height, "compress_size": 3 * width * height}
-        self.dir_cache = {
-            name: {"name": name, "pts": pts, **facts}
-            for name, pts in zip(names, times, strict=True)
-        }
+        each = zip(names, times, strict=True)
+        self.dir_cache = {name: {"name": name, "pts": pts, **facts} for name, pts in each}
         self._n_recent = max(2, _RECENT_BYTES // facts["size"])
         self._recent: dict[int, av.VideoFrame] = {}
         self._last: int | None = None  # the frame that was decoded last

@@ -171,10 +171,8 @@ class _Windows(TorchDispatchMode):
 
 
 def _is_centered(reach: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> bool:
-    return all(
-        2 * p == k - 1 if s == 1 else k == s and p == 0
-        for k, s, p in zip(reach, stride, padding, strict=True)
-    )
+    each = zip(reach, stride, padding, strict=True)
+    return all(2 * p == k - 1 if s == 1 else k == s and p == 0 for k, s, p in each)
 
 
 def _pair(value: Any) -> Sequence[int]:

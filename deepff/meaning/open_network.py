@@ -37,10 +37,7 @@ def opened_layers(run: Run, backbone: Backbone | None = None) -> tuple[OpenLayer
     if run.opened and backbone is None:
         return run.opened
     network = run.sources[0].backbone(model=backbone)
-    return tuple(
-        OpenLayer(network, source.resolved(map_layers(network, source.size)))
-        for source in run.sources
-    )
+    return tuple(OpenLayer(network, x.resolved(map_layers(network, x.size))) for x in run.sources)
 
 
 def opened_layer(run: Run) -> OpenLayer:

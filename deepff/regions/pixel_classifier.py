@@ -192,10 +192,8 @@ def sample_cells(
     chosen = [index for index in range(len(images)) if (before + index) % step == 0]
     _, n_images = rows_before(len(chosen))
     layers = [layer.image_rows for layer in activations]
-    cell_indices = {
-        index: _drawn(images[index].n_cells, most[1] // n_images, seed=before + index)
-        for index in chosen
-    }
+    n_each = most[1] // n_images
+    cell_indices = {i: _drawn(images[i].n_cells, n_each, seed=before + i) for i in chosen}
     means, bases, features = [], [], []
     for layer, rows in zip(activations, layers, strict=True):
         drawn = [

@@ -28,12 +28,8 @@ def thresholds(
         assert not isinstance(maps, Histogram), "Otsu per image needs the images' maps"
         return torch.cat([thresholds(image, Threshold.OTSU) for image in _one_by_one(maps)])
 
-    bins = {
-        Threshold.PERCENTILE: PERCENTILE_BINS,
-        Threshold.OTSU: OTSU_BINS,
-        Threshold.MAX_FRACTION: 0,
-    }
-    histogram = maps if isinstance(maps, Histogram) else Histogram.of(maps, bins[Threshold(method)])
+    bins: dict[str, int] = {Threshold.PERCENTILE: PERCENTILE_BINS, Threshold.OTSU: OTSU_BINS}
+    histogram = maps if isinstance(maps, Histogram) else Histogram.of(maps, bins.get(method, 0))
     if value is None:
         row = histogram.otsu()
     elif method == Threshold.MAX_FRACTION:

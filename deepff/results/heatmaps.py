@@ -150,11 +150,8 @@ class HeatMaps(Sequence[Tensor]):
     def rows(self, images: slice) -> Tensor:
         """The coefficients of consecutive images: (rows, k)."""
         slices = self._row_slices[images]
-        return (
-            self.coefficients[slices[0].start : slices[-1].stop]
-            if slices
-            else self.coefficients[:0]
-        )
+        first, last = (slices[0].start, slices[-1].stop) if slices else (0, 0)
+        return self.coefficients[first:last]
 
     def grid(self, index: int) -> Tensor:
         """The maps of image ``index`` on the layer's grid: (k, h, w)."""

@@ -55,10 +55,8 @@ def covering(maps: Tensor, extent: Extent | None) -> Tensor:
 def cell_means(maps: Tensor, grid: tuple[int, int], extent: Extent | None = None) -> Tensor:
     """The mean of maps (k, H, W), which cover the image, over the cells of a grid: (k, *grid)."""
     if extent is not None:
-        height, width = (
-            cells * math.ceil(side / cells)
-            for side, cells in zip(maps.shape[1:], grid, strict=True)
-        )
+        sides = zip(maps.shape[1:], grid, strict=True)
+        height, width = (cells * math.ceil(side / cells) for side, cells in sides)
         maps = sampled(maps, (height, width), None, extent)
     return functional.adaptive_avg_pool2d(maps[None], grid)[0]
 

@@ -64,11 +64,8 @@ def in_parallel(
 def owners(weights: Sequence[int], n: int) -> list[int]:
     """Which of ``n`` owners has each item, in order, so that their weights differ little."""
     total = max(1, sum(weights))
-    ends = accumulate(weights)
-    return [
-        min(n - 1, n * (2 * end - weight) // (2 * total))
-        for weight, end in zip(weights, ends, strict=True)
-    ]
+    each = zip(weights, accumulate(weights), strict=True)
+    return [min(n - 1, n * (2 * end - weight) // (2 * total)) for weight, end in each]
 
 
 @contextmanager

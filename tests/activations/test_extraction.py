@@ -125,7 +125,7 @@ def test_activations_that_are_not_finite_name_the_image(mixed_set):
     with torch.no_grad():
         broken.network.bn2.weight.fill_(float("nan"))
     layer = map_layers(load_backbone(), SIZE).resolve()
-    with pytest.raises(InputError, match=r"layer bn2 for 0\.png hold NaN or infinity"):
+    with pytest.raises(InputError, match=r"layer bn2 for 0\.png contain NaN or infinity"):
         extract(find_images(mixed_set), broken, layer)
 
 

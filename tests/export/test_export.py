@@ -333,12 +333,12 @@ def test_an_export_or_masks_that_fail_half_way_leave_nothing(tmp_path: Path) -> 
     crf = replace(HALF, refine="guided-crf")
     result.paths[0].parent.mkdir()
     Image.new("RGB", (8, 6)).save(result.paths[0])
-    with pytest.raises(InputError, match=r"the photograph ä/b\.png, which cannot be used"):
+    with pytest.raises(InputError, match=r"the photograph ä/b\.png, which can no longer be used"):
         export(result, "png", tmp_path / "out", options=crf)
     assert not (tmp_path / "out").exists()
     segment(result, saved, options=HALF)
     before = {name: path for name, path in visible(saved).items() if name != "report.html"}
-    with pytest.raises(InputError, match=r"the photograph ä/b\.png, which cannot be used"):
+    with pytest.raises(InputError, match=r"the photograph ä/b\.png, which can no longer be used"):
         segment(result, saved, options=crf)
     assert {name: path for name, path in visible(saved).items() if name != "report.html"} == before
     # Nor does the next report show pictures of both.

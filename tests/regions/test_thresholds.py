@@ -144,10 +144,10 @@ def test_label_map_gives_a_tie_to_the_first_factor_and_counts_past_255() -> None
     ("method", "value", "message"),
     [
         ("otsu-set", 75.0, "percentile, otsu, otsu-image, max-fraction"),
-        ("percentile", 101.0, "between 0 and 100"),
-        ("percentile", float("nan"), "between 0 and 100"),
+        ("percentile", 101.0, "use 0 to 100"),
+        ("percentile", float("nan"), "use 0 to 100"),
         ("max-fraction", 75.0, "at most 1"),
-        ("max-fraction", 0.0, "above 0"),
+        ("max-fraction", 0.0, "use more than 0"),
     ],
 )
 def test_wrong_options_are_refused(method: str, value: float, message: str) -> None:
