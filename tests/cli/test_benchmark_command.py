@@ -39,7 +39,7 @@ def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None
         "table1-top-01.jpg", "table1-top.csv", "table1-top.json", "table1-top.md",
     ]  # fmt: skip
     markdown = written["table1-top.md"].read_text(encoding="utf-8")
-    shown, _, pictures = markdown.partition("\nTaj Mahal (018), the images with the lowest IoU")
+    shown, _, pictures = markdown.partition("\nTaj Mahal (018), images with the lowest IoU")
     assert shown in printed and "(table1-top-01.jpg)" in pictures
     assert all(str(path) in printed for path in written.values())
     table = json.loads(written["table1-top.json"].read_text(encoding="utf-8"))
