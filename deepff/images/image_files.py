@@ -86,8 +86,8 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
             result_folder = text
         elif not files:
             raise InputError(
-                f"there are no images in the folder {text!r}: all its files are hidden, or it has "
-                "none"
+                f"the folder {text!r} has no files that are not hidden; name the folder of the "
+                "images"
                 if pattern == EVERYTHING
                 else f"no file matches {text!r}; use '**' to include subfolders"
             )

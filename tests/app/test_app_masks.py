@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -261,29 +260,13 @@ def test_suggested_names_are_there_at_the_start_and_agreed_with_at_once(tmp_path
     assert agreed.parts == {0: "head", 2: "bear"}
 
 
-def test_a_file_of_the_first_format_is_read_as_before(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_refused_and_kept(tmp_path: Path) -> None:
     result = planted(tmp_path)
-    run = sha256("\n".join(NAMES).encode() + b"\n3\n" + torch.eye(3).numpy().tobytes())
-    settings = {"k": 3, "threshold": "otsu", "value": 75.0, "refine": "none"}
-    content = {
-        "deepff labels": 1,
-        "run": run.hexdigest(),
-        "revision": 2,
-        "settings": settings,
-        "factors": [{"k": 3, "factor": 1, "name": "ear", "keep": True}],
-        "images": {"a.png": {"status": "accepted", "dropped": {"3": [0]}}},
-        "history": [
-            {"factor": [3, 1], "before": {"name": "", "keep": True}},
-            {"image": "a.png", "before": {"status": "", "dropped": {}}},
-        ],
-    }
-    (tmp_path / FILE).write_text(json.dumps(content), "utf-8")
-    labels = load_labels(tmp_path, result)
-    assert labels.parts[1] == "ear" and labels.settings.threshold == "otsu"
-    assert labels.settings.masks == "factors"
-    assert labels.image("a.png").status == "accepted" and labels.dropped("a.png") == (0,)
-    assert labels.image("a.png").mask is None
-    assert undo(undo(labels)).factor(1).name == ""
+    text = json.dumps({"deepff labels": 1, "revision": 2})
+    (tmp_path / FILE).write_text(text, "utf-8")
+    with pytest.raises(InputError, match="was not written by this version of deepff; move it away"):
+        load_labels(tmp_path, result)
+    assert (tmp_path / FILE).read_text("utf-8") == text
 
 
 def test_filters_orders_and_search(tmp_path: Path) -> None:

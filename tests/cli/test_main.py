@@ -155,7 +155,7 @@ BAD_INPUTS = {
     "no images and no --sample": ([], "name folders, files or globs, or try --sample"),
     "both": (["{photos}", "--sample"], "--sample comes with images"),
     "a folder that is not there": (["{tmp}/nowhere"], "cannot find '{tmp}/nowhere'"),
-    "an empty folder": (["{empty}"], "all its files are hidden, or it has none"),
+    "an empty folder": (["{empty}"], "has no files that are not hidden"),
     "a glob without a match": (["{photos}/*.jpeg"], "no file matches"),
     "no usable image": (["{broken}"], "none of the 2 files is an image that can be read"),
     "an unknown network": (["{photos}", "--model", "vgg91"], "no network 'vgg91'; the closest are"),
