@@ -33,7 +33,8 @@ class Rules:
     overwrite: bool | None = False  # replace users' files, too; None if no option offers that
     remove_stale: bool = False  # remove what deepff wrote there before and does not write again
     inputs: Collection[Path | None] = ()  # photographs, which are never replaced
-    # Files and folders of a result: lists in them count as the folder's.
+    # Files and folders of a result: lists in them count as the folder's, and if the folder has no
+    # list, as copies without hidden files, they count as written by deepff.
     parts: Collection[str] = ()
 
 
@@ -141,6 +142,10 @@ def own_files(folder: str | Path, parts: Collection[str] = ()) -> Digests:
         below = record.parent.relative_to(folder)
         for name, digests in _read_record(record).items():
             files.setdefault((below / name).as_posix(), []).extend(digests)
+    if parts and not (folder / RECORD).exists():
+        for name in files_below(folder):
+            if name.partition("/")[0] in parts:
+                files.setdefault(name, [_digest(folder / name)])
     # The lists of earlier versions hold other outputs' files, too.
     return {name: files[name] for name in files if others.isdisjoint((folder / name).parents)}
 

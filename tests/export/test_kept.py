@@ -306,7 +306,9 @@ def test_apply_keeps_what_was_decided_on_its_result(photos: Path, tmp_path: Path
     assert load_labels(out, load(out)).parts[0] == "door"
 
 
-def test_a_result_of_an_earlier_version_is_replaced_as_a_whole(photos: Path, saved: Path) -> None:
+def test_a_result_without_its_hidden_lists_is_replaced_as_a_whole(
+    photos: Path, saved: Path
+) -> None:
     segment(load(saved), saved, options=HALF)
     for path in saved.rglob(".deepff-files"):
         path.unlink()

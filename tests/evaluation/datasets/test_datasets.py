@@ -270,5 +270,5 @@ def test_label_names_that_do_not_number_the_values_are_refused(
 ) -> None:
     folder = write_label_folder(tmp_path / "drawn", names, np.zeros((4, 6), np.uint8))
 
-    with pytest.raises(InputError, match=r"labels\.txt should have"):
+    with pytest.raises(InputError, match=r"labels\.txt should name each label once"):
         load_label_folder(folder, find_images(image_folder))
