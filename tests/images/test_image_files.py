@@ -186,8 +186,8 @@ def test_nothing_to_find_is_said_in_one_sentence(tmp_path: Path) -> None:
     for paths, message in [
         (tmp_path / "missing", "cannot find"),
         (tmp_path / "missing.jpg", "cannot find"),
-        (tmp_path / "empty", "no images in the folder"),
-        (tmp_path / "hidden", "no images in the folder"),
+        (tmp_path / "empty", "has no files that are not hidden"),
+        (tmp_path / "hidden", "has no files that are not hidden"),
         (f"{tmp_path}/full/*.png", "no file matches"),
         (f"{tmp_path}/missing/*.png", "cannot list the folder"),
         ([tmp_path / "full", tmp_path / "missing"], "cannot find"),
