@@ -1,4 +1,4 @@
-"""Masks of ``deepff label`` beside the truth: at its first page, and as masks teach.
+"""Masks of ``deepff label``, compared with the truth: at its first page, and as masks teach.
 
     OMP_NUM_THREADS=1 python benchmarks/label_masks.py DATA FOLDER
         [--kinds bear=19 elephant=15 ...]

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from deepff.app.edits import open_suggestions, steps
 from deepff.app.kept_masks import is_lost
@@ -18,6 +17,7 @@ from deepff.errors import InputError
 from deepff.images.image_files import natural_key
 from deepff.images.painting import factor_colors, hex_colors
 from deepff.options import Threshold
+from deepff.report.report import page_templates
 
 LOOKS = ("masks", "heat maps", "photos")
 GRIDS = (5, 10, 20, 40)
@@ -32,13 +32,7 @@ ORDERS = (COVERING, DOUBT, SCORE, NAME)
 _KEPT = ("position", "look", "filter", "order", "search", "in_view")
 # IoU from which an image counts as unchanged by a lesson, and how many that change are shown.
 _UNCHANGED, _N_CHANGES = 0.98, 6
-_ENVIRONMENT = Environment(
-    loader=PackageLoader("deepff.app"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_ENVIRONMENT = page_templates("deepff.app")
 
 
 @dataclass

@@ -11,7 +11,7 @@ from deepff.networks.available import check_installed
 from deepff.networks.loading import select_device
 from deepff.options import Device
 
-# How sure a network is told to be of the mask before: logits of this size.
+# The logits that the network gets for the mask before.
 _CERTAINTY = 10.0
 
 Point = tuple[float, float]  # (x, y) as shares of an image's width and height, in [0, 1]

@@ -54,7 +54,7 @@ def apply(
         its scores become stricter. The result's bank keeps this.
     size : int, optional
         Longer side of the resized images in pixels, by default the bank's. At about 1.4 times the
-        bank's, objects that are small, or that touch, are told apart more often, in twice the time.
+        bank's, it finds more of the objects that are small or touch, in twice the time.
     model : torch.nn.Module or Backbone, optional
         The network, if it is yours or its weights came from a file.
     batch_size, cache, device, progress

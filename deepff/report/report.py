@@ -47,13 +47,20 @@ from deepff.runtime.progress import track
 PAGE = "report.html"
 GALLERIES = "regions"
 _GALLERY_FORM = {"title": str, "description": str, "regions": [str, ...]}
-_PAGES = Environment(
-    loader=PackageLoader("deepff.report"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+
+
+def page_templates(package: str) -> Environment:
+    """The templates of a package: values are escaped, and an unknown name is an error."""
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+_PAGES = page_templates("deepff.report")
 _UNREADABLE = "thumbnails/unreadable.json"
 STRIP_GAP = 4
 # Map values embedded in the page, one byte each before compression; above it grids are coarsened.
