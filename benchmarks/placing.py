@@ -21,8 +21,8 @@ from deepff.evaluation.predictions import (
     Variant,
     collect,
     count_by_variant,
+    factor_finders,
     factorize,
-    image_masks,
 )
 
 
@@ -34,7 +34,7 @@ def over_pixels(features: Features) -> Features:
 
 def score(features: Features) -> float:
     found = {Variant(DFF, 1): factorize(features.activations, "nmf", 1, seed=0)}
-    (counts,) = count_by_variant(image_masks(features, found, crf=False), features).values()
+    (counts,) = count_by_variant(features, factor_finders(features, found, crf=False)).values()
     return float(iou(counts)[0, 1])
 
 

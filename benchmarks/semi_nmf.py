@@ -68,8 +68,8 @@ from deepff.evaluation.predictions import (  # noqa: E402
     Features,
     Variant,
     count_by_variant,
+    factor_finders,
     factorize,
-    image_masks,
 )
 from deepff.factorization import NMF, KMeans, SemiNMF  # noqa: E402
 from deepff.factorization.nnls import hals, solve, solve_free  # noqa: E402
@@ -202,7 +202,7 @@ def print_parts(root: Path) -> None:
         (found,), _ = extract_layers(files, backbone, layers)
         features = Features(truth, found)
         fits = {Variant(DFF, k, 0): factorize(found, method, k, 0) for k in OPTIONS.k}
-        counts = count_by_variant(image_masks(features, fits, crf=False), features)
+        counts = count_by_variant(features, factor_finders(features, fits, crf=False))
         quality = statistics.mean(factor_quality(counts[variant]) for variant in fits)
         print(f"| {path} | {method} | {quality:.3f} |", flush=True)
 

@@ -25,7 +25,12 @@ from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.evaluation.datasets.pascal import VOC_CLASSES, load_voc
 from deepff.evaluation.metrics import corloc, count_overlaps, factor_quality, iou
-from deepff.evaluation.predictions import Features, contrast_masks, count_by_variant
+from deepff.evaluation.predictions import (
+    Features,
+    contrast_finders,
+    count_by_variant,
+    in_images,
+)
 from deepff.layers.layer_map import LayerMap, map_layers
 from deepff.networks.loading import load_backbone
 from deepff.regions.components import component_boxes
@@ -55,16 +60,17 @@ def arguments() -> argparse.Namespace:
 
 def overlap(features: Features) -> dict[str, float]:
     """Set-wide IoU of each step's masks."""
-    counts = count_by_variant(contrast_masks(features, crf=True), features)
+    counts = count_by_variant(features, contrast_finders(features, crf=True))
     return {variant.method: float(iou(found)[0, 1]) for variant, found in counts.items()}
 
 
 def localized(features: Features) -> dict[str, float]:
     """CorLoc of each step's boxes."""
     boxes: dict[str, list] = {}
-    for found in contrast_masks(features, crf=True, for_boxes=True):
-        for variant, masks in found.items():
-            first = [*component_boxes(masks[0]), None][0]
+    finders = contrast_finders(features, crf=True, for_boxes=True)
+    for found in in_images(features, finders, lambda _, regions: regions):
+        for variant, regions in found.items():
+            first = [*component_boxes(regions.masks[0]), None][0]
             boxes.setdefault(variant.method, []).append(first)
     truth = [item.boxes_of(features.truth.name) for item in features.truth.images]
     return {method: corloc(own, truth) for method, own in boxes.items()}

@@ -29,9 +29,9 @@ from deepff.evaluation.predictions import (
     Features,
     Network,
     Variant,
-    Work,
     collect,
     factor_coefficients,
+    factor_finders,
     in_images,
     summed,
 )
@@ -47,8 +47,7 @@ from deepff.evaluation.tables import (
     to_stderr,
 )
 from deepff.options import RECIPE_OPTIONS
-from deepff.regions.regions import region_finder
-from deepff.regions.thresholds import label_map
+from deepff.regions.regions import Regions, region_finder
 from deepff.result import Result
 
 INSIDE = "inside object"
@@ -133,7 +132,11 @@ def part_scores(
         coefficients: dict[Variant, Tensor] = {}
         for seed in range(seeds):
             coefficients |= factor_coefficients(features.activations, k, seed, features.solver)
-        counts = summed(in_images(features, coefficients, crf, _counting(features, inside, k)))
+        finders = factor_finders(features, coefficients, crf)
+        for seed, result in enumerate(inside):
+            options = RECIPE_OPTIONS[result.recipe]
+            finders[Variant(INSIDE, k, seed)] = region_finder(result, k, options)
+        counts = summed(in_images(features, finders, partial(_counts, truth)))
         for (variant, overlapping), overlaps in counts.items():
             if not overlapping:
                 continue
@@ -261,41 +264,23 @@ def _inside(
     return results, [f"{way} (separation {first.separation:.2f}, layer {first.sources[0].layer})"]
 
 
-def _counting(
-    features: Features, inside: Sequence[Result], k: int
-) -> Work[dict[tuple[Variant, bool], Overlaps]]:
-    """What counts the pixels of one image's masks, of the parts inside the object too. The counts
-    of (variant, True) are of masks, which may overlap; those of (variant, False) of one factor per
-    pixel, or none (row 0)."""
-    finders = [region_finder(of, k, RECIPE_OPTIONS[of.recipe]) for of in inside]
-    n_parts = len(features.truth.part_names)
-    n_labels = n_parts + len(features.truth.others)
-
-    def counted(
-        index: int, masks: dict[Variant, Tensor], maps: dict[Variant, Tensor]
-    ) -> dict[tuple[Variant, bool], Overlaps]:
-        truth = features.truth.images[index].labels()
-        parts = truth.astype(np.uint8)  # the smallest of the parts on a pixel
-        parts[(parts > n_parts) & (parts < UNNAMED)] = BACKGROUND
-        parts[truth == UNNAMED] = n_parts + 1
-        # Factors that do not overlap are the largest where they are on.
-        factors = {
-            variant: label_map(maps[variant] if variant in maps else of_variant.float(), of_variant)
-            for variant, of_variant in masks.items()
-        }
-        for seed, find in enumerate(finders):
-            regions = find(index)
-            masks[Variant(INSIDE, k, seed)] = regions.masks
-            factors[Variant(INSIDE, k, seed)] = regions.labels
-        counts = {}
-        for variant, of_variant in masks.items():
-            groups = torch.arange(len(of_variant) + 1, device=of_variant.device)[:, None, None]
-            tiles = factors[variant] == groups
-            counts[variant, True] = count_overlaps([(of_variant, truth)], n_labels)
-            counts[variant, False] = count_overlaps([(tiles, parts)], n_parts + 1)
-        return counts
-
-    return counted
+def _counts(
+    truth: GroundTruthSet, index: int, by_variant: Mapping[Variant, Regions]
+) -> dict[tuple[Variant, bool], Overlaps]:
+    """The pixel counts of one image. Those of (variant, True) are of masks, which may overlap;
+    those of (variant, False) of one factor per pixel, or none (row 0)."""
+    n_parts = len(truth.part_names)
+    labels = truth.images[index].labels()
+    parts = labels.astype(np.uint8)  # the smallest of the parts on a pixel
+    parts[(parts > n_parts) & (parts < UNNAMED)] = BACKGROUND
+    parts[labels == UNNAMED] = n_parts + 1
+    counts = {}
+    for variant, regions in by_variant.items():
+        groups = torch.arange(len(regions.masks) + 1, device=regions.labels.device)[:, None, None]
+        masks, tiles = (regions.masks, labels), (regions.labels == groups, parts)
+        counts[variant, True] = count_overlaps([masks], n_parts + len(truth.others))
+        counts[variant, False] = count_overlaps([tiles], n_parts + 1)
+    return counts
 
 
 def _evaluate(

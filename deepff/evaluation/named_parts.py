@@ -1,6 +1,7 @@
 """Table 3: parts of cows and horses from factors that a person names."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,23 +10,27 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.evaluation.datasets.pascal import TABLE3_PARTS, load_pascal_part
-from deepff.evaluation.metrics import iou
+from deepff.evaluation.metrics import Overlaps, iou
 from deepff.evaluation.predictions import (
     DFF,
     DFF_CRF,
     GUIDED_CRF,
     Features,
     Network,
+    Variant,
     collect,
-    count_by_variant,
+    count_masks,
     factor_coefficients,
-    image_masks,
+    factor_finders,
+    in_images,
+    summed,
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
 from deepff.images.painting import factor_colors, overlay
 from deepff.pictures.crops import save_jpeg
 from deepff.pictures.figures import spread
 from deepff.regions.part_names import part_masks, read_parts
+from deepff.regions.regions import Regions
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
 
@@ -131,14 +136,18 @@ def _evaluate(
     named = {variant: H for variant, H in coefficients.items() if variant.method in mappings}
     if named:
         mappings[DFF_CRF] = mappings[GUIDED_CRF] = mappings.get(DFF, {})
-        masks_of_images = (
-            {
-                variant: part_masks(of_factors, mappings[variant.method], part_names)
-                for variant, of_factors in masks.items()
+
+        def count(index: int, by_variant: Mapping[Variant, Regions]) -> dict[Variant, Overlaps]:
+            of_parts = {
+                variant: replace(
+                    of, masks=part_masks(of.masks, mappings[variant.method], part_names)
+                )
+                for variant, of in by_variant.items()
             }
-            for masks in image_masks(features, named, crf)
-        )
-        for variant, overlaps in count_by_variant(masks_of_images, features).items():
+            return count_masks(truth, index, of_parts)
+
+        finders = factor_finders(features, named, crf)
+        for variant, overlaps in summed(in_images(features, finders, count)).items():
             # Mask i is of part i, whose label is i + 1.
             ious = iou(overlaps).diagonal(1).tolist()
             values[variant.method] = {

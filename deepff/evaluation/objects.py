@@ -3,7 +3,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,16 +31,19 @@ from deepff.evaluation.predictions import (
     Features,
     Network,
     Variant,
+    Work,
     collect,
-    contrast_masks,
+    contrast_finders,
     count_masks,
-    image_masks,
+    factor_finders,
+    in_images,
     object_coefficients,
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
 from deepff.options import VocFilter, chosen
 from deepff.pictures.figures import read_photo, region_picture, stacked
 from deepff.regions.components import Box, component_boxes
+from deepff.regions.regions import Regions
 
 PAPER_SETS = {
     "021": "Elephants",
@@ -193,13 +196,10 @@ def table2(
 def overlap_scores(features: Features, crf: bool, seeds: int) -> Scores:
     """Set-wide IoU of each method's mask with the object."""
 
-    def measure(index: int, masks: Mapping[Variant, Tensor]) -> dict[Variant, Overlaps]:
-        labels = features.truth.images[index].labels()
-        return count_masks(masks, labels, features.truth)
-
     def of_set(images: Sequence[Overlaps]) -> float:
         return float(iou(sum(images[1:], images[0]))[0, 1])
 
+    measure = partial(count_masks, features.truth)
     return _object_scores(
         features, "IoU", crf, seeds, measure, lambda _, one: of_set([one]), of_set
     )
@@ -209,10 +209,11 @@ def box_scores(features: Features, crf: bool, seeds: int) -> Scores:
     """CorLoc of each method's box with the boxes of the class."""
     true_boxes = [item.boxes_of(features.truth.name) for item in features.truth.images]
 
-    def measure(index: int, masks: Mapping[Variant, Tensor]) -> dict[Variant, Box | None]:
+    def measure(index: int, regions: Mapping[Variant, Regions]) -> dict[Variant, Box | None]:
         # The largest component comes first.
         return {
-            variant: next(iter(component_boxes(mask[0])), None) for variant, mask in masks.items()
+            variant: next(iter(component_boxes(of_variant.masks[0])), None)
+            for variant, of_variant in regions.items()
         }
 
     def of_image(index: int, box: Box | None) -> float:
@@ -229,7 +230,7 @@ def _object_scores(
     metric: str,
     crf: bool,
     seeds: int,
-    measure: Callable[[int, Mapping[Variant, Tensor]], Mapping[Variant, M]],
+    measure: Work[Mapping[Variant, M]],
     of_image: Callable[[int, M], float],
     of_set: Callable[[Sequence[M]], float],
 ) -> Scores:
@@ -237,18 +238,23 @@ def _object_scores(
     values: dict[str, list[float | None]] = {}
     poorest: list[Shown] = []
     for seed in range(seeds):
+        coefficients = object_coefficients(features.activations, seed, features.solver)
+        finders = factor_finders(features, coefficients, crf)
+        if seed == 0:  # the recipe contrast has none
+            finders |= contrast_finders(features, crf, for_boxes=metric == "CorLoc")
         measured: dict[str, list[M]] = {}
-        for index, masks in enumerate(_object_masks(features, crf, seed, metric == "CorLoc")):
-            for variant, measurement in measure(index, masks).items():
+        each = in_images(features, finders, lambda index, of: (measure(index, of), of))
+        for index, (measurements, regions) in enumerate(each):
+            for variant, measurement in measurements.items():
                 measured.setdefault(variant.method, []).append(measurement)
             if seed == 0:
-                by_method = {variant.method: mask for variant, mask in masks.items()}
+                by_method = {variant.method: of.masks for variant, of in regions.items()}
                 shown = {method: by_method[method] for method in _SHOWN if method in by_method}
                 score = of_image(index, measured[list(shown)[-1]][-1])
                 entry = (score, features.activations.images[index], shown)
                 poorest = sorted([*poorest, entry], key=lambda shown: shown[0])[:N_SHOWN]
-        for method, measurements in measured.items():
-            values.setdefault(method, []).append(of_set(measurements))
+        for method, of_images in measured.items():
+            values.setdefault(method, []).append(of_set(of_images))
     rows = [*(method for method in _FIRST_ROWS if method in values), *values]
     return Scores(
         len(features),
@@ -256,18 +262,6 @@ def _object_scores(
         {"images": len(features)},
         pictures=dict([poorest_picture(poorest)]),
     )
-
-
-def _object_masks(
-    features: Features, crf: bool, seed: int, for_boxes: bool
-) -> Iterator[dict[Variant, Tensor]]:
-    """Masks of every method; the recipe contrast has no seed, so it comes with the first."""
-    coefficients = object_coefficients(features.activations, seed, features.solver)
-    masks = image_masks(features, coefficients, crf)
-    if seed > 0:
-        return masks
-    pairs = zip(masks, contrast_masks(features, crf, for_boxes), strict=True)
-    return (by_method | contrast for by_method, contrast in pairs)
 
 
 # An image's score by the last of the methods, and each method's mask (1, H, W).

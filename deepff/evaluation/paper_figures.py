@@ -4,6 +4,7 @@ maps of parts with their IoUs (5).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,8 @@ from deepff.evaluation.predictions import (
     collect,
     count_by_variant,
     count_masks,
-    image_masks,
+    factor_finders,
+    in_images,
 )
 from deepff.evaluation.tables import NOT_IN_PAPER, Attempts, Row, Table, published_rows
 from deepff.factorization.nmf import NMF
@@ -127,7 +129,7 @@ def qualities(features: Features, ks: Sequence[int], crf: bool, seeds: int) -> n
             Variant(DFF, k, seed): _factorization(features, k, seed).coefficients
             for seed in range(seeds)
         }
-        counts = count_by_variant(image_masks(features, coefficients, crf), features)
+        counts = count_by_variant(features, factor_finders(features, coefficients, crf))
         of_ks.append([factor_quality(counts[Variant(method, k, seed)]) for seed in range(seeds)])
     return np.array(of_ks)
 
@@ -194,11 +196,9 @@ def _examples(
     """A class's picture, a row per factor, and the number of images."""
     features = collect(load(), network)
     factorization, variant = _factorization(features, N_FACTORS), Variant(DFF, N_FACTORS)
-    masks = image_masks(features, {variant: factorization.coefficients}, crf=False)
-    counts = [
-        count_masks(of_image, item.labels(), features.truth)[variant]
-        for of_image, item in zip(masks, features.truth.images, strict=True)
-    ]
+    finders = factor_finders(features, {variant: factorization.coefficients}, crf=False)
+    of_images = in_images(features, finders, partial(count_masks, features.truth))
+    counts = [of_image[variant] for of_image in of_images]
     total = sum(counts[1:], counts[0])
     associated = association(total)
     associated[:, 0] = False

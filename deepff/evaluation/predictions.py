@@ -1,20 +1,18 @@
 """What each method says about a set: activations, coefficients H, and masks image by image.
 
-Every method gives H (rows, k), with one column per map, and all become masks in the same way: maps
-at the image's size, for DFF-CRF refined, and the 75th percentile over the set. Only the guided CRF
-and the recipe contrast have masks of other kinds.
+Every method gives H (rows, k), with one column per map. Masks are found as those of users are: by
+the 75th percentile over the set, or as the recipe contrast makes them.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from deepff.activations.activations import Activations, FeatureSource, Preparation
 from deepff.discovery.activation_set import ActivationSet
@@ -31,14 +29,11 @@ from deepff.layers.layer import Layer
 from deepff.layers.layer_map import map_layers
 from deepff.layers.pixel_layers import pixel_layers
 from deepff.networks.backbone import Backbone
-from deepff.options import SIZE, Method, Solver, Threshold
-from deepff.regions.dense_crf import photo_kernels, refined_densely
-from deepff.regions.guided_crf import guided_crf, refined_maps
-from deepff.regions.pixel_classifier import classes_by_kernels
-from deepff.regions.probabilities import refined_masks, without_holes
-from deepff.regions.thresholds import masks, thresholds
+from deepff.options import SIZE, Method, Refinement, RegionOptions, Solver, Threshold
+from deepff.regions.regions import Regions, region_finder
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.run import Run
 from deepff.runtime.parallel import in_parallel
 
 T = TypeVar("T")
@@ -213,108 +208,83 @@ def category_consistent(activations: Activations, n_clusters: int = 5, seed: int
 
 # --- masks ---
 
-# From an image's index, its masks by variant, and the maps of those that may overlap, each relative
-# to its maximum over the set.
-Work = Callable[[int, dict[Variant, Tensor], dict[Variant, Tensor]], T]
+# From an image's index to its regions by one variant.
+Finder = Callable[[int], Regions]
+# From an image's index and its regions by variant.
+Work = Callable[[int, dict[Variant, Regions]], T]
 
 
-def image_masks(
+def factor_finders(
     features: Features, coefficients: Mapping[Variant, Tensor], crf: bool
-) -> Iterator[dict[Variant, Tensor]]:
-    """Masks of all methods, image by image, bool (k, H, W): the 75th percentile over the set."""
-    return in_images(features, coefficients, crf, lambda index, masks, maps: masks)
+) -> dict[Variant, Finder]:
+    """What finds each method's masks, bool (k, H, W): the 75th percentile over the set. With
+    ``crf`` also DFF's masks refined in two ways."""
+    finders: dict[Variant, Finder] = {}
+    for variant, H in coefficients.items():
+        maps = HeatMaps.of_images(H, features.activations.images)
+        run = _run(features, Factorization(H.new_zeros(H.shape[1], 0), maps, math.nan, 0))
+        refinements = {variant.method: Refinement.NONE}
+        if crf and variant.method == DFF:
+            refinements |= {DFF_CRF: Refinement.DFF_CRF, GUIDED_CRF: Refinement.GUIDED_CRF}
+        for method, refine in refinements.items():
+            options = RegionOptions(refine=refine)
+            finders[variant._replace(method=method)] = region_finder(run, None, options)
+    return finders
 
 
-def in_images(
-    features: Features, coefficients: Mapping[Variant, Tensor], crf: bool, work: Work[T]
-) -> Iterator[T]:
-    """What ``work`` makes of each image's masks (`image_masks`); one image per core at a time."""
-    images = features.activations.images
-    widths = [h.shape[1] for h in coefficients.values()]
-    maps = HeatMaps.of_images(torch.cat(list(coefficients.values()), dim=1), images)
-    limits = thresholds(maps)[0]
-    crf_limits = (limits / maps.scale).split(widths)
-    refined = {
-        variant: refined_maps(HeatMaps.of_images(H, images), images)
-        for variant, H in coefficients.items()
-        if crf and variant.method == DFF
+def contrast_finders(
+    features: Features, crf: bool, for_boxes: bool = False
+) -> dict[Variant, Finder]:
+    """What finds the object's mask by the recipe contrast, bool (1, H, W), if there is one. With
+    ``crf`` also refined in two ways; ``for_boxes`` tells which is the default."""
+    if features.contrast is None:
+        return {}
+    refinements = {CONTRAST_UNREFINED: Refinement.NONE}
+    if crf:
+        has_classifier = features.contrast.probabilities is not None
+        by_crf = for_boxes or not has_classifier
+        refinements[CONTRAST if by_crf else CONTRAST_CRF] = Refinement.DENSE_CRF
+        if has_classifier:
+            refinements[CONTRAST_CLASSIFIER if by_crf else CONTRAST] = Refinement.CLASSIFIER
+    run = _run(features, features.contrast)
+    return {
+        Variant(method, 1): region_finder(run, 1, RegionOptions(Threshold.OTSU_IMAGE, None, refine))
+        for method, refine in refinements.items()
     }
-    refined_limits = {variant: thresholds(of_set)[0] for variant, of_set in refined.items()}
+
+
+def _run(features: Features, factorization: Factorization) -> Run:
+    """One factorization of the set as a run, whose regions can be found."""
+    k = factorization.heatmaps.n_factors
+    return Run(features.activations.images, [], {k: factorization}, "", (), {}, "", {})
+
+
+def in_images(features: Features, finders: Mapping[Variant, Finder], work: Work[T]) -> Iterator[T]:
+    """What ``work`` makes of each image's regions; one image per core at a time."""
 
     def of_image(index: int) -> T:
-        upsampled = maps[index]
-        plain = masks(upsampled, limits).split(widths)
-        relative = (upsampled / maps.scale[:, None, None]).split(widths)
-        overlapping = dict(zip(coefficients, relative, strict=True))
-        photo = images[index].read() if refined else None
-        normalized = maps.normalized(index).split(widths)
-        by_variant = {}
-        for variant, mask, grid, limit in zip(
-            coefficients, plain, normalized, crf_limits, strict=True
-        ):
-            by_variant[variant] = mask
-            if photo is not None and variant in refined:
-                dff_crf = variant._replace(method=DFF_CRF)
-                overlapping[dff_crf] = refined[variant][index]
-                by_variant[dff_crf] = masks(overlapping[dff_crf], refined_limits[variant])
-                probabilities = guided_crf(photo, grid, limit)
-                by_variant[variant._replace(method=GUIDED_CRF)] = refined_masks(probabilities)
-        return work(index, by_variant, overlapping)
+        return work(index, {variant: find(index) for variant, find in finders.items()})
 
-    costs = [_CRF_BYTES + 16 * sum(widths) * math.prod(image.size) for image in images]
-    return in_parallel(of_image, costs)
-
-
-def contrast_masks(
-    features: Features, crf: bool, for_boxes: bool = False
-) -> Iterator[dict[Variant, Tensor]]:
-    """The object's mask by the recipe contrast, image by image: bool (1, H, W) each, if there is
-    one. With ``crf`` also refined in two ways; ``for_boxes`` tells which is the default."""
-    images = features.activations.images
-    if features.contrast is None:
-        return iter([{} for _ in images])
-    maps, classified = features.contrast.heatmaps, features.contrast.probabilities
-    limits = thresholds(maps, Threshold.OTSU_IMAGE)
-    by_default = for_boxes or classified is None
-    by_crf = Variant(CONTRAST if by_default else CONTRAST_CRF, 1)
-    by_classifier = Variant(CONTRAST_CLASSIFIER if by_default else CONTRAST, 1)
-
-    def of_image(index: int) -> dict[Variant, Tensor]:
-        by_variant = {Variant(CONTRAST_UNREFINED, 1): masks(maps[index], limits[index])}
-        if not crf:
-            return by_variant
-        size = images[index].size
-        kernels = photo_kernels(images[index], limits.device)
-
-        def finished(probabilities: Tensor) -> Tensor:
-            full = functional.interpolate(probabilities, size, mode="bilinear")[0]
-            return refined_masks(without_holes(full))
-
-        limit = limits[index] / maps.scale
-        by_variant[by_crf] = finished(refined_densely(kernels, maps.normalized(index)[None], limit))
-        if classified is not None:
-            probabilities = classes_by_kernels(kernels, classified.covering(index))
-            by_variant[by_classifier] = finished(probabilities[None])
-        return by_variant
-
-    return in_parallel(of_image, [_CRF_BYTES + 16 * math.prod(image.size) for image in images])
+    n_maps = sum(variant.k for variant in finders)
+    sizes = (math.prod(image.size) for image in features.activations.images)
+    return in_parallel(of_image, [_CRF_BYTES + 16 * n_maps * size for size in sizes])
 
 
 def count_by_variant(
-    masks_of_images: Iterable[Mapping[Variant, Tensor]], features: Features
+    features: Features, finders: Mapping[Variant, Finder]
 ) -> dict[Variant, Overlaps]:
     """Pixel counts of each method's masks against the set's labels, in one pass over the images."""
-    pairs = zip(masks_of_images, features.truth.images, strict=True)
-    return summed(count_masks(masks, item.labels(), features.truth) for masks, item in pairs)
+    return summed(in_images(features, finders, partial(count_masks, features.truth)))
 
 
 def count_masks(
-    by_variant: Mapping[Variant, Tensor], labels: np.ndarray, truth: GroundTruthSet
+    truth: GroundTruthSet, index: int, by_variant: Mapping[Variant, Regions]
 ) -> dict[Variant, Overlaps]:
     """Pixel counts of each method's masks of one image."""
-    n_parts = len(truth.part_names)
+    labels, n_parts = truth.images[index].labels(), len(truth.part_names)
     return {
-        variant: count_overlaps([(masks, labels)], n_parts) for variant, masks in by_variant.items()
+        variant: count_overlaps([(regions.masks, labels)], n_parts)
+        for variant, regions in by_variant.items()
     }
 
 
