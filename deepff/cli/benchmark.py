@@ -74,10 +74,10 @@ PartMasks = Annotated[
 ImageList = Annotated[
     Path | None, typer.Option(help="File with the iCoseg images to use, one per line.")
 ]
-# The files that are written into the folders of --out, after the command's name, and into those of
+# The files that are written into the folder of --out, after the command's name, and into that of
 # --write-overlays.
 _PUBLISHED = r"(-top|-bottom|-factors|-quality)*(-\d+)?\.(md|csv|json|jpg|png)"
-_OVERLAYS = r"[^/]+/\d+\.jpg"
+_OVERLAYS = r"[^/]+\.jpg"
 
 
 @dataclass
@@ -394,9 +394,7 @@ def _check_files(folder: Path, pattern: str) -> None:
     from deepff.runtime.files import check_writable
     from deepff.runtime.outputs import NO_OVERWRITE_OPTION, check_outputs
 
-    paths = [*folder.glob("*"), *folder.glob("*/*")]
-    names = [path.relative_to(folder).as_posix() for path in paths]
-    names = [name for name in names if re.fullmatch(pattern, name)]
+    names = [path.name for path in folder.glob("*") if re.fullmatch(pattern, path.name)]
     check_outputs(folder, names, NO_OVERWRITE_OPTION)
     check_writable(folder)
 

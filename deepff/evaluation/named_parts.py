@@ -4,10 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from PIL import Image, ImageDraw
-from torch import Tensor
-
 from deepff.errors import InputError
 from deepff.evaluation.datasets.pascal import TABLE3_PARTS, load_pascal_part
 from deepff.evaluation.metrics import Overlaps, iou
@@ -15,9 +11,9 @@ from deepff.evaluation.predictions import (
     DFF,
     DFF_CRF,
     GUIDED_CRF,
-    Features,
     Network,
     Variant,
+    as_run,
     collect,
     count_masks,
     factor_coefficients,
@@ -26,12 +22,10 @@ from deepff.evaluation.predictions import (
     summed,
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
-from deepff.images.painting import factor_colors, overlay
 from deepff.pictures.crops import save_jpeg
-from deepff.pictures.figures import spread
+from deepff.pictures.figures import figure, spread
 from deepff.regions.part_names import part_masks, read_parts
 from deepff.regions.regions import Regions
-from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
 
 N_FACTORS = 3
@@ -39,8 +33,6 @@ N_PICTURES = 5
 # A mapping file's name is its class and the suffix of its method.
 MAPPING_SUFFIXES = {DFF: "", "PCA": "-pca", "k-means": "-kmeans"}
 _METHODS = (DFF, DFF_CRF, GUIDED_CRF, "PCA", "k-means")
-LABEL_HEIGHT = 20
-_PANEL_SIDE = 400
 
 
 def table3(
@@ -77,26 +69,6 @@ def table3(
     return score_table("table3", title, scores, columns, attempts, network.describe, notes)
 
 
-def write_overlays(features: Features, coefficients: Tensor, folder: Path) -> None:
-    """Pictures of five images spread over the set: the photo, then each factor painted over it."""
-    images = features.activations.images
-    maps = HeatMaps.of_images(coefficients, images)
-    colors = factor_colors(maps.n_factors)
-    for index in spread(len(images), N_PICTURES):
-        photo = Image.fromarray(images[index].read())
-        photo.thumbnail((_PANEL_SIDE, _PANEL_SIDE))
-        pixels = np.asarray(photo)
-        values = maps.normalized(index, shape=pixels.shape[:2])
-        factors = zip(values.split(1), np.split(colors, len(colors)), strict=True)
-        panels = [pixels, *(overlay(pixels, value, color) for value, color in factors)]
-        picture = Image.new("RGB", (len(panels) * photo.width, LABEL_HEIGHT + photo.height))
-        picture.paste(Image.fromarray(np.concatenate(panels, axis=1)), (0, LABEL_HEIGHT))
-        draw = ImageDraw.Draw(picture)
-        for factor in range(maps.n_factors):
-            draw.text(((factor + 1) * photo.width + 6, 4), f"factor {factor}", "white")
-        save_jpeg(picture, folder / f"{index:04d}.jpg", quality=90)
-
-
 def _mapping_files(mappings: Sequence[Path], classes: Sequence[str]) -> dict[str, Path]:
     """Mapping files by their stem, which names class and method."""
     known = [name + suffix for name in classes for suffix in MAPPING_SUFFIXES.values()]
@@ -129,8 +101,9 @@ def _evaluate(
     if overlays is not None:
         for variant, H in coefficients.items():
             stem = class_name + MAPPING_SUFFIXES[variant.method]
-            with output_folder(overlays / stem, NO_OVERWRITE_OPTION) as folder:
-                write_overlays(features, H, folder)
+            picture = figure(as_run(features, H), spread(len(features), N_PICTURES))
+            with output_folder(overlays, NO_OVERWRITE_OPTION) as folder:
+                save_jpeg(picture, folder / f"{stem}.jpg")
     values: dict[str, dict[str, list[float | None]]]
     values = {method: {} for method in _METHODS if crf or method not in (DFF_CRF, GUIDED_CRF)}
     named = {variant: H for variant, H in coefficients.items() if variant.method in mappings}

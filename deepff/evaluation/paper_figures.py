@@ -23,6 +23,7 @@ from deepff.evaluation.predictions import (
     Features,
     Network,
     Variant,
+    as_run,
     collect,
     count_by_variant,
     count_masks,
@@ -31,8 +32,7 @@ from deepff.evaluation.predictions import (
 )
 from deepff.evaluation.tables import NOT_IN_PAPER, Attempts, Row, Table, published_rows
 from deepff.factorization.nmf import NMF
-from deepff.pictures.figures import captioned_row, compose, read_photo, spread, stacked
-from deepff.pictures.tree_drawing import colors_over_k
+from deepff.pictures.figures import captioned_row, figure, read_photo, stacked
 from deepff.results.factorization import Factorization
 from deepff.runtime.files import atomic_path
 
@@ -55,10 +55,7 @@ def figure3(
     pictures = []
     for truth in load_icoseg(root, groups, images):
         features = collect(truth, network)
-        factorizations = {k: _factorization(features, k) for k in ks}
-        shown = spread(len(features))
-        colors = colors_over_k(factorizations)
-        pictures.append(compose(factorizations, shown, _photos(features, shown), colors))
+        pictures.append(figure(as_run(features, *(_factorization(features, k) for k in ks))))
     return stacked(pictures)
 
 
@@ -215,7 +212,7 @@ def _examples(
     factors = label_factors(total, features.truth.part_names)
     picture = captioned_row(
         name,
-        _photos(features, shown),
+        [read_photo(features.activations.images[index])[0] for index in shown],
         factorization.heatmaps,
         shown,
         [f"IoU {scores[index]:.2f}" for index in shown],
@@ -231,7 +228,3 @@ def _examples(
 def _factorization(features: Features, k: int, seed: int = 0) -> Factorization:
     estimators = Estimators.of(NMF(solver=features.solver), RunSettings(random_state=seed))
     return factorize(features.activations, estimators.for_k(k))
-
-
-def _photos(features: Features, indices: Sequence[int]) -> list[np.ndarray]:
-    return [read_photo(features.activations.images[index])[0] for index in indices]

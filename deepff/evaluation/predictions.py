@@ -221,8 +221,7 @@ def factor_finders(
     ``crf`` also DFF's masks refined in two ways."""
     finders: dict[Variant, Finder] = {}
     for variant, H in coefficients.items():
-        maps = HeatMaps.of_images(H, features.activations.images)
-        run = _run(features, Factorization(H.new_zeros(H.shape[1], 0), maps, math.nan, 0))
+        run = as_run(features, H)
         refinements = {variant.method: Refinement.NONE}
         if crf and variant.method == DFF:
             refinements |= {DFF_CRF: Refinement.DFF_CRF, GUIDED_CRF: Refinement.GUIDED_CRF}
@@ -246,17 +245,22 @@ def contrast_finders(
         refinements[CONTRAST if by_crf else CONTRAST_CRF] = Refinement.DENSE_CRF
         if has_classifier:
             refinements[CONTRAST_CLASSIFIER if by_crf else CONTRAST] = Refinement.CLASSIFIER
-    run = _run(features, features.contrast)
+    run = as_run(features, features.contrast)
     return {
         Variant(method, 1): region_finder(run, 1, RegionOptions(Threshold.OTSU_IMAGE, None, refine))
         for method, refine in refinements.items()
     }
 
 
-def _run(features: Features, factorization: Factorization) -> Run:
-    """One factorization of the set as a run, whose regions can be found."""
-    k = factorization.heatmaps.n_factors
-    return Run(features.activations.images, [], {k: factorization}, "", (), {}, "", {})
+def as_run(features: Features, *factorizations: Factorization | Tensor) -> Run:
+    """Factorizations of the set, or H alone, as a run, whose regions and pictures can be made."""
+    images, by_k = features.activations.images, {}
+    for each in factorizations:
+        if isinstance(each, Tensor):
+            unknown = each.new_zeros(each.shape[1], 0)
+            each = Factorization(unknown, HeatMaps.of_images(each, images), math.nan, 0)
+        by_k[each.heatmaps.n_factors] = each
+    return Run(images, [], by_k, "", (), {}, "", {})
 
 
 def in_images(features: Features, finders: Mapping[Variant, Finder], work: Work[T]) -> Iterator[T]:

@@ -67,7 +67,7 @@ def test_a_table_is_printed_and_written(data_root: Path, tmp_path: Path) -> None
         ("table1", "--out", "table1-top-01.jpg"),
         ("table2", "--out", "table2.json"),
         ("table3", "--out", "table3.md"),
-        ("table3", "--write-overlays", "horse-pca/0012.jpg"),
+        ("table3", "--write-overlays", "horse-pca.jpg"),
         ("table4", "--out", "table4-quality.csv"),
         ("figure3", "--out", "figure3.jpg"),
         ("figure4", "--out", "figure4a.png"),

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from color_squares import HEAD, LEG, SIDE, TORSO, rows_of
+from color_squares import HEAD, LEG, TORSO, rows_of
 from PIL import Image
 
 from deepff.errors import InputError
-from deepff.evaluation.named_parts import LABEL_HEIGHT, table3
+from deepff.evaluation.named_parts import table3
 from deepff.evaluation.predictions import Network
 
 
@@ -49,15 +49,16 @@ def test_table_3_writes_pictures_to_name_factors_by(
 ) -> None:
     table3(colors, pascal_part, overlays=tmp_path / "look", classes=["cow"])
 
-    pictures = sorted((tmp_path / "look" / "cow").glob("[!.]*"))
-    assert [path.name for path in pictures] == ["0000.jpg", "0001.jpg"]
-    pixels = np.asarray(Image.open(pictures[0])).astype(int)[LABEL_HEIGHT:]
-    assert pixels.shape == (SIDE, 4 * SIDE, 3)
-    # Factor 2 is the blue square: its panel, the last, is painted in the lower left only.
-    photo, last = pixels[8:, :SIDE], pixels[8:, 3 * SIDE :]
+    names = ["cow-kmeans.jpg", "cow-pca.jpg", "cow.jpg"]
+    assert sorted(path.name for path in (tmp_path / "look").glob("*.jpg")) == names
+    # Rows: photos, all factors, then each alone. Factor 2 is the blue square, below on the left.
+    height, left, gap = 180, 96, 6
+    pixels = np.asarray(Image.open(tmp_path / "look" / "cow.jpg")).astype(int)
+    photo, last = (pixels[row * (height + gap) :, left:][:height, :height] for row in (0, 4))
     changed = np.abs(last - photo).sum(2) > 60
-    assert changed[2:6, 2:6].all()
-    assert not changed[2:6, 10:14].any()
+    quarter = height // 4
+    assert changed[3 * quarter, quarter]
+    assert not changed[3 * quarter, 3 * quarter]
 
 
 @pytest.mark.parametrize(
