@@ -30,10 +30,10 @@ def class_labels(backbone: Backbone) -> tuple[str, ...] | None:
 
 
 def checked_labels(labels: tuple[str, ...] | None, n_classes: int, name: str) -> tuple[str, ...]:
-    """The labels, or "class 0", "class 1" and so on where they are not known. Raises InputError
+    """The labels, or "output 0", "output 1" and so on where they are not known. Raises InputError
     where there are not as many as the network has outputs."""
     if labels is None:
-        return tuple(f"class {i}" for i in range(n_classes))
+        return tuple(f"output {i}" for i in range(n_classes))
     if len(labels) != n_classes:
         raise InputError(
             f"{len(labels)} labels are given, but {name} has {n_classes} outputs; give one label "

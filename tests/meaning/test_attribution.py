@@ -62,7 +62,7 @@ def test_attribution_sums_to_the_fall_where_the_score_is_no_linear_function():
     """The score is (r + g)², with r = g = 0.3 in the mean: without red it falls from 0.36 to 0.09.
     The gradient at the image alone would say 2 · 0.6 · 0.3 = 0.36."""
     found = of_colors(Squared()).attribution(0, 0)
-    assert found.label == "class 0"
+    assert found.label == "output 0"
     torch.testing.assert_close(found.falls, torch.tensor([0.27, 0.27, 0.0]))
 
 

@@ -239,8 +239,8 @@ def test_random_weights_give_no_names_and_unknown_classes_their_numbers():
     own = deepff.load_backbone(Squares())
     result = deepff.discover(images, 1, model=own, layer=own.network.layer, size=32)
     assert result.layer == "layer" and result.unnamed is None
-    assert result.classes().labels == ("class 0", "class 1")
-    assert result.importance(classes=[1, "class 0"]).labels == ("class 1", "class 0")
+    assert result.classes().labels == ("output 0", "output 1")
+    assert result.importance(classes=[1, "output 0"]).labels == ("output 1", "output 0")
     own.labels = ("one",)
     (layer,) = (each for each in deepff.list_layers(own, 32) if each.name == "layer")
     result = deepff.discover(images, 1, model=own, layer=layer, size=32)
