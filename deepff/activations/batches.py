@@ -1,7 +1,8 @@
 """From a set of images to batches of decoded images of one shape, run through a network."""
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -14,14 +15,15 @@ from deepff.activations.engines import Forward
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import ImageFile
-from deepff.images.image_set import REPLACED, SetImage, origin_size_and_digest, read_and_reduce
-from deepff.images.reading import is_blank, resize, resized_shape
+from deepff.images.image_set import REPLACED, Header, SetImage, read_and_reduce, read_header
+from deepff.images.reading import Picture, is_blank, reading_size, resize, resized_shape
 from deepff.images.stored import StoredFile
 from deepff.layers.later import grids_on
 from deepff.layers.layer import Layer
 from deepff.networks.backbone import Backbone
 from deepff.runtime.parallel import ahead, reading_threads
 
+WINDOW = 512  # images whose headers are read, and which are cut into batches, together
 BATCHES_AHEAD = 2  # decoded before the one that is run
 BATCHES_STARTED = 1  # while the rows of the one before are awaited and kept
 
@@ -66,41 +68,58 @@ def plan(
     layers: Sequence[Layer],
     preparation: Preparation,
     once_each: bool,
-) -> tuple[list[PlannedImage], dict[str, str]]:
-    """Each image with its resized shape, grids and digest (its content, if ``once_each``); and by
-    name, why others are skipped."""
+    pictures: dict[str, Picture] | None = None,
+) -> Iterator[tuple[list[PlannedImage], dict[str, str]]]:
+    """Window by window, each image with its resized shape, grids and digest (its content, if
+    ``once_each``); and by name, why others are skipped. The next window is read meanwhile. Small
+    images, which are decoded at once, are added to ``pictures``, by name."""
     fixed = layers[0].input_size
     multiple = max(layer.stride for layer in layers)
-    planned: list[PlannedImage] = []
-    reasons: dict[str, str] = {}
     grids = cache(partial(_grids, backbone, layers, preparation.size))
-    are_stored = any(isinstance(image.origin, StoredFile) for image in images)
-    with reading_threads(waiting=are_stored) as pool:
-        headers = [pool.submit(origin_size_and_digest, image.origin) for image in images]
-        for image, header in zip(images, headers, strict=True):
-            try:
-                size, digest = header.result()
-            except UnreadableImageError as error:
-                reasons[image.name] = str(error)
-                continue
-            if isinstance(image, ImageFile) and image.digest not in (None, digest):
-                reasons[image.name] = REPLACED
-                continue
-            shape = (fixed, fixed) if fixed else resized_shape(*size, preparation.size, multiple)
-            records = tuple(
-                ImageRecord(
-                    image.name,
-                    image.origin,
-                    size,
-                    grid,
-                    digest,
-                    preparation.stretch,
-                    layer.centers.extent(shape, grid) if layer.centers else None,
-                )
-                for layer, grid in zip(layers, grids(shape), strict=True)
+    origins = (image.origin for image in images)
+    are_remote = any(isinstance(origin, StoredFile) and origin.is_remote for origin in origins)
+    pool = reading_threads(waiting=are_remote)
+    submitted = (
+        [
+            (image, pool.submit(read_header, image.origin, preparation.stretch))
+            for image in images[first : first + WINDOW]
+        ]
+        for first in range(0, len(images), WINDOW)
+    )
+
+    def with_shape(image: SetImage, header: Header) -> PlannedImage:
+        size, digest, picture = header.size, header.digest, header.picture
+        if isinstance(image, ImageFile) and image.digest not in (None, digest):
+            raise UnreadableImageError(REPLACED)
+        shape = (fixed, fixed) if fixed else resized_shape(*size, preparation.size, multiple)
+        if pictures is not None and picture and reading_size(size, max(shape)) == size:
+            pictures[image.name] = picture
+        records = tuple(
+            ImageRecord(
+                image.name,
+                image.origin,
+                size,
+                grid,
+                digest,
+                preparation.stretch,
+                layer.centers.extent(shape, grid) if layer.centers else None,
             )
-            planned.append(PlannedImage(records, shape, digest if once_each else image.name))
-    return planned, reasons
+            for layer, grid in zip(layers, grids(shape), strict=True)
+        )
+        return PlannedImage(records, shape, digest if once_each else image.name)
+
+    try:
+        for window in ahead(submitted, 1):
+            planned: list[PlannedImage] = []
+            reasons: dict[str, str] = {}
+            for image, header in window:
+                try:
+                    planned.append(with_shape(image, header.result()))
+                except UnreadableImageError as error:
+                    reasons[image.name] = str(error)
+            yield planned, reasons
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _grids(
@@ -113,10 +132,17 @@ def _grids(
     return grids if len(grids) == len(layers) else grids_on(backbone, layers, shape)
 
 
+def most_cells(backbone: Backbone, layers: Sequence[Layer], size: int) -> list[int]:
+    """The most cells that the layers have on an image: on a square one."""
+    multiple = max(layer.stride for layer in layers)
+    side = layers[0].input_size or resized_shape(1, 1, size, multiple)[0]
+    return [math.prod(grid) for grid in _grids(backbone, layers, size, (side, side))]
+
+
 def cut_into_batches(
     planned: Sequence[PlannedImage], batch_size: int, stores: Sequence[Store]
 ) -> list[list[PlannedImage]]:
-    """Batches of one shape, cut over the whole set so that a resumed run has the same ones."""
+    """Batches of one shape, cut over a window so that a resumed run has the same ones."""
     by_shape: dict[tuple[int, int], dict[str, PlannedImage]] = defaultdict(dict)
     for image in planned:
         by_shape[image.shape].setdefault(image.content, image)
@@ -134,16 +160,22 @@ def is_held(image: PlannedImage, stores: Sequence[Store]) -> bool:
 
 
 def run_over(
-    batches: Sequence[list[PlannedImage]],
+    batches: Iterable[list[PlannedImage]],
     backbone: Backbone,
     layers: Sequence[Layer],
     forward: Forward,
     amp: bool,
+    pictures: dict[str, Picture] | None = None,
 ) -> RunBatches:
     """Run a network over batches in their order; some are decoded, and one runs, ahead."""
     pool = reading_threads()
     submitted = (
-        [pool.submit(_decode, image, backbone.interpolation) for image in batch]
+        [
+            pool.submit(
+                _decode, image, backbone.interpolation, (pictures or {}).pop(image.name, None)
+            )
+            for image in batch
+        ]
         for batch in batches
     )
     decoded = (
@@ -158,10 +190,12 @@ def run_over(
         pool.shutdown(cancel_futures=True)
 
 
-def _decode(image: PlannedImage, interpolation: str) -> Decoded:
+def _decode(image: PlannedImage, interpolation: str, picture: Picture | None) -> Decoded:
     record = image.records[0]
     try:
-        picture = read_and_reduce(record.origin, record.size, max(image.shape), record.stretch)
+        picture = picture or read_and_reduce(
+            record.origin, record.size, max(image.shape), record.stretch
+        )
     except UnreadableImageError as error:
         return Decoded(image, fault=str(error))
     is_dark = picture.is_nearly_black and not record.stretch

@@ -66,27 +66,29 @@ class ActivationCache:
         self._data = self.folder / "activations.f32"
         self._entries: dict[str, _Entry] = {}
         self._held: set[str] = set()
+        self._index: sqlite3.Connection | None = None
 
     def reserve(self, images: Sequence[ImageRecord]) -> None:
         """Reserve rows for each image that has none, in order, and check those written before.
         Raises InputError if the cache cannot be written, or the disk has no room for the rows."""
         with self._disk_errors():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "source.json").write_text(self._description)
-            self._data.touch()
-            self._index = _opened_index(self.folder / "index.sqlite")
+            if self._index is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / "source.json").write_text(self._description)
+                self._data.touch()
+                self._index = _opened_index(self.folder / "index.sqlite")
             with self._index:
                 self._index.execute("BEGIN IMMEDIATE")
                 self._entries = _entries(self._index)
-                self._held = self._sound(images)
-                self._lay_out(images)
+                self._held |= self._sound(images)
+                self._lay_out(images, self._index)
                 with open(self._data, "r+b") as file:
                     reserve_space(file, self._n_rows() * self._row_bytes)
 
     def _n_rows(self) -> int:
         return max((entry.end for entry in self._entries.values()), default=0)
 
-    def _lay_out(self, images: Sequence[ImageRecord]) -> None:
+    def _lay_out(self, images: Sequence[ImageRecord], index: sqlite3.Connection) -> None:
         next_row = self._n_rows()
         for image in images:
             entry = self._entries.get(_key(image))
@@ -96,7 +98,7 @@ class ActivationCache:
             elif not entry.is_done or _key(image) in self._held:
                 continue
             self._entries[_key(image)] = entry
-            self._index.execute(
+            index.execute(
                 "INSERT OR REPLACE INTO images (digest, first_row, n_cells) VALUES (?, ?, ?)",
                 (_key(image), entry.first_row, entry.n_cells),
             )
@@ -132,6 +134,7 @@ class ActivationCache:
                     file.seek(self._entries[_key(image)].first_row * self._row_bytes)
                     file.write(data)
                     checksums[_key(image)] = zlib.crc32(data)
+            assert self._index is not None
             with self._index:
                 mark = "UPDATE images SET done = 1, checksum = ? WHERE digest = ?"
                 self._index.executemany(mark, [(c, digest) for digest, c in checksums.items()])
@@ -220,26 +223,24 @@ def _key(image: ImageRecord) -> str:
 class InMemory:
     """Activations in one tensor, on the network's device."""
 
-    def __init__(self, channels: int, device: torch.device) -> None:
-        self._channels = channels
-        self._device = device
+    def __init__(self, n_rows: int, channels: int, device: torch.device) -> None:
         self._held: set[str] = set()
+        self._first_rows: dict[str, int] = {}
+        self._n_reserved = 0
+        try:
+            self._rows = torch.empty(n_rows, channels, device=device)
+        except RuntimeError as error:
+            gigabytes = 4 * n_rows * channels / 1e9
+            raise InputError(
+                f"{gigabytes:.1f} GB of activations do not fit in the memory of {device}; keep "
+                "them on disk with a cache folder"
+            ) from error
 
     def reserve(self, images: Sequence[ImageRecord]) -> None:
-        """Make room for the rows of all images."""
-        self._first_rows: dict[str, int] = {}
-        n_rows = 0
+        """Lay out the rows of images after those reserved before."""
         for image in images:
-            self._first_rows[image.name] = n_rows
-            n_rows += image.n_cells
-        try:
-            self._rows = torch.empty(n_rows, self._channels, device=self._device)
-        except RuntimeError as error:
-            gigabytes = 4 * n_rows * self._channels / 1e9
-            raise InputError(
-                f"{gigabytes:.1f} GB of activations do not fit in the memory of {self._device}; "
-                "keep them on disk with a cache folder"
-            ) from error
+            self._first_rows[image.name] = self._n_reserved
+            self._n_reserved += image.n_cells
 
     def holds(self, image: ImageRecord) -> bool:
         """Whether the image's rows are written."""

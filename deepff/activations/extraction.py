@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,7 @@ from deepff.activations.batches import (
     RunBatches,
     cut_into_batches,
     is_held,
+    most_cells,
     plan,
     run_over,
 )
@@ -31,7 +33,7 @@ from deepff.activations.engines import chosen_engine, torch_forward
 from deepff.activations.folding import copied, probe_side
 from deepff.errors import InputError, InputWarning
 from deepff.images.image_set import SetImage, nothing_readable
-from deepff.images.reading import SkippedFile
+from deepff.images.reading import Picture, SkippedFile
 from deepff.layers.later import forward_to_layers
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import check_named_once, noise
@@ -65,9 +67,17 @@ def extract_layers(
     _check(backbone, layers, preparation, batch_size)
     if callable(backbone.tokens):  # whether a function still does the same cannot be known
         cache = None
-    planned, reasons = plan(images, backbone, layers, preparation, once_each=cache is not None)
-    records = _records(planned, layers)
     multiple = max(layer.stride for layer in layers)
+    # What is fetched first is run while the rest is fetched. Of files all headers are read first.
+    is_ahead = cache is None and not all(isinstance(image.origin, Path) for image in images)
+    pictures: dict[str, Picture] | None = {} if is_ahead else None
+    windows = plan(images, backbone, layers, preparation, cache is not None, pictures)
+    known = [] if is_ahead else list(windows)
+    records = _records([image for window, _ in known for image in window], layers)
+    if is_ahead:
+        n_rows = [len(images) * n for n in most_cells(backbone, layers, preparation.size)]
+    else:
+        n_rows = [sum(image.n_cells for image in of_layer) for of_layer in records]
 
     def sources(engine: str) -> list[FeatureSource]:
         return [FeatureSource.of(backbone, x, preparation, multiple, engine) for x in layers]
@@ -78,17 +88,34 @@ def extract_layers(
             for source, of_layer in zip(sources(engine), records, strict=True)
         )
 
-    engine, forward = chosen_engine(backbone, layers, len(planned), cache, is_all_cached)
-    with _stores(sources(engine), records, backbone.device, cache, memory) as stores:
+    engine, forward = chosen_engine(backbone, layers, len(images), cache, is_all_cached)
+    with _stores(sources(engine), n_rows, backbone.device, cache, memory) as stores:
+        planned: list[PlannedImage] = []
+        reasons: dict[str, str] = {}
         dark: list[str] = []
         unreadable: dict[str, str] = {}
-        if batches := cut_into_batches(planned, batch_size, stores):
+
+        def reserved() -> Iterator[list[PlannedImage]]:
+            for window, why in known or windows:
+                for store, of_layer in zip(stores, _records(window, layers), strict=True):
+                    store.reserve(of_layer)
+                planned.extend(window)
+                reasons.update(why)
+                yield window
+
+        each_window = reserved() if is_ahead else list(reserved())
+        batches = (
+            x for window in each_window for x in cut_into_batches(window, batch_size, stores)
+        )
+        if first := next(batches, None):
             runs_openvino = forward is not None
             _warn_if_unsteady(backbone, layers)
             forward = forward or torch_forward(backbone, layers)
-            running = run_over(batches, backbone, layers, forward, preparation.amp)
+            running = run_over(
+                chain([first], batches), backbone, layers, forward, preparation.amp, pictures
+            )
             with one_thread() if runs_openvino else nullcontext():
-                dark, unreadable = _fill(stores, running, sum(map(len, batches)), progress)
+                dark, unreadable = _fill(stores, running, len(images), progress)
         # Of files with equal content only one was read.
         reasons |= {i.name: unreadable[i.content] for i in planned if i.content in unreadable}
         kept = [image for image in planned if is_held(image, stores)]
@@ -194,30 +221,26 @@ def _images_are(images: Sequence[Any]) -> str:
 @contextmanager
 def _stores(
     sources: Sequence[FeatureSource],
-    records: Sequence[Sequence[ImageRecord]],
+    n_rows: Sequence[int],
     device: torch.device,
     cache: str | Path | None,
     memory: int | None,
 ) -> Iterator[Sequence[Store]]:
     """Where the rows of each layer are kept: in memory, in the cache or in temporary files."""
-    n_bytes = 4 * sum(
-        record.n_cells * source.channels
-        for source, of_layer in zip(sources, records, strict=True)
-        for record in of_layer
-    )
+    each = list(zip(n_rows, sources, strict=True))
+    n_bytes = 4 * sum(n * source.channels for n, source in each)
     is_cuda = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if is_cuda else available_memory()
     fits = n_bytes <= (free // 2 if memory is None else memory)
     # Files that are mapped into memory outlive their names in a temporary folder.
     temporary = TemporaryDirectory(prefix="deepff-") if cache is None and not fits else None
     with temporary or nullcontext(cache) as folder:
-        stores = [
-            InMemory(source.channels, device) if folder is None else ActivationCache(folder, source)
-            for source in sources
+        yield [
+            InMemory(n, source.channels, device)
+            if folder is None
+            else ActivationCache(folder, source)
+            for n, source in each
         ]
-        for store, of_layer in zip(stores, records, strict=True):
-            store.reserve(of_layer)
-        yield stores
 
 
 def _fill(
@@ -242,4 +265,6 @@ def _fill(
             unreadable |= {x.image.content: x.fault for x in batch if x.fault}
             dark += [decoded.darkness for decoded in batch if decoded.darkness]
             advance(len(batch))
+            n_images -= len(batch)
+        advance(n_images)  # those that were not run
     return dark, unreadable

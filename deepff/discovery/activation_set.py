@@ -48,7 +48,7 @@ class ActivationSet:
         centered = with_centers(backbone, distinct, settings.rank_cache)
         watch.lap("receptive fields")
         extracted, skipped = extract_layers(
-            own_share(images, settings.size or SIZE),
+            own_share(images),
             backbone,
             centered,
             Preparation(settings.size or SIZE, settings.stretch, settings.amp),

@@ -11,7 +11,8 @@ import re
 import stat
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -57,17 +58,12 @@ class UnreadableImageError(Exception):
     """An image cannot be read; ``str(error)`` is the reason in a few words."""
 
 
-def with_image(path: str | os.PathLike[str], use: Callable[[Image.Image], T]) -> T:
-    """What `use` returns for an image that is open but not decoded. If it fails, it is called again
-    with repaired bytes where that may help. Every failure becomes an UnreadableImageError."""
+def with_image(path: str | os.PathLike[str] | bytes, use: Callable[[Image.Image], T]) -> T:
+    """What `use` returns for the open image in a file, or in its bytes. If it fails, it is called
+    again with repaired bytes where that may help. Every failure becomes an UnreadableImageError."""
     _silence_pillow()
     try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            os.scandir(path).close()  # find_images returns folders that may not be listed
-        if not stat.S_ISREG(mode):  # opening a pipe would never return
-            raise UnreadableImageError("not a regular file")
-        with open(path, "rb") as stream:
+        with _stream(path) as stream:
             formats = _formats(stream.read(16))
             try:
                 return _opened(stream, formats, use)
@@ -83,6 +79,19 @@ def with_image(path: str | os.PathLike[str], use: Callable[[Image.Image], T]) ->
         raise
     except Exception as error:  # on garbage, decoders raise almost anything
         raise UnreadableImageError(unreadable_reason(error)) from error
+
+
+def _stream(path: str | os.PathLike[str] | bytes) -> IO[bytes]:
+    if isinstance(path, bytes):
+        return io.BytesIO(path)
+    if not isinstance(path, str | Path):  # in an archive or on a server
+        return io.BytesIO(path.read_bytes())  # type: ignore[attr-defined]
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        os.scandir(path).close()  # find_images returns folders that may not be listed
+    if not stat.S_ISREG(mode):  # opening a pipe would never return
+        raise UnreadableImageError("not a regular file")
+    return open(path, "rb")
 
 
 def _opened(stream: Any, formats: tuple[str, ...], use: Callable[[Image.Image], T]) -> T:

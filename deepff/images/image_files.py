@@ -30,7 +30,7 @@ from deepff.runtime.parallel import reading_threads
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
 EVERYTHING = ("**",)
-_LABELS = (".json", ".txt", ".xml")
+_LABELS = (".json", ".txt", ".xml", ".cls")  # .cls in WebDataset's shards
 # What programs stumble over in names: characters that end a line, part a path or cannot be in XML,
 # ends that are stripped, and beginnings of comments and hidden files.
 _UNFIT = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
@@ -177,9 +177,12 @@ def _stored(sources: Mapping[str, str]) -> list[ImageFile]:
 
 
 def _files_of(source: str) -> Mapping[str, Path | StoredFile]:
-    if is_stored(source):
-        return find_stored(source)
-    return {image.name: image.path for image in find_images(source)}
+    if not is_stored(source):
+        return {image.name: image.path for image in find_images(source)}
+    files = find_stored(source)
+    photographs = {splitext(name)[0] for name in files if not name.endswith(_LABELS)}
+    is_label = {x: x.endswith(_LABELS) and splitext(x)[0] in photographs for x in files}
+    return {name: file for name, file in files.items() if not is_label[name]}
 
 
 def _named(files_of_each: list[list[_Match]], common: str) -> list[ImageFile]:

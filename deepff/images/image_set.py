@@ -29,13 +29,12 @@ from deepff.images.reading import (
     read_picture,
     reading_size,
     resize,
-    resized_shape,
     scaled,
     to_rgb,
 )
 from deepff.images.stored import CACHED_BYTES, StoredFile
-from deepff.runtime.distributed import is_distributed, n_ranks, rank
-from deepff.runtime.parallel import Kept, owners, reading_threads
+from deepff.runtime.distributed import n_ranks, rank
+from deepff.runtime.parallel import Kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +60,7 @@ class ImageItem:
         return as_pixels(item, self.statistics)
 
 
+_SMALL = 2**16  # bytes of a file that is decoded at once
 REPLACED = "not the photograph that the result was made from"
 
 # What an image's pixels are read from; None when a saved result no longer has it.
@@ -220,17 +220,19 @@ def origin_size(origin: Origin) -> tuple[int, int]:
 
 def origin_digest(origin: Origin) -> str:
     """SHA-256 of a file's bytes, or of an item's pixels and their shape, in hexadecimal."""
-    if not isinstance(origin, PathLike):
+    if not isinstance(origin, Path | StoredFile):
         return _pixels_digest(read_pixels(origin))
+    state = _state(origin)
     try:
-        state = os.stat(origin)
-        return _file_digest(origin, state.st_ctime_ns, state.st_mtime_ns, state.st_size)
+        return _file_digest(origin, state)
     except OSError as error:
         raise UnreadableImageError(unreadable_reason(error)) from error
 
 
 @lru_cache(2**16)
-def _file_digest(path: Path | StoredFile, *state: int) -> str:
+def _file_digest(path: Path | StoredFile, state: Hashable) -> str:
+    if isinstance(path, StoredFile):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -250,33 +252,39 @@ def warn_unreadable(reasons: Mapping[str, str], consequence: str) -> None:
         warnings.warn(f"{name} ({reason}){more}: {consequence}", InputWarning, stacklevel=3)
 
 
-def origin_size_and_digest(origin: Origin) -> tuple[tuple[int, int], str]:
-    """:func:`origin_size` and :func:`origin_digest`; an item is fetched once for both."""
+@dataclass(frozen=True)
+class Header:
+    """What an image is planned by."""
+
+    size: tuple[int, int]  # (H, W) in pixels, upright
+    digest: str
+    picture: Picture | None  # of a small image or an item, which would be read again
+
+
+def read_header(origin: Origin, stretch: bool = False) -> Header:
+    """The header of an image, read once."""
+    picture, data = None, b""
+    if isinstance(origin, StoredFile):
+        data = origin.read_bytes()
     if isinstance(origin, ImageItem):
-        pixels = origin.read()
-        return (pixels.shape[0], pixels.shape[1]), _pixels_digest(pixels)
-    return origin_size(origin), origin_digest(origin)
+        picture = read_origin(origin)
+    elif 0 < len(data) < _SMALL:
+        picture = read_picture(data, stretch=stretch)
+    if picture is None:
+        return Header(origin_size(origin), origin_digest(origin), None)
+    height, width = picture.pixels.shape[:2]
+    digest = hashlib.sha256(data).hexdigest() if data else _pixels_digest(picture.pixels)
+    return Header((height, width), digest, picture if picture.pixels.nbytes < 4 * _SMALL else None)
 
 
 def _pixels_digest(pixels: np.ndarray) -> str:
     return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
 
 
-def own_share(images: Sequence[SetImage], size: int) -> list[SetImage]:
-    """This rank's consecutive images, with about as many rows of A as any other rank's."""
-    if not is_distributed():
-        return list(images)
-
-    def resized_area(image: SetImage) -> int:
-        try:
-            height, width = resized_shape(*origin_size(image.origin), size, 1)
-        except UnreadableImageError:
-            return 0
-        return height * width
-
-    with reading_threads() as pool:
-        ranks = owners(list(pool.map(resized_area, images)), n_ranks())
-    return [image for image, owner in zip(images, ranks, strict=True) if owner == rank()]
+def own_share(images: Sequence[SetImage]) -> Sequence[SetImage]:
+    """This rank's consecutive images, as many as any other rank's; no image is opened for this."""
+    first, last = (len(images) * number // n_ranks() for number in (rank(), rank() + 1))
+    return images[first:last]
 
 
 def as_pixels(item: Any, statistics: Statistics | None = None) -> np.ndarray:
@@ -365,12 +373,12 @@ def reduced_shape(size: Sequence[int], side: int) -> tuple[int, int]:
 def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedImage:
     """An image whose longer side is at most ``side`` pixels; those of recent files are kept."""
 
-    if not isinstance(origin, PathLike):
+    if not isinstance(origin, Path | StoredFile):
         pixels = read_pixels(origin)
         return _reduced((pixels.shape[0], pixels.shape[1]), pixels, side)
     # A JPEG may be decoded at fewer pixels than it has.
     return _KEPT.get(
-        _state(origin, side, stretch),
+        (origin, side, stretch, _state(origin)),
         lambda: _reduced(image_size(origin), read_pixels(origin, side, stretch), side),
     )
 
@@ -378,21 +386,24 @@ def read_reduced(origin: Origin, side: int, stretch: bool = False) -> ReducedIma
 def read_and_reduce(origin: Origin, size: tuple[int, int], side: int, stretch: bool) -> Picture:
     """The picture at ``side`` or more pixels of the longer side, of an image (H, W). A file's
     reduced image is kept, too, if :func:`read_reduced` would decode it at the same scale."""
-    if not isinstance(origin, PathLike):
+    if not isinstance(origin, Path | StoredFile):
         return read_origin(origin, side, stretch)
-    key = _state(origin, REDUCED_SIDE, stretch)
+    key = origin, REDUCED_SIDE, stretch, _state(origin)
     picture = read_origin(origin, side, stretch)
     if reading_size(size, side) == reading_size(size, REDUCED_SIDE):
         _KEPT.get(key, lambda: _reduced(size, picture.pixels, REDUCED_SIDE))
     return picture
 
 
-def _state(path: PathLike[str], side: int, stretch: bool) -> Hashable:
+def _state(path: Path | StoredFile) -> Hashable:
+    """What differs once a file has changed."""
+    if isinstance(path, StoredFile):
+        return path.state
     try:
         state = os.stat(path)
     except OSError as error:
         raise UnreadableImageError(unreadable_reason(error)) from error
-    return path, side, stretch, state.st_mtime_ns, state.st_size
+    return state.st_ctime_ns, state.st_mtime_ns, state.st_size
 
 
 def _reduced(size: tuple[int, int], pixels: np.ndarray, side: int) -> ReducedImage:

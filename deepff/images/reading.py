@@ -57,7 +57,7 @@ class Picture:
         return self.largest is not None and 0 < self.largest <= DARK * (self.white + 1) // 256
 
 
-def image_size(path: str | PathLike[str]) -> tuple[int, int]:
+def image_size(path: str | PathLike[str] | bytes) -> tuple[int, int]:
     """Height and width of an upright image in pixels, from the file's header alone."""
     return with_image(path, _upright_size)
 
@@ -73,7 +73,7 @@ def _upright_size(image: Image.Image) -> tuple[int, int]:
 
 
 def read_picture(
-    path: str | PathLike[str], min_longest_side: int | None = None, stretch: bool = False
+    path: str | PathLike[str] | bytes, min_longest_side: int | None = None, stretch: bool = False
 ) -> Picture:
     """Read an image file as a viewer shows it (the first frame or page), and its range of values,
     in any thread. If only ``min_longest_side`` pixels will be used, a JPEG may be decoded at
@@ -85,12 +85,12 @@ def read_picture(
         if min_longest_side:
             image.draft(None, reading_size(image.size, min_longest_side))
         rgb, largest, white = to_rgb(image, stretch)
-        last_row = rgb.crop((0, rgb.height - 1, rgb.width, rgb.height))
-        if jpeg and is_damaged(jpeg, np.asarray(last_row)):
+        pixels = np.array(rgb)
+        if jpeg and is_damaged(jpeg, pixels[-1:]):
             raise UnreadableImageError("damaged")
         if orientation in TO_UPRIGHT:
-            rgb = rgb.transpose(TO_UPRIGHT[orientation])
-        return Picture(np.array(rgb), largest, white)
+            pixels = np.array(rgb.transpose(TO_UPRIGHT[orientation]))
+        return Picture(pixels, largest, white)
 
     return with_image(path, decode)
 
@@ -133,6 +133,8 @@ def resize(
     image: np.ndarray, shape: tuple[int, int], interpolation: str = "bilinear"
 ) -> torch.Tensor:
     """An image, uint8 (H, W, 3), resized with antialiasing to a tensor, uint8 (3, *shape)."""
+    if image.shape[:2] == shape:
+        return torch.from_numpy(image).permute(2, 0, 1)
     # This is what torchvision's resize does, whose import takes longer than a hundred images.
     images = torch.from_numpy(image)[None].permute(0, 3, 1, 2)
     return functional.interpolate(images, shape, mode=interpolation, antialias=True)[0]
@@ -142,8 +144,7 @@ def is_blank(pixels: torch.Tensor) -> bool:
     """Whether an image, uint8 (3, h, w), has one color but for noise and compression."""
 
     def spread(channels: torch.Tensor) -> float:
-        channels = channels.flatten(1)
-        return float((channels.amax(1) - channels.amin(1)).max())
+        return float(np.ptp(channels.numpy(), (1, 2)).max())
 
     if spread(pixels[:, ::8, ::8]) > 8 * _NOISE:  # nearly every image: the means need more time
         return False

@@ -1,12 +1,15 @@
 """Images that are no files on this machine's disk: in archives and on servers.
 
-fsspec lists and reads them. Whatever needs their bytes gets the path of a copy in a cache folder.
+fsspec lists and reads them. What comes from a server, a compressed tar or a video is copied to a
+cache folder; what else is in an archive is read from there.
 """
 
+import io
 import os
 import re
 import shutil
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -23,6 +26,7 @@ from fsspec.core import url_to_fs
 from deepff.errors import InputError, first_line
 from deepff.images.decoding import MAX_PIXELS, UnreadableImageError, unreadable_reason
 from deepff.runtime.files import atomic_path
+from deepff.runtime.parallel import Kept
 
 CACHED_BYTES = 10 * 2**30  # of copies, or half of what the disk has left for them
 _MAX_BYTES = 8 * MAX_PIXELS  # an image of 16 bits that is not compressed
@@ -50,10 +54,19 @@ _reading = Lock()  # an archive has one position
 _room = 0  # bytes that may be copied until the cache is looked at again
 
 
+class _Content(bytes):
+    @property
+    def n_bytes(self) -> int:
+        return len(self)
+
+
+_RECENT: Kept[_Content] = Kept(2**27)  # bytes: an image is read for its size, and then to decode it
+
+
 @dataclass(frozen=True)
 class StoredFile:
     """A file in an archive or on a server. ``os.fspath`` gives a copy of it, which is made when it
-    is not there; UnreadableImageError where that fails."""
+    is not there. UnreadableImageError where anything fails."""
 
     address: str  # as fsspec writes it: "s3://bucket/a.jpg", "zip://a.jpg::/home/me/photos.zip"
     version: str = ""  # on the server; by default the present one
@@ -62,24 +75,51 @@ class StoredFile:
         return public(self.address)
 
     def __fspath__(self) -> str:
-        archive = self.address.partition("::")[2]
-        try:
-            system, path, state = _opened(self.address)
-            version = _version(state) or self.version or _present_version(self.address)
-            copy = cache_folder() / sha256(os.fsencode(f"{self.address} {version}")).hexdigest()
+        with self._explained():
+            copy = cache_folder() / sha256(os.fsencode(f"{self.address} {self.state}")).hexdigest()
             if not copy.exists():
-                if state:
-                    _check_member(path, system.info(path), state.st_size)
-                with atomic_path(copy) as temporary, _reading if archive else nullcontext():
-                    system.get_file(path, str(temporary))
+                system, path, archive = _opened(self.address)
+                with atomic_path(copy) as temporary:
+                    if archive is None:
+                        system.get_file(path, str(temporary))
+                    else:
+                        temporary.write_bytes(_member(system, path, archive.st_size))
                 _make_room(copy)
             return str(copy)
+
+    @property
+    def state(self) -> str:
+        """What differs once the file, or its archive, has changed."""
+        with self._explained():
+            archive = _opened(self.address)[2]
+            return _version(archive) or self.version or _present_version(self.address)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it, or its archive, is on a server."""
+        return bool(ADDRESS.match(self.address.rpartition("::")[2]))
+
+    def read_bytes(self) -> bytes:
+        """Its bytes; those that were read last are kept in memory."""
+        return _RECENT.get((self.address, self.state), self._content)
+
+    def _content(self) -> _Content:
+        with self._explained():
+            system, path, archive = _opened(self.address)
+            if archive is None or not _is_read_anywhere(system):
+                return _Content(Path(self).read_bytes())
+            return _Content(_member(system, path, archive.st_size))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except (InputError, UnreadableImageError):
             raise
         except Exception as error:  # file systems raise almost anything
             if isinstance(error, FileNotFoundError):
                 reason = "file not found"
-            elif not archive:
+            elif "::" not in self.address:
                 reason = f"it cannot be fetched: {public(first_line(error))}"
             else:
                 reason = "encrypted" if "encrypted" in str(error) else unreadable_reason(error)
@@ -194,12 +234,29 @@ def _opened_archive(protocol: str, path: str, version: str) -> Any:
     return fsspec.filesystem(protocol, fo=file, **options)
 
 
-def _check_member(path: str, info: dict[str, Any], archive_size: int) -> None:
+def _is_read_anywhere(system: Any) -> bool:
+    """Whether no file of an archive takes longer to read because of those before it."""
+    return system.protocol != "video" and isinstance(system.fo, io.BufferedReader)
+
+
+def _member(system: Any, path: str, archive_size: int) -> bytes:
+    """The bytes of a file in an archive."""
+    info = system.info(path)
     if ".." in path.split("/"):
         raise UnreadableImageError("its name leads out of the archive")
     most = _MOST_COMPRESSED * max(1, info.get("compress_size", archive_size))
     if info["size"] > min(most, _MAX_BYTES):
         raise UnreadableImageError(f"{info['size'] / 1e6:,.0f} MB once it is unpacked")
+    with _reading:
+        if system.protocol == "tar" and path in (members := _tar_members(system)):
+            return system.tar.extractfile(members[path]).read()
+        return system.cat_file(path)
+
+
+@lru_cache(16)
+def _tar_members(system: Any) -> dict[str, Any]:
+    """The members by name, which tarfile would look for one by one."""
+    return {member.name: member for member in system.tar.getmembers()}
 
 
 @lru_cache(2**16)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from itertools import accumulate
 from threading import Barrier, Lock
 from typing import Generic, Protocol, TypeVar
 
@@ -59,13 +58,6 @@ def in_parallel(
             yield pending.popleft()[0].result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def owners(weights: Sequence[int], n: int) -> list[int]:
-    """Which of ``n`` owners has each item, in order, so that their weights differ little."""
-    total = max(1, sum(weights))
-    each = zip(weights, accumulate(weights), strict=True)
-    return [min(n - 1, n * (2 * end - weight) // (2 * total)) for weight, end in each]
 
 
 @contextmanager

@@ -16,10 +16,12 @@ import torch
 from network_rounding import assert_equal_but_for_rounding
 from PIL import Image
 
+from deepff.activations import batches
 from deepff.activations.activations import Preparation
 from deepff.activations.extraction import extract_layers
 from deepff.errors import InputError
 from deepff.images.image_files import find_images
+from deepff.images.image_set import resolve_images
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
@@ -91,6 +93,31 @@ def test_images_mixed_in_one_set_give_the_same_rows_as_each_alone(backbone, laye
     for file, rows in zip(files, together.image_rows, strict=True):
         alone, _ = extract([file], backbone, layer)
         assert_equal_but_for_rounding(rows, alone.rows)
+
+
+def test_items_are_read_once_while_the_network_runs(backbone, layer, monkeypatch):
+    events: list[int | str] = []
+
+    class Items:
+        def __len__(self) -> int:
+            return 24
+
+        def __getitem__(self, index: int) -> np.ndarray:
+            events.append(index)
+            return np.random.default_rng(index).integers(0, 256, (64, 48 + index, 3), np.uint8)
+
+    whole, _ = extract(resolve_images(Items()), backbone, layer, batch_size=3)
+    assert sorted(events) == [*range(24)]
+    monkeypatch.setattr(batches, "WINDOW", 3)
+    events.clear()
+    handle = backbone.network.register_forward_pre_hook(lambda *_: events.append("network"))
+    try:
+        parts, _ = extract(resolve_images(Items()), backbone, layer, batch_size=3)
+    finally:
+        handle.remove()
+    assert sorted(x for x in events if x != "network") == [*range(24)]
+    assert "network" in events[:20]  # most images were not read yet
+    assert_equal_but_for_rounding(parts.rows, whole.rows)
 
 
 @pytest.mark.parametrize("cached", [False, True])

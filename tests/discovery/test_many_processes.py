@@ -10,29 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ranks import run_ranks
 
 import deepff
 from deepff.evaluation.datasets.mask_folders import load_icoseg
 from deepff.runtime import distributed
-from deepff.runtime.parallel import owners
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-
-
-@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 5))
-@settings(deadline=None)
-def test_shares_are_in_order_and_nearly_equal(weights, n):
-    found = owners(weights, n)
-    assert found == sorted(found)
-    shares = [0] * n
-    for owner, weight in zip(found, weights, strict=True):
-        shares[owner] += weight
-    ideal = sum(weights) / n
-    largest = max(weights, default=0)
-    assert all(abs(share - ideal) <= largest for share in shares)
 
 
 def photos(data_root: Path, folder: Path, n: int) -> Path:

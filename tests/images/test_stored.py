@@ -20,6 +20,7 @@ from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.image_set import origin_digest, origin_size, read_pixels
 from deepff.images.stored import StoredFile, in_braces, public
+from deepff.runtime.parallel import Kept
 
 NAMES = ["a b.png", "img2.jpg", "img10.jpg", "sub/é #1?.jpg"]
 
@@ -155,6 +156,15 @@ def test_several_sources_have_names_of_their_own(folder: Path) -> None:
     assert [image.name for image in mixed] == [*(f"photos/{n}" for n in NAMES), *expected[4:]]
 
 
+def test_labels_with_a_photographs_name_are_no_images(tmp_path: Path) -> None:
+    """As in a folder; a WebDataset shard has such labels."""
+    path = tmp_path / "shard.tar"
+    with tarfile.open(path, "w") as archive:
+        for name in ("1.jpg", "1.txt", "1.cls", "1.json", "a/1.png", "a/2.txt"):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    assert [image.name for image in find_images(path)] == ["1.jpg", "a/1.png", "a/2.txt"]
+
+
 def test_braces_are_those_of_a_shell() -> None:
     assert in_braces("a{008..011}{x,yz}.tar")[1:3] == ["a008yz.tar", "a009x.tar"]
     assert len(in_braces("a{008..011}{x,yz}.tar")) == 8
@@ -238,7 +248,8 @@ def test_an_image_that_changes_on_the_server_is_read_again() -> None:
 def test_copies_take_bounded_space_and_are_made_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = find_images(zipped(folder))
+    images = find_images(uploaded(folder, "memory://copies"))
+    monkeypatch.setattr(stored, "_RECENT", Kept(0))
     size = max(path.stat().st_size for path in folder.rglob("*.jpg"))
     monkeypatch.setattr(stored, "CACHED_BYTES", 2 * size)
     monkeypatch.setattr(stored, "_room", 0)
