@@ -446,11 +446,21 @@ class ClassResults(dict[Any, Result]):
     def save(self, folder: str | Path, *options: bool, **named: bool) -> dict[Any, Path]:
         """Write a folder for each class and ``classes.html``, which shows all; the folders.
 
-        Options are those of :meth:`Result.save`; :func:`deepff.load` opens a class's folder.
+        Options are those of :meth:`Result.save`; :func:`deepff.load` opens the folder again.
         """
         from deepff.report.save import save_classes
 
         return save_classes(self, folder, *options, **named)
+
+    def importance(self, k: int | None = None, **options: Any) -> dict[Any, Importance]:
+        """Each class's :meth:`Result.importance`, which the results keep for their reports.
+
+        It is for the network's class of this name, or else for those that it predicts most often.
+        """
+        return {
+            x: each.importance(k, [x] if x in each.classes(k).labels else None, **options)
+            for x, each in self.items()
+        }
 
     def _repr_html_(self) -> str:
         each = ((escape(str(label)), result._repr_html_()) for label, result in self.items())

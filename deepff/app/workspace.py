@@ -26,7 +26,7 @@ from deepff.images.image_files import ImageFile, find_images
 from deepff.images.image_set import Images, check_readable, warn_unreadable
 from deepff.options import Device
 from deepff.regions.part_names import RESERVED
-from deepff.report.load import load
+from deepff.report.load import load_result
 from deepff.report.manifest import read_manifest
 from deepff.report.save import OBJECT, check_output_folder
 from deepff.result import Result
@@ -61,7 +61,7 @@ class Workspace:
 
     def open(self, photos: Images | None = None) -> None:
         """Open the folder's result, with its photographs where they are now."""
-        result = with_histograms(load(self.folder, photos), self.folder)
+        result = with_histograms(load_result(self.folder, photos), self.folder)
         unreadable = {file.name: file.reason for file in result.skipped}
         warn_unreadable(unreadable, "left out, because they cannot be read")
         self.store = LabelStore(self.folder, result, suggestions(result))
@@ -224,7 +224,7 @@ def open_workspace(
     images = find_images(sources)
     workspace = Workspace(Path("result") if out is None else out, labels)
     if (read_manifest(workspace.folder) or {}).get("status") == "complete":
-        result = with_histograms(load(workspace.folder), workspace.folder)
+        result = with_histograms(load_result(workspace.folder), workspace.folder)
         old = {*result.names, *(skipped.name for skipped in result.skipped)}
         new = [image for image in images if image.name not in old]
         if len(images) - len(new) < len(old):

@@ -130,11 +130,18 @@ def explain(
     from deepff.meaning.open_network import opened_layers
     from deepff.networks.class_labels import read_labels, read_words
     from deepff.report.load import load
-    from deepff.report.save import check_output_folder
+    from deepff.report.save import CLASSES, check_output_folder, class_folders
+    from deepff.result import Result
 
-    result = load(folder, photos)
-    check_output_folder(folder, overwrite=True)  # nothing that was made of the result goes
-    result.factorization(k)  # there is one
+    loaded = load(folder, photos)
+    results = (
+        {folder: loaded}
+        if isinstance(loaded, Result)
+        else {path: loaded[label] for label, path in class_folders(folder, loaded).items()}
+    )
+    for each, result in results.items():
+        check_output_folder(each, overwrite=True)  # nothing that was made of the result goes
+        result.factorization(k)  # there is one
     backbone = result.sources[0].backbone(
         weights=weights,
         num_classes=num_classes,
@@ -142,33 +149,43 @@ def explain(
         words=None if words is None else read_words(words),
         device=device,
     )
-    result.opened = opened_layers(result, backbone)
-    result.factorizations = {
-        each: replace(found, classes=factor_classes(result, each))
-        for each, found in result.factorizations.items()
-    }
-    result.unnamed = None
-    measured = result.importance(k, classes, progress=True)
-    result.save(folder, progress=True, overlays=overlays)
-    print_table(*explained(result.factorization(k), measured))
-    typer.echo(folder / "report.html")
+    for result in results.values():
+        result.opened = opened_layers(result, backbone)
+        result.factorizations = {
+            each: replace(found, classes=factor_classes(result, each))
+            for each, found in result.factorizations.items()
+        }
+        result.unnamed = None
+        result.importance(k, classes, progress=True)
+    loaded.save(folder, progress=True, overlays=overlays)
+    for each, result in results.items():
+        factorization = result.factorization(k)
+        measured = result.importances[len(factorization.components)]
+        print_table(*explained(factorization, measured))
+        typer.echo(each / "report.html")
+    if folder not in results:
+        typer.echo(folder / CLASSES)
 
 
 def compare(
     first: ResultFolder,
     second: ResultFolder,
-    out: Annotated[Path, option(OUTPUT, "Folder for a table and a picture.")] = Path("compared"),
+    out: Annotated[Path, option(OUTPUT, "Folder for a page, a table and a picture.")] = Path(
+        "compared"
+    ),
     k: FactorCount = None,
 ) -> None:
     """Match the factors of two results on the same images by their heat maps."""
     from deepff.meaning.similarity import compare
-    from deepff.report.load import load
+    from deepff.report.load import load_result
+    from deepff.report.report import comparison_page
     from deepff.runtime.outputs import NO_OVERWRITE_OPTION, output_folder
 
-    found = compare(load(first), load(second), k)
+    found = compare(load_result(first), load_result(second), k)
     with output_folder(out, NO_OVERWRITE_OPTION) as folder:
         found.plot().save(folder / "pairs.png")
         (folder / "pairs.json").write_text(json.dumps(found.rows(), indent=1), "utf-8")
+        (folder / "pairs.html").write_text(comparison_page(found, "pairs.png"), "utf-8")
     rows = [(*names, f"{similarity:.2f}") for *names, similarity in found.rows()]
     print_table((str(first), str(second), "similarity"), rows)
-    typer.echo(out / "pairs.png")
+    typer.echo(out / "pairs.html")

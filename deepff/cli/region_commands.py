@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def segment(folder: ResultFolder, regions: RegionPanel, opening: ResultPanel) -> None:
     """Write PNG masks and label maps of every image to the result's folder."""
     from deepff.export.folder import compare_recipes, segment
-    from deepff.report.load import load
+    from deepff.report.load import load_result
 
     result, where, k = _opened(folder, regions, opening)
     options = _region_options(result, k, regions)
@@ -51,7 +51,7 @@ def segment(folder: ResultFolder, regions: RegionPanel, opening: ResultPanel) ->
         out = segment(result, where, k, options, _settings(opening), progress=True)
     typer.echo(out)
     if where != folder:
-        whole = load(folder, opening.photos)
+        whole = load_result(folder, opening.photos)
         if 1 in whole.factorizations:
             compare_recipes(whole, folder, progress=True)
             typer.echo(folder / "report.html")
@@ -111,10 +111,10 @@ def _opened(
 ) -> "tuple[Result, Path, int | None]":
     """The result in a folder, or that of its object, with its folder, and which k is meant."""
     from deepff.discovery.discover import find_object, lacks_object
-    from deepff.report.load import load
+    from deepff.report.load import load_result
     from deepff.report.save import OBJECT, check_output_folder
 
-    result = load(folder, opening.photos)
+    result = load_result(folder, opening.photos)
     if not regions.object or result.is_object:
         return result, folder, regions.k
     if regions.k not in (None, 1):
@@ -266,9 +266,9 @@ def _labels_writer(
             "options for these"
         )
     from deepff.app.label_file import chosen_images, export_labelled, load_labels
-    from deepff.report.load import load
+    from deepff.report.load import load_result
 
-    result = load(folder, photos)
+    result = load_result(folder, photos)
     decided = load_labels(folder, result)
     n_images = len(chosen_images(decided, result.names, which))
     accepted, skipped = (decided.count(state, result.names) for state in ("accepted", "skipped"))

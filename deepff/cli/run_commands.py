@@ -382,7 +382,7 @@ def apply(
     from deepff.app.labels import OBJECT
     from deepff.discovery.apply import apply
     from deepff.images.image_files import find_images, video_frames
-    from deepff.report.load import load
+    from deepff.report.load import load_result
     from deepff.results.concept_bank import load_concepts
     from deepff.runtime import distributed
 
@@ -393,7 +393,7 @@ def apply(
         check_output(out, overwrite)
     labels = None
     if (bank.parent / FILE).is_file():
-        before = load(bank.parent)
+        before = load_result(bank.parent)
         labels = load_labels(bank.parent, before)
         if concepts.known is not None:
             is_empty = {name: labels.image(name).shows_nothing for name in before.names}

@@ -31,23 +31,26 @@ from deepff.meaning.open_network import opened_layers
 from deepff.networks.backbone import Backbone
 from deepff.report.manifest import complete_manifest, read_manifest
 from deepff.report.save import OBJECT
-from deepff.result import Result
+from deepff.result import ClassResults, Result
 from deepff.results.concept_bank import FILE as BANK
 from deepff.results.concept_bank import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
+from deepff.runtime.files import read_json
+from deepff.runtime.outputs import CLASS_FOLDERS
 
 
 def load(
     folder: str | Path,
     images: Images | None = None,
     model: nn.Module | Backbone | None = None,
-) -> Result:
+) -> Result | ClassResults:
     """Load the result that a run left in ``folder``; nothing is written.
 
     Parameters
     ----------
     folder : path
+        Of a result, or of the results of all classes.
     images : optional
         Where the images are now, if they were moved or were no files, as for
         :func:`deepff.discover`. They are matched by name, or its last part, and by content: the
@@ -71,6 +74,20 @@ def load(
     >>> result.names, result.model, result.layer
     (['0', '1'], 'efficientnet_lite0', 'bn2')
     """
+    record = Path(folder) / CLASS_FOLDERS
+    if not record.is_file():
+        return load_result(folder, images, model)
+    pairs = read_json(record, [[(str, int, float), str], ...])
+    each = {label: load_result(record.parent / name, images, model) for label, name in pairs}
+    return ClassResults(each)
+
+
+def load_result(
+    folder: str | Path,
+    images: Images | None = None,
+    model: nn.Module | Backbone | None = None,
+) -> Result:
+    """As :func:`load`, of one result."""
     folder = Path(folder)
     manifest = complete_manifest(folder)
     bank = load_concepts(folder / BANK)
@@ -114,7 +131,7 @@ def load(
         channel_weights=bank.channel_weights,
         recipe=manifest["recipe"],
         separation=manifest["separation"],
-        object=load(folder / OBJECT, images, backbone) if has_object else None,
+        object=load_result(folder / OBJECT, images, backbone) if has_object else None,
         parts_of=manifest["parts_of"],
         applied=bank if manifest["applied"] else None,
         importances=importances,

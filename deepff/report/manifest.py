@@ -15,7 +15,7 @@ from deepff import __version__
 from deepff.errors import InputError
 from deepff.options import Recipe
 from deepff.runtime.files import read_json, write_text
-from deepff.runtime.outputs import MANIFEST
+from deepff.runtime.outputs import CLASS_FOLDERS, MANIFEST
 
 if TYPE_CHECKING:
     from deepff.activations.activations import ImageRecord
@@ -64,6 +64,11 @@ def complete_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of the finished result that a folder holds; InputError without one."""
     manifest = read_manifest(folder)
     if manifest is None:
+        if (folder / CLASS_FOLDERS).exists():
+            of_one = next(folder.glob(f"*/{MANIFEST}"), folder).parent
+            raise InputError(
+                f"{folder} holds a result per class; name the folder of one, such as {of_one}"
+            )
         raise InputError(f"{folder} holds no deepff result (it has no {MANIFEST} of one)")
     if manifest.get("status") != "complete":
         raise InputError(f"the run in {folder} was not finished; run its command again")

@@ -23,6 +23,7 @@ from deepff.discovery.contrast import separation_warning
 from deepff.images.image_files import output_names
 from deepff.images.image_set import warn_unreadable
 from deepff.images.painting import factor_colors, hex_colors, overlay
+from deepff.meaning.similarity import Comparison
 from deepff.options import METHODS_IN_WORDS
 from deepff.pictures.crops import Crop, Crops, save_jpeg, strongest_crops, write_crops
 from deepff.pictures.figures import (
@@ -191,6 +192,11 @@ def classes_page(results: ClassResults, folders: Sequence[str]) -> str:
     every = zip(results.items(), folders, strict=True)
     rows = [(x, quote(path), each, told_apart(each.factor_names)) for (x, each), path in every]
     return _PAGES.get_template("classes.html").render(rows=rows)
+
+
+def comparison_page(comparison: Comparison, picture: str) -> str:
+    """The page of two results' pairs of factors, with the picture of that name next to it."""
+    return _PAGES.get_template("compared.html").render(comparison=comparison, picture=picture)
 
 
 def _section(

@@ -1,5 +1,6 @@
 """A run written into its folder."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +20,15 @@ from deepff.result import ClassResults, Result
 from deepff.results.concept_bank import FILE as BANK
 from deepff.results.concept_bank import load_concepts
 from deepff.runtime.files import check_writable, save_tensors, write_text
-from deepff.runtime.outputs import OBJECT, RECORD, Rules, changed_files, output_folder, own_files
+from deepff.runtime.outputs import (
+    CLASS_FOLDERS,
+    OBJECT,
+    RECORD,
+    Rules,
+    changed_files,
+    output_folder,
+    own_files,
+)
 
 SHARD_BYTES = 64 * 2**20
 LABELS = "labels.json"
@@ -80,10 +89,13 @@ def save_classes(
 ) -> dict[Any, Path]:
     """Write each class's result into its folder, and `CLASSES`, which shows all; the folders."""
     folders = class_folders(folder, results)
-    for of_class in folders.values():
-        check_output_folder(of_class, overwrite)
+    for label, of_class in folders.items():
+        check_output_folder(of_class, overwrite or _fits(results[label], of_class))
     with output_folder(folder, Rules(remove_stale=True)) as new:
-        write_text(new / CLASSES, classes_page(results, [path.name for path in folders.values()]))
+        names = [path.name for path in folders.values()]
+        write_text(new / CLASSES, classes_page(results, names))
+        pairs = [*zip(folders, names, strict=True)]
+        write_text(new / CLASS_FOLDERS, json.dumps(pairs, default=str))
     for label, result in results.items():
         result.save(folders[label], progress, overlays, overwrite)
     return folders

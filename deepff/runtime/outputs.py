@@ -22,6 +22,7 @@ from deepff.runtime.files import atomic_path, written_in
 RECORD = ".deepff-files"
 OBJECT = "object"  # the part of a result that is a result, too, with the same parts
 MANIFEST = "manifest.json"  # only results have one
+CLASS_FOLDERS = "classes.json"  # next to folders of classes: each label, and its folder
 
 Digests = dict[str, list[str]]  # by a file's POSIX path in the folder
 

@@ -1,5 +1,6 @@
 """One factorization per class."""
 
+from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -48,8 +49,9 @@ def test_each_class_is_what_a_call_for_it_alone_gives_to_the_bit(tmp_path: Path)
 
 
 def test_classes_are_saved_in_a_folder_each_with_a_page_that_links_them(tmp_path: Path) -> None:
+    net = deepff.load_backbone(network(), labels=["cow", "dog", "<cat>"])
     labels = ["<cat>" if label == 2 else "a/b.c" for label in LABELS]
-    results = deepff.discover(IMAGES, 1, classes=labels, model=network(), layer="1")
+    results = deepff.discover(IMAGES, 1, classes=labels, model=net, layer="1")
     folders = results.save(tmp_path / "classes")
     assert set(folders) == {"<cat>", "a/b.c"} and len(set(folders.values())) == 2
     page = (tmp_path / "classes/classes.html").read_text()
@@ -59,7 +61,30 @@ def test_classes_are_saved_in_a_folder_each_with_a_page_that_links_them(tmp_path
         assert f'href="{quote(folder.name)}/report.html"' in page
         again = deepff.load(folder)
         assert torch.equal(again.components, results[label].components)
-    results.save(tmp_path / "classes")  # it may replace itself
+    every = deepff.load(tmp_path / "classes", IMAGES, net)
+    assert isinstance(every, deepff.ClassResults) and list(every) == list(results)
+    measured = every.importance()
+    assert measured["<cat>"].labels == ("<cat>",)  # the other is no class of the network
+    assert measured["a/b.c"].labels == results["a/b.c"].importance().labels
+    assert "Importance for" not in page
+    every.save(tmp_path / "classes")  # it may replace itself
+    page = (tmp_path / "classes/classes.html").read_text()
+    for label, of_class in measured.items():
+        again = results[label].importance(classes=of_class.labels)
+        assert torch.equal(of_class.falls, again.falls)
+        row = of_class.rows()[0]
+        assert f"<th>Importance for {escape(of_class.labels[0])}</th>" in page
+        assert f'<td class="number">{row["fall"]:.2f}</td>' in page
+
+
+def test_numbers_stay_numbers_when_classes_are_loaded(tmp_path: Path) -> None:
+    results = deepff.discover(IMAGES, 1, classes=LABELS, model=network(), layer="1")
+    results.save(tmp_path / "classes")
+    again = deepff.load(tmp_path / "classes")
+    assert {label: each.names for label, each in again.items()} == {
+        label: each.names for label, each in results.items()
+    }
+    assert list(again) == [2, 10]
 
 
 @pytest.mark.parametrize("labels", [[], LABELS[:3], ["a"] * 8])

@@ -85,6 +85,8 @@ def test_the_command_writes_a_table_and_a_picture_of_pairs(tmp_path: Path) -> No
     assert [row[-1] for row in json.loads((out / "pairs.json").read_text())] == [
         pytest.approx(1)
     ] * 3
+    page = (out / "pairs.html").read_text()
+    assert page.count('<td class="number">1.00</td>') == 3 and 'src="pairs.png"' in page
     picture = np.asarray(deepff.compare(first, second).plot(images=0, height=60))
     left = (picture[30] == 0).all(1).argmax()  # photos are black, 80 × 60 pixels
     colors = factor_colors(3)
