@@ -177,9 +177,6 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
     uris = data_uris(partial(draw[view.look], labels), indices)
     colors = _class_colors(pictures, labels)
     has_scores = pictures.scores(labels.settings) is not None
-    changed = sum(
-        label.status == ACCEPTED and labels.differs(name) for name, label in labels.images.items()
-    )
     return render(
         "cards.html",
         cards=[
@@ -197,7 +194,7 @@ def cards(pictures: Pictures, labels: Labels, view: View) -> str:
         n_pages=max(1, -(-len(view.listing) // view.in_view)),
         total=len(view.listing),
         of=len(names),
-        changed=changed,
+        changed=sum(map(labels.differs, names)),
     )
 
 
@@ -222,7 +219,7 @@ def _card(
         "mended": mask is not None and mask.mended and not label.shows_nothing,
         "lost": is_lost(labels, name),
         "agreement": (
-            round(100 * pictures.agreement(labels, index)) if labels.differs(name) else 100
+            round(100 * pictures.agreement(labels, index)) if labels.differs(name) else None
         ),
         "level": settings.level,
         "own_level": label.level is not None and label.level.kind == settings.level_kind,

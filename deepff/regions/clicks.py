@@ -3,7 +3,7 @@
 A photograph is cut into superpixels. How much each is like the click, and unlike what stays as it
 is, goes along the weak edges between them (a random walker with priors: Grady, CVPR 2005). Of the
 regions at several levels, the one with the strongest edges around it is taken, if it is not much
-smaller than the click is deep.
+smaller than the click is deep. What is surely right by the set's maps changes near the click alone.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,9 @@ _LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _PRIOR, _PULL, _NOTHING = 1.0, 0.1, 0.35
 # A click changes what is within this many of its distances from the target's border, and 2 pixels.
 _DEEPER, _AT_LEAST = 2.0, 2.0
+# Pixels whose log odds contradict the change by this much stay as they are far from the click: this
+# share of their distance from it counts like depth.
+_CONTRADICTED, _ACROSS = 2.0, 0.5
 # A region of fewer pixels than this multiple of the click's squared depth costs more: by this
 # factor for each e-fold, and by at least this much affinity.
 _AREA, _TOO_SMALL, _LEAST_COST = 4.0, 2.0, 0.05
@@ -81,21 +84,25 @@ def clicked(
     # Depth below the border with what has the target's label already: most errors are as thick as
     # the click, in their middle, is deep.
     is_target = values == target
-    depth = ndimage.distance_transform_edt(~is_target) if is_target.any() else np.ones(scene.shape)
-    limit = _DEEPER * depth[pixel] + _AT_LEAST
-    prior = _PRIOR * (int(target > 0) - int(label > 0))
-    odds = np.exp(prior * (nodes.mean @ scene.log_odds))
+    log_odds = (int(target > 0) - int(label > 0)) * scene.log_odds
+    far = depth = np.ones(scene.shape)
+    if is_target.any():
+        depth = ndimage.distance_transform_edt(~is_target)
+        rows, columns = np.ogrid[: scene.shape[0], : scene.shape[1]]
+        across = np.hypot(rows - pixel[0], columns - pixel[1]) * _ACROSS
+        far = np.maximum(depth, across * (log_odds < -_CONTRADICTED).reshape(scene.shape))
+    limit, area = _DEEPER * depth[pixel] + _AT_LEAST, _AREA * depth[pixel] ** 2
+    odds = np.exp(_PRIOR * (nodes.mean @ log_odds))
     similar = nodes.kernel[click]
     belief = _beliefs(nodes, similar * may_change, (1 - similar) * may_change, odds)
     belief[nodes.labels == target], belief[click] = 1, 1
-    fixed = (nodes.labels != target) & (~may_change | (nodes.mean @ depth.ravel() > limit))
+    fixed = (nodes.labels != target) & (~may_change | (nodes.mean @ far.ravel() > limit))
     for other in sure:
         fixed[nodes.numbers[other]] |= may_change[nodes.numbers[other]]
     belief[fixed] = 0
     belief[click], fixed[click] = 1, True
     walked = np.where(may_change, _walked(nodes, belief, fixed), 0)
-    area = _AREA * depth[pixel] ** 2
-    return _best(nodes, walked, click, may_change, area)[nodes.numbers] & (depth <= limit)
+    return _best(nodes, walked, click, may_change, area)[nodes.numbers] & (far <= limit)
 
 
 def boxed(scene: ClickScene, values: np.ndarray, box: tuple[Pixel, Pixel]) -> np.ndarray:

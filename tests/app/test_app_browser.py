@@ -215,7 +215,7 @@ def change_the_threshold(page: playwright.Page, base: int) -> None:
     expect(first).not_to_have_attribute("src", str(picture))
     # What was accepted stays as it was, and says so.
     expect(page.locator(".dff-card.accepted img")).to_have_attribute("src", accepted)
-    expect(page.locator(".dff-card.accepted .dff-differs")).to_contain_text("what you accepted")
+    expect(page.locator(".dff-card.accepted .dff-differs")).to_contain_text("with other settings")
     expect(page.locator("#busy")).to_be_hidden()
 
 

@@ -136,6 +136,24 @@ def test_one_click_takes_a_plane_on_the_sky_and_another_gives_it_back() -> None:
     assert (taken(mended, scene, [(0.5, 0.3)], "bird", []).values != 2).all()
 
 
+def test_a_click_leaves_what_is_surely_right_far_from_it() -> None:
+    # An image of one color, in which the maps are sure of a bar, and a mask with a bump on it.
+    bar = np.zeros((160, 240), bool)
+    bar[60:120, 20:220] = True
+    likely = np.where(bar, 0.97, 0.03)
+    mask = bar.copy()
+    mask[48:60, 110:130] = True
+    scene = click_scene(np.full((160, 240, 3), 128, np.uint8), np.zeros((1, 160, 240)), likely)
+    after = taken(
+        NamedMask(mask.astype(np.uint8), ("bar",)), lambda _: scene, [(0.5, 0.34)], "bar", []
+    )
+    changed = (after.values > 0) != mask
+    y, x = np.nonzero(changed & bar)
+    # The click is 7 pixels deep, so that it may reach 2 · (2 · 7 + 2) across.
+    assert np.hypot(y - 54, x - 120).max(initial=0) <= 33
+    assert changed[48:60, 110:130].mean() > 0.9
+
+
 def test_a_click_takes_a_halo_away_around_it_and_keeps_what_was_clicked_earlier() -> None:
     plane, scene = plane_scene()
     halo = ndimage.binary_dilation(plane, iterations=6)
