@@ -133,10 +133,10 @@ class NMF(Factorization):
         Maximum number of iterations over all rows. None means 200 for "mu" and 500 for "hals", or
         as many as fit in 8 reads of A if "hals" starts on a sample.
     tol : float
-        Stop when ten iterations ("hals": five) lower the error by no more than this share. After
-        a start on a sample, stop when the next update of W is expected to do so. A fit that
-        reaches max_iter before that warns (`ConvergenceWarning`). Where "hals" fits A whole, it is
-        a share of the error, but of no less than 0.3 ‖A‖.
+        Stop when ten iterations lower the error by no more than this share. After a start on a
+        sample, stop when the next update of W is expected to do so. A fit that reaches max_iter
+        before that warns (`ConvergenceWarning`). Where "hals" fits A whole, the gain of ten is
+        taken from four, as a share of the error, but of no less than 0.3 ‖A‖.
     n_init : int
         Random starts that "hals" tries on the sample. A small A has one or two starts, which are
         not random, or up to four where k is more than half of its rows or channels.

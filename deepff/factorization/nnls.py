@@ -124,12 +124,13 @@ def _solve_support(X: Tensor, G: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
 
 def _products(matrices: Tensor, which: Tensor, X: Tensor) -> Tensor:
     """Column i of X (k, m) times the matrix (k, k) number `which[i]` of `matrices` (n, k, k)."""
-    products = torch.empty_like(X.T, memory_format=torch.contiguous_format)
+    columns = X.T.contiguous()  # half the time of a view's
+    products = torch.empty_like(columns)
     step = _CPU_COLUMNS if X.device.type == "cpu" else max(1, len(which))
     for start in range(0, len(which), step):
         part = slice(start, start + step)
         selected = matrices.index_select(0, which[part])  # a third of the time of indexing
-        torch.bmm(selected, X.T[part].unsqueeze(2), out=products[part].unsqueeze(2))
+        torch.bmm(selected, columns[part].unsqueeze(2), out=products[part].unsqueeze(2))
     return products.T.contiguous()
 
 

@@ -84,14 +84,14 @@ def starts_in_memory(
     if rows.numel() > _RACED_ENTRIES:
         return race(sample, k, n_init, generator)[None]
     energies = rows.square().sum(0)
+    lengths = torch.where(energies > 0, energies, 1.0).sqrt()
     # Where few channels carry nearly all of A, what the others say of the factors only shows with
     # all channels at length one.
-    lengths = torch.where(energies > 0, energies, 1.0).sqrt()
-    balanced = replace(sample, rows=rows / lengths)
     if 2 * energies.max() > energies.sum():
-        return race(balanced, k, n_init, generator)[None] * lengths
+        return race(replace(sample, rows=rows / lengths), k, n_init, generator)[None] * lengths
     starts = [nndsvda_start(sample, k, generator)]
     if k > _FEW and sum(rows.shape) >= _LONG:
+        balanced = replace(sample, rows=rows / lengths)
         starts.append(nndsvda_start(balanced, k, generator) * lengths)
     return torch.stack(starts)
 
@@ -197,7 +197,9 @@ def leading_subspace(rows: Tensor, k: int, generator: torch.Generator) -> Tensor
 
 
 def projected(rows: Tensor, basis: Tensor) -> Tensor:
-    """Rows in a subspace (m, dimension)."""
+    """Rows in a subspace (m, dimension), or as they are where it is the whole space."""
+    if basis.shape[0] == basis.shape[1]:
+        return rows
     return torch.cat([part @ basis for part in rows.split(_BLOCK)])
 
 
