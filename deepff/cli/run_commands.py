@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -411,7 +412,7 @@ def apply(
             raise InputError(
                 "--each needs a bank that knows images without the object: apply it once"
             )
-        return _apply_each(concepts, images, out, overlays, settings)
+        return _apply_each(ctx, concepts, images, out, overlays, settings)
     result = apply(concepts, files, without=empty or None, progress=True, **settings)
     if labels is not None and labels.settings.masks == OBJECT and before.object is not None:
         result.object = apply(before.object.bank, files, model=backbone, device=device)
@@ -421,29 +422,41 @@ def apply(
 
 
 def _apply_each(
-    bank: "ConceptBank", sources: list[str], out: Path, overlays: bool, settings: dict[str, Any]
+    ctx: typer.Context,
+    bank: "ConceptBank",
+    sources: list[str],
+    out: Path,
+    overlays: bool,
+    settings: dict[str, Any],
 ) -> None:
-    """Save a result for each source that has none of this bank. InputError, at the end, for those
-    that cannot be read."""
+    """Save a result for each source that has none of this bank, and list the next one meanwhile.
+    InputError, at the end, for those that cannot be read."""
     from deepff.discovery.apply import apply
-    from deepff.images.image_files import separate_sources
+    from deepff.images.image_files import find_images, separate_sources
+    from deepff.images.stored import public
     from deepff.report.manifest import read_manifest
     from deepff.results.concept_bank import FILE, load_concepts
     from deepff.runtime.distributed import launched
+    from deepff.runtime.parallel import ahead
+
+    def is_done(name: str) -> bool:
+        manifest = read_manifest(out / name) or {}
+        complete = manifest.get("status") == "complete"
+        return complete and load_concepts(out / name / FILE).marks_as(bank)
 
     failed = []
     number, n_processes = launched()
-    for index, (name, source) in enumerate(separate_sources(sources).items()):
-        manifest = read_manifest(out / name) or {}
-        is_done = manifest.get("status") == "complete" and load_concepts(out / name / FILE)
-        if index % n_processes != number or (is_done and is_done.marks_as(bank)):
-            continue
-        try:
-            result = apply(bank, source, **settings)
-        except InputError as error:
-            failed.append(f"{name} ({error})")
-            continue
-        result.save(out / name, overlays=overlays, report=overlays)
-        typer.echo(f"{out / name}: {len(result.images)} images, {len(result.skipped)} skipped")
+    own = list(separate_sources(sources).items())[number::n_processes]
+    with ThreadPoolExecutor(1) as pool:
+        listed = ((name, pool.submit(find_images, x)) for name, x in own if not is_done(name))
+        for name, files in ahead(listed, 1):
+            try:
+                result = apply(bank, files.result(), **settings)
+            except InputError as error:
+                failed.append(f"{name} ({error})")
+                continue
+            result.command = shlex.join(map(public, ctx.obj))
+            result.save(out / name, overlays=overlays, report=overlays)
+            typer.echo(f"{out / name}: {len(result.images)} images, {len(result.skipped)} skipped")
     if failed:
         raise InputError(f"these are left out, and a rerun tries them again: {'; '.join(failed)}")

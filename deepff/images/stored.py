@@ -47,7 +47,8 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 _COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bz2", b"\xfd7z": "xz"}  # by the first bytes
-_EXTRAS = ("s3", "gs", "hf", "http", "video")  # for the protocols that are called or begin so
+# By how protocols begin.
+_EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf", "http": "http", "video": "video"}
 fsspec.register_implementation("video", "deepff.images.video.VideoFileSystem", errtxt="PyAV")
 
 _reading = Lock()  # an archive has one position
@@ -188,7 +189,7 @@ def find_stored(address: str) -> dict[str, StoredFile]:
             found = {path: info}
         root = root.rpartition("/")[0]
     except ImportError as error:
-        extras = [extra for extra in _EXTRAS if protocol.startswith(extra)]
+        extras = [extra for start, extra in _EXTRAS.items() if protocol.startswith(start)]
         how = f"use pip install 'deepff[{extras[0]}]'" if extras else first_line(error)
         raise InputError(f"{shown} needs a package that is not installed; {how}") from error
     except FileNotFoundError as error:

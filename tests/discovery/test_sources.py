@@ -1,15 +1,22 @@
 """Whole runs over images that are no files of a folder."""
 
+import io
+import tarfile
 import zipfile
 from fractions import Fraction
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 import fsspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from skimage import data
+from torch import nn
 from typer.testing import CliRunner
 
 import deepff
@@ -55,6 +62,61 @@ def test_a_run_over_a_zip_is_that_over_its_folder(
     assert copied.read_bytes() == (folder / "cats" / "a.png").read_bytes()
     again.export("yolo", tmp_path / "yolo", images="link")  # a link into the cache would break
     assert not any(path.is_symlink() for path in (tmp_path / "yolo").rglob("*.png"))
+
+
+def stored(kind: str, folder: Path) -> str:
+    """What to pass for a folder of images that is put into another kind of source."""
+    files, path = sorted(folder.iterdir()), folder.with_suffix(f".{kind}")
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in files:
+                archive.write(file, file.name)
+    elif kind in ("tar", "tgz", "shard.tar"):
+        with tarfile.open(path, "w:gz" if kind == "tgz" else "w") as archive:
+            for file in files:
+                archive.add(file, file.name)
+                if kind == "shard.tar":  # WebDataset's
+                    archive.addfile(tarfile.TarInfo(f"{file.stem}.cls"), io.BytesIO())
+    elif kind == "memory":
+        fsspec.filesystem("memory").put(str(folder), f"/{(name := uuid4().hex)}", recursive=True)
+        return f"memory://{name}"
+    return str(path if path.exists() else folder)
+
+
+SETS = st.lists(st.tuples(st.integers(16, 48), st.integers(16, 48)), min_size=1, max_size=3)
+KINDS = st.sampled_from(["folder", "zip", "tar", "tgz", "shard.tar", "memory"])
+
+
+@given(st.lists(st.tuples(KINDS, SETS), min_size=1, max_size=4))
+@settings(max_examples=12, deadline=None)
+def test_any_mixture_of_sources_gives_the_bits_of_folders(
+    parts: list[tuple[str, list[tuple[int, int]]]],
+) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.ReLU())
+
+    def coefficients(images: object) -> np.ndarray:
+        found = deepff.discover(images, 2, model=network, layer="1", size=32)
+        return np.asarray(found.coefficients)
+
+    random = np.random.default_rng(0)
+    with TemporaryDirectory() as temporary, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_HOME", f"{temporary}/cache")
+        sources, folders, files = [], [], []
+        for number, (kind, sizes) in enumerate(parts):
+            folders.append(Path(temporary, f"set{number}"))
+            folders[-1].mkdir()
+            for index, size in enumerate(sizes):
+                files.append(folders[-1] / f"{index}.png")
+                Image.fromarray(random.integers(0, 256, (*size, 3), np.uint8)).save(files[-1])
+            sources.append(stored(kind, folders[-1]))
+        expected = coefficients(folders)
+        assert np.array_equal(coefficients(sources), expected)
+        pixels = [np.asarray(Image.open(file)) for file in files]
+        assert np.array_equal(coefficients(iter(pixels)), expected)
+        table = pytest.importorskip("datasets").Dataset.from_dict({"image": list(map(str, files))})
+        table = table.cast_column("image", pytest.importorskip("datasets").Image())
+        assert np.array_equal(coefficients(table), expected)
 
 
 def test_a_result_keeps_no_password(

@@ -1,11 +1,13 @@
 """Images in archives and on servers: the same bits as in a folder, and nothing of a secret kept."""
 
 import io
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import metadata
 from pathlib import Path
 from threading import Thread
 
@@ -13,6 +15,7 @@ import fsspec
 import numpy as np
 import pytest
 from made_images import encoded, photograph
+from PIL import Image
 
 from deepff.errors import InputError
 from deepff.images import stored
@@ -235,6 +238,51 @@ def test_a_bomb_in_a_compressed_tar_is_not_unpacked(tmp_path: Path) -> None:
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     assert reasons(path) == {"b.png": "10 MB once it is unpacked"}
+
+
+def test_members_of_a_tar_that_are_no_images_of_it(tmp_path: Path) -> None:
+    """Names that lead out, links, devices, holes, and a name that comes twice."""
+    (tmp_path / "secret.jpg").write_bytes(encoded("JPEG"))
+    path = tmp_path / "photos.tar"
+    with tarfile.open(path, "w") as archive:
+        members = {
+            "good.jpg": tarfile.REGTYPE,
+            "../out.jpg": tarfile.REGTYPE,
+            "link.jpg": tarfile.SYMTYPE,
+            "loop.jpg": tarfile.SYMTYPE,
+            "leads out.jpg": tarfile.SYMTYPE,
+            "pipe.jpg": tarfile.FIFOTYPE,
+        }
+        targets = {"loop.jpg": "loop.jpg", "leads out.jpg": "../secret.jpg", "link.jpg": "good.jpg"}
+        for name, kind in members.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, targets.get(name, "")
+            data = encoded("JPEG") if kind == tarfile.REGTYPE else b""
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    assert reasons(path).keys() == {"../out.jpg", "loop.jpg", "leads out.jpg", "pipe.jpg"}
+    good = next(image for image in find_images(path) if image.name == "link.jpg")
+    assert np.array_equal(read_pixels(good.path), np.asarray(Image.open(tmp_path / "secret.jpg")))
+
+
+def test_a_file_system_of_a_missing_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the packages that fsspec itself would import, none of which is there."""
+    packages = ("s3fs", "gcsfs", "huggingface_hub", "aiohttp")
+    for name in list(sys.modules):
+        if name.partition(".")[0] in packages:
+            monkeypatch.delitem(sys.modules, name)
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
+    extras = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf", "https": "http"}
+    for protocol, extra in extras.items():
+        message = rf"{protocol}://a/b\.jpg needs a package .* pip install 'deepff\[{extra}\]'"
+        with pytest.raises(InputError, match=message):
+            find_images(f"{protocol}://a/b.jpg")
+        assert extra in metadata("deepff").get_all("Provides-Extra")
 
 
 def test_an_image_that_changes_on_the_server_is_read_again() -> None:
