@@ -9,6 +9,7 @@ from deepff.app import edits, page
 from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Entries, Labels
+from deepff.app.lessons import save_bank
 from deepff.app.mending import mended, without_class
 from deepff.app.page import GRIDS, View, listed
 from deepff.app.workspace import Workspace
@@ -233,7 +234,9 @@ def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:
     teaching, workspace.teaching = workspace.teaching, None
     if teaching is None or not teaching.lesson:
         raise InputError("this lesson no longer exists; teach the set again")
-    return edits.set_settings(labels, lesson=teaching.lesson, taught=teaching.classes)
+    taught = edits.set_settings(labels, lesson=teaching.lesson, taught=teaching.classes)
+    save_bank(workspace.result, taught.settings, workspace.folder)
+    return taught
 
 
 def _with_new_masks(workspace: Workspace, labels: Labels) -> Labels:

@@ -2,7 +2,7 @@
 
 A lesson is a file of new probabilities, with the classifier that images get theirs by which are
 added later. The settings name the one that counts, so that `undo` takes it back. It changes no mask
-that an image keeps.
+that an image keeps. The one that was last taken is a concept bank too, which works alone.
 """
 
 import json
@@ -26,14 +26,17 @@ from deepff.app.labels import OBJECT, SKIPPED, Labels, Settings
 from deepff.errors import InputError
 from deepff.images.image_set import SetImage
 from deepff.networks.backbone import Backbone
-from deepff.options import Refinement, Threshold
+from deepff.options import Recipe, Refinement, Threshold
 from deepff.results.classifier import PixelClassifier
-from deepff.results.factorization import Factorization
+from deepff.results.concept_bank import ConceptBank
+from deepff.results.factorization import FactorClasses, Factorization
 from deepff.results.heatmaps import HeatMaps
+from deepff.results.histogram import Histogram
 from deepff.results.run import Run
 from deepff.runtime.files import atomic_path
 
 _MAPS = "maps/"  # before images' names in a file
+TAUGHT = f"taught{LESSON}"
 
 
 @dataclass
@@ -157,6 +160,30 @@ def read_lesson(path: Path) -> Lesson:
         for name, of_image in tensors.items()
     }
     return Lesson(maps, classifier)
+
+
+def save_bank(run: Run, settings: Settings, folder: Path) -> None:
+    """Write what the settings' lesson finds in any images as a concept bank, `TAUGHT`."""
+    classifier = read_lesson(folder / FOLDER / settings.lesson).classifier
+    if classifier is None:
+        return
+    if settings.taught:
+        k, names = len(settings.taught), settings.taught
+        channels = sum(source.channels for source in classifier.sources)
+        histogram = Histogram(torch.zeros(k), torch.ones(k), torch.zeros(k, 1), 1)
+        bank = ConceptBank(
+            {k: torch.zeros(k, channels)},
+            {k: histogram},
+            run.method,
+            classifier.sources,
+            recipe=Recipe.CONTRAST,
+            parts_of="frame",
+            classes={k: FactorClasses(names, torch.eye(k), names)},
+        )
+    else:
+        assert run.object is not None
+        k, bank = 1, run.object.bank
+    replace(bank, classifiers={k: classifier}).save(folder / FOLDER / TAUGHT)
 
 
 def carried(

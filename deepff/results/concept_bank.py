@@ -142,6 +142,7 @@ class ConceptBank:
             "parts_of": self.parts_of or "",
             "sources": json.dumps([asdict(source) for source in self.sources]),
             "classifier_sources": json.dumps([asdict(source) for source in cell_sources]),
+            "by_hand": json.dumps(any(each.by_hand for each in self.classifiers.values())),
             "known_sources": json.dumps([asdict(source) for source in known_sources]),
             "class_labels": json.dumps(labels),
             "word_scale": json.dumps(scale),
@@ -288,9 +289,10 @@ def _classifiers(
 ) -> dict[int, PixelClassifier]:
     # Older banks have no classifiers.
     sources = _sources(metadata.get("classifier_sources", "[]"))
+    by_hand = json.loads(metadata.get("by_hand", "false"))
     return {
         k: PixelClassifier(
-            tensors[f"k{k}.classifier.weights"], tensors[f"k{k}.classifier.bias"], sources
+            tensors[f"k{k}.classifier.weights"], tensors[f"k{k}.classifier.bias"], sources, by_hand
         )
         for k in counts
         if f"k{k}.classifier.weights" in tensors

@@ -139,6 +139,8 @@ class Run:
                 factorizations={1: self.factorization().alone(kind)},
                 channel_weights=weights,
                 applied=self.applied and self.applied.of_kinds[kind],
+                histograms=self.histograms
+                and {1: self.histograms[len(self.channel_weights)].alone(kind)},
             )
             for kind, weights in enumerate(self.channel_weights)
         ]

@@ -337,3 +337,10 @@ def test_photographs_of_several_kinds_are_labeled_by_kind(
             time.sleep(0.05)
         assert workspace.store.labels.settings.k == k
         assert [*workspace.result.factorizations] == [k]
+        # Thresholds over the set are each kind's.
+        view = View()
+        opened(workspace, view)
+        choose(workspace, view, "refine", "none")
+        choose(workspace, view, "threshold", "max-fraction")
+        labels = workspace.store.labels
+        assert workspace.masks.current(labels, NAMES[0]).values.any()

@@ -17,15 +17,17 @@ from deepff.app import page
 from deepff.app.actions import UNTAUGHT, act, choose
 from deepff.app.actions import lesson as lesson_view
 from deepff.app.edits import set_masks, set_settings
-from deepff.app.kept_masks import NamedMask, keep
+from deepff.app.kept_masks import FOLDER, NamedMask, keep
 from deepff.app.label_content import content_of
 from deepff.app.label_file import FILE, LabelStore, carry_over, load_labels, relearn, run_digest
 from deepff.app.labels import OBJECT, Labels, Settings
 from deepff.app.lessons import (
+    TAUGHT,
     Lesson,
     Teaching,
     classes_to_teach,
     pupils,
+    save_bank,
     teacher_masks,
     teachers,
     write_lesson,
@@ -275,6 +277,13 @@ def test_masks_of_some_cars_teach_their_parts_to_others(data_root: Path, tmp_pat
     after = [best([mask.values for mask in made], number) for number in range(1, 5)]
     # Measured: from 0.25, 0.08, 0.03 and 0.00 to 0.57, 0.25, 0.52 and 0.72.
     assert np.all(np.array(after) > [0.5, 0.2, 0.45, 0.65]) and np.all(np.array(before) < 0.3)
+
+    # The lesson alone is a bank, with names.
+    save_bank(result, settings, tmp_path)
+    new = deepff.apply((tmp_path / FOLDER / TAUGHT).rename(tmp_path / "bank"), files[10:])
+    assert tuple(new.factor_names) == classes
+    for regions, mask in zip(new.regions(), made[4:], strict=True):
+        assert (regions.labels.numpy() != mask.values).mean() < 0.01
 
     # The same masks have images of another set, and images that are added later.
     applied = deepff.apply(result.bank, files[10:])

@@ -10,12 +10,14 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from deepff.app.kept_masks import FOLDER
 from deepff.app.label_content import content_of
 from deepff.app.label_file import FILE, load_labels, run_digest
 from deepff.app.labels import OBJECT, Labels, Settings
-from deepff.app.lessons import Lesson, write_lesson
+from deepff.app.lessons import TAUGHT, Lesson, save_bank, write_lesson
 from deepff.app.masks import Masks
 from deepff.cli.main import app
+from deepff.discovery.apply import apply
 from deepff.discovery.discover import discover
 from deepff.discovery.teaching import classified, teach
 from deepff.errors import InputError
@@ -107,3 +109,9 @@ def test_what_was_taught_goes_along_with_the_bank(
     assert values[1].any() and (values[0] != values[1]).mean() < 0.002
     untaught = replace(labels, settings=replace(settings, lesson=""))
     assert (Masks(result).made(untaught, applied.names[0]).values != values[0]).mean() > 0.01
+
+    # The lesson is a bank too, which works without the folder.
+    save_bank(result, settings, tmp_path / "result")
+    alone = (tmp_path / "result" / FOLDER / TAUGHT).rename(tmp_path / "alone.safetensors")
+    (regions,) = apply(alone, [files[1]]).regions()
+    assert (regions.masks[0].numpy() != (values[0] > 0)).mean() < 0.002
