@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -185,22 +185,10 @@ def _rest(norm: nn.Module) -> nn.Module | None:
 
 
 def _fold(network: nn.Module, pairs: dict[nn.Conv2d, Any]) -> None:
-    def exact(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.double()
-
     for conv, norm in pairs.items():
-        weight, bias = fuse_conv_bn_weights(
-            conv.weight.double(),
-            exact(conv.bias),
-            norm.running_mean.double(),
-            norm.running_var.double(),
-            norm.eps,
-            exact(norm.weight),
-            exact(norm.bias),
-        )
-        for name, values in (("weight", weight), ("bias", bias)):
-            rounded = values.detach().to(conv.weight.dtype)
-            conv.register_parameter(name, nn.Parameter(rounded, requires_grad=False))
+        exact = fuse_conv_bn_eval(copy.deepcopy(conv).double(), copy.deepcopy(norm).double())
+        fused = exact.to(conv.weight.dtype).requires_grad_(False)
+        conv.weight, conv.bias = fused.weight, fused.bias
     replaced: dict[nn.Module, nn.Module | None] = {n: _rest(n) for n in pairs.values()}
     # timm's, by name to avoid importing timm.
     replaced |= {c: SamePaddedConv2d.of(c) for c in pairs if type(c).__name__ == "Conv2dSame"}
