@@ -301,28 +301,19 @@ def _holds_result(folder: str) -> bool:
 
 
 def output_names(names: Sequence[str]) -> list[str]:
-    """Relative paths of images' output files, without suffix unless that makes two names equal.
-    They are short, and unique even where case and the composition of accents are ignored."""
+    """Relative paths of images' output files, without suffix unless that makes two names equal, and
+    numbered if they still are. They are short, and unique even where case and the composition of
+    accents are ignored."""
     full = [_inner_path(name) for name in names]
     stems = [_UNFIT_END.sub("", splitext(name)[0]) for name in full]
     # "a" and a suffix must not be the folder "a.png" of another image.
     folders = {os.path.dirname(name) for name in full}
     taken = {file_key(folder[: dot.start()]) for folder in folders for dot in DOT.finditer(folder)}
 
-    chosen = [shortened(stem) for stem in stems]
-    clashing = set(range(len(chosen)))
-    kept: set[int] = set()
-    while clashing:
-        counts = Counter(map(file_key, chosen))
-        clashing = {
-            i for i, name in enumerate(chosen) if counts[file_key(name)] > 1 and i not in kept
-        }
-        kept |= clashing
-        for i in clashing:
-            chosen[i] = shortened(full[i])
-
+    counts = Counter(map(file_key, stems))
     unique = []
-    for name in chosen:
+    for whole, stem in zip(full, stems, strict=True):
+        name = shortened(stem if counts[file_key(stem)] == 1 else whole)
         candidate, number = name, 1
         while file_key(candidate) in taken:
             number += 1
