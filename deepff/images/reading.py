@@ -16,9 +16,9 @@ from deepff.images.decoding import (
     PHOTOMETRIC,
     UnreadableImageError,
     checked_bytes,
+    is_damaged,
     with_image,
 )
-from deepff.images.jpeg import is_damaged
 
 TO_UPRIGHT = {  # how stored pixels of each orientation are turned
     2: Image.Transpose.FLIP_LEFT_RIGHT,
