@@ -1,5 +1,7 @@
 """The one error that a user's input can raise, and the one warning."""
 
+import warnings
+
 
 class InputError(ValueError):
     """Something the user gave is wrong; the message is one sentence saying what would be right.
@@ -20,6 +22,11 @@ class InputError(ValueError):
 class InputWarning(UserWarning):
     """Something the user gave was taken otherwise than may be meant; one line on the command
     line."""
+
+
+def warn_user(message: str, above: int = 1) -> None:
+    """Give an `InputWarning` about the code that is so many calls above the caller."""
+    warnings.warn(message, InputWarning, stacklevel=above + 2)
 
 
 def first_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.activations.folding import folded
-from deepff.errors import InputError, InputWarning, first_line
+from deepff.errors import InputError, first_line, warn_user
 from deepff.layers.later import forward_to_layers, last_outputs
 from deepff.layers.layer import Layer
 from deepff.layers.layer_map import noise
@@ -90,11 +90,7 @@ def chosen_engine(
             return engine, openvino_forward(backbone, layers, folder)
         except ConversionError as error:
             obstacle = str(error)
-    warnings.warn(
-        f"{backbone.name} runs in torch, because OpenVINO cannot run it: {obstacle}",
-        InputWarning,
-        stacklevel=2,
-    )
+    warn_user(f"{backbone.name} runs in torch, because OpenVINO cannot run it: {obstacle}")
     return Engine.TORCH, None
 
 

@@ -1,6 +1,5 @@
 """Run a network over an image set and collect the activations of its layers."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -31,7 +30,7 @@ from deepff.activations.batches import (
 from deepff.activations.cache import ActivationCache, InMemory, Store
 from deepff.activations.engines import chosen_engine, torch_forward
 from deepff.activations.folding import copied, probe_side
-from deepff.errors import InputError, InputWarning
+from deepff.errors import InputError, warn_user
 from deepff.images.image_set import SetImage, nothing_readable
 from deepff.images.reading import Picture, SkippedFile
 from deepff.layers.later import forward_to_layers
@@ -123,19 +122,15 @@ def extract_layers(
         activations = [Activations(images, store.blocks(images), x) for store, images, x in each]
     if squeezed := [image for image in kept if image.distortion > _SQUEEZED]:
         (height, width), (h, w) = squeezed[0].records[0].size, squeezed[0].shape
-        warnings.warn(
+        warn_user(
             f"{_images_are(squeezed)} squeezed more than {_SQUEEZED} times: {squeezed[0].name} of "
             f"{width} × {height} pixels goes through the network at {w} × {h}; cut it into pieces, "
-            "or choose a larger size",
-            InputWarning,
-            stacklevel=2,
+            "or choose a larger size"
         )
     if dark:
-        warnings.warn(
+        warn_user(
             f"{_images_are(dark)} nearly black: the largest value {dark[0]}; if that should be "
-            "white, use stretch=True (--stretch)",
-            InputWarning,
-            stacklevel=2,
+            "white, use stretch=True (--stretch)"
         )
     skipped = [SkippedFile(x.name, reasons[x.name]) for x in images if x.name in reasons]
     # Another rank may have images when this one has none.
@@ -155,11 +150,10 @@ def _check(
     check_named_once(layers)
     coarsest = max(layers, key=lambda layer: layer.stride)
     if coarsest.input_size is None and 2 * preparation.size < 3 * coarsest.stride:
-        warnings.warn(
+        warn_user(
             f"at {preparation.size} pixels, an image is a single cell of {coarsest.name}, whose "
             f"stride is {coarsest.stride}; use a larger size",
-            InputWarning,
-            stacklevel=3,
+            above=2,
         )
 
 
@@ -185,7 +179,7 @@ def _warn_if_unsteady(backbone: Backbone, layers: Sequence[Layer]) -> None:
         "batch: run images one by one (batch_size=1)"
     )
     message = f"{backbone.name} gives different values for the same image {difference}"
-    warnings.warn(message, InputWarning, stacklevel=4)
+    warn_user(message, above=3)
 
 
 def _are_steady(values: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

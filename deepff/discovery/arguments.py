@@ -3,7 +3,6 @@
 import inspect
 import math
 import numbers
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from torch import nn
 
-from deepff.errors import InputError, InputWarning
+from deepff.errors import InputError, warn_user
 from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.estimator import checked_seed
 from deepff.images.decoding import UnreadableImageError
@@ -126,11 +125,10 @@ class RunSettings:
         largest = max(sides, default=SIZE)
         size = self.size or (min(SIZE, largest) if backbone.structure else SIZE)
         if size > _MOST_ENLARGED * largest:
-            warnings.warn(
+            warn_user(
                 f"the images are at most {largest} pixels wide or high and are enlarged "
                 f"{size / largest:.0f} times, to {size}; a smaller size is faster",
-                InputWarning,
-                stacklevel=3,
+                above=2,
             )
         return replace(self, size=size)
 

@@ -1,7 +1,6 @@
 """Regions written in the formats of labeling tools."""
 
 import pickle
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from zlib import compress, decompress
 import numpy as np
 from PIL import Image
 
-from deepff.errors import InputError, InputWarning
+from deepff.errors import InputError, warn_user
 from deepff.export.instances import (
     AnnotatedImage,
     LabelMaps,
@@ -115,11 +114,10 @@ def export_maps(
 def _warn_of_copies(images: Sequence[AnnotatedImage]) -> None:
     digests = [image.digest for image in images if image.digest is not None]
     if n_copies := len(digests) - len(set(digests)):
-        warnings.warn(
+        warn_user(
             f"{n_copies} of the {len(images)} images are copies of others: a photograph and its "
             "copies are in the same subset of the split",
-            InputWarning,
-            stacklevel=3,
+            above=2,
         )
 
 

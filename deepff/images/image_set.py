@@ -4,7 +4,6 @@ import hashlib
 import math
 import os
 import shutil
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from deepff.errors import InputError, InputWarning
+from deepff.errors import InputError, warn_user
 from deepff.images.decoding import UnreadableImageError, unreadable_reason
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.reading import (
@@ -106,11 +105,7 @@ def resolve_images(images: Images, statistics: Statistics | None = None) -> list
     if all(are_paths):
         files = find_images(images)
         if len(files) < len(images):
-            warnings.warn(
-                f"{len(images)} paths name {len(files)} images; each is used once",
-                InputWarning,
-                stacklevel=2,
-            )
+            warn_user(f"{len(images)} paths name {len(files)} images; each is used once")
         return list(files)
     if any(are_paths) or any(are_named):
         raise InputError("the list mixes files and images; pass only files or only images")
@@ -249,7 +244,7 @@ def warn_unreadable(reasons: Mapping[str, str], consequence: str) -> None:
     if reasons:
         (name, reason), *others = reasons.items()
         more = f", and {len(others)} more" if others else ""
-        warnings.warn(f"{name} ({reason}){more}: {consequence}", InputWarning, stacklevel=3)
+        warn_user(f"{name} ({reason}){more}: {consequence}", above=2)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,10 @@
 """Networks built by name: embedded, torchvision's, timm's, transformers' and open_clip's."""
 
 import re
-from collections.abc import Mapping, Sequence
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -14,11 +17,11 @@ from torch import Tensor, nn
 from deepff.errors import InputError, first_line
 from deepff.networks.available import LITE, OPTIONAL, check_installed, lite_install, lite_module
 from deepff.networks.checkpoints import StateDicts, read_state_dicts
-from deepff.networks.weights import downloading, find_in_hub
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+TIMEOUT = 10.0  # seconds without an answer; left alone, the libraries wait and retry for minutes
 _BICUBIC = 3  # as image processors save it, by Pillow's number
 
 
@@ -151,6 +154,55 @@ def _create_timm(name: str, **options: Any) -> nn.Module:
 
 def _hub_file(url: str) -> Path:
     return Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
+
+
+@contextmanager
+def downloading(name: str, file: Path) -> Iterator[None]:
+    """Any failure of a download to ``file`` inside is one sentence, and comes soon."""
+    previous = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT)
+    try:
+        # torch.hub announces a download on stdout, where it would mix with results.
+        with redirect_stdout(sys.stderr):
+            yield
+    except InputError:
+        raise
+    # huggingface_hub's versions use different HTTP clients, whose errors share no base class.
+    except Exception as error:
+        if file.is_file():
+            raise InputError(
+                f"the weights of {name} at {file} cannot be read ({first_line(error)}); "
+                f"delete that file and download it again"
+            ) from error
+        raise InputError(
+            f"the weights of {name}, {file.name}, are not in {file.parent} and could not be "
+            f"downloaded ({first_line(error)}); download the file on another machine and pass it "
+            "with --weights FILE, or use efficientnet_lite0, which works offline"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(previous)
+
+
+def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
+    """The file of a network's weights in Hugging Face's cache; if absent, the hub must answer.
+    ``repository`` is ``owner/name`` or ``owner/name@revision``. Without a name timm's are tried."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError
+
+    repository, _, revision = repository.partition("@")
+    file_names = [file_name] if file_name else ["model.safetensors", "pytorch_model.bin"]
+    for candidate in file_names:
+        cached = try_to_load_from_cache(repository, candidate, revision=revision or None)
+        if isinstance(cached, str):
+            return Path(cached)
+    target = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", file_names[0])
+    with downloading(name, target):
+        url = hf_hub_url(repository, file_names[0], revision=revision or None)
+        # The hub answers that there is no such file: timm knows the other names to try.
+        with suppress(EntryNotFoundError):
+            # One request, unlike a download, which retries for a minute when there is no network.
+            get_hf_file_metadata(url, timeout=TIMEOUT)
+    return target
 
 
 def _unknown_model(model: str) -> InputError:

@@ -1,5 +1,6 @@
 """Files of weights: reading any tensors by name, and fitting them to a network."""
 
+import hashlib
 import json
 import pickle
 import re
@@ -368,3 +369,21 @@ def _misfit(match: _Match, name: str, whole: bool) -> str | None:
 def _some(keys: Sequence[str]) -> str:
     shown = ", ".join(repr(key) for key in keys[:2])
     return shown if len(keys) <= 2 else f"{shown} and {len(keys) - 2} more"
+
+
+def weights_digest(network: nn.Module) -> str:
+    """SHA-256 (hex) over the sorted names, types, shapes and values of a network's state dict."""
+    digest = hashlib.sha256()
+    for key, tensor in sorted(network.state_dict().items()):
+        if not isinstance(tensor, Tensor):  # a module's extra state can be anything
+            continue
+        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(values.numpy().data)
+    return digest.hexdigest()
+
+
+def structure_fingerprint(network: nn.Module) -> str:
+    """16 hexadecimal digits of a network as it is printed: its modules with their settings."""
+    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(network))
+    return hashlib.sha256(printed.encode()).hexdigest()[:16]

@@ -1,7 +1,6 @@
 """Networks by name or your own, with their weights, on a device."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -12,13 +11,17 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from deepff.errors import InputError, InputWarning
+from deepff.errors import InputError, warn_user
 from deepff.networks.available import DEFAULT_LAYERS, LITE
 from deepff.networks.backbone import Backbone, Tokens, paper_names
 from deepff.networks.building import IMAGENET, Built, as_timm_lite, build, pad_small_windows
-from deepff.networks.checkpoints import fit_state_dicts, read_state_dicts
+from deepff.networks.checkpoints import (
+    fit_state_dicts,
+    read_state_dicts,
+    structure_fingerprint,
+    weights_digest,
+)
 from deepff.networks.class_labels import word_head
-from deepff.networks.weights import structure_fingerprint, weights_digest
 from deepff.options import MODEL, Device, Engine, Interpolation, chosen
 
 
@@ -126,7 +129,7 @@ def load_backbone(
         missing, note = fit_state_dicts(network, states, name, Path(weights), whole=whole)
         source = Path(weights).name
         if note is not None:
-            warnings.warn(note, InputWarning, stacklevel=2)
+            warn_user(note)
 
     if words is not None and source == "random":
         raise InputError("the network's weights are random, so it cannot compare images with words")

@@ -8,7 +8,6 @@ is not a part of a result, is another output: it is left alone.
 import json
 import os
 import shutil
-import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from hashlib import file_digest
 from pathlib import Path
 from uuid import uuid4
 
-from deepff.errors import InputError, InputWarning
+from deepff.errors import InputError, warn_user
 from deepff.runtime.files import atomic_path, written_in
 
 RECORD = ".deepff-files"
@@ -200,7 +199,7 @@ def _move_into(folder: Path, new: Path, written: Digests, rules: Rules, seal: st
     if kept:
         more = f", and {len(kept) - 1} more files" if len(kept) > 1 else ""
         note = "changed since deepff wrote it, so it is kept, but it is not part of the new output"
-        warnings.warn(f"{kept[0]}{more}: {note}", InputWarning, stacklevel=2)
+        warn_user(f"{kept[0]}{more}: {note}")
 
 
 def _remove_stale(folder: Path, stale: dict[Path, list[str]], lists: list[Path]) -> list[Path]:

@@ -25,8 +25,8 @@ from deepff.errors import InputError, InputWarning
 from deepff.layers.later import forward_to_layers
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
+from deepff.networks.checkpoints import weights_digest
 from deepff.networks.loading import load_backbone
-from deepff.networks.weights import weights_digest
 
 Normed = Callable[[nn.Module], nn.Module]
 

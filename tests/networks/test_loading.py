@@ -18,7 +18,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import deepff.networks.weights
+import deepff.networks.building
 from deepff.errors import InputError
 from deepff.layers.layer_map import map_layers
 from deepff.networks.available import available_models
@@ -63,7 +63,7 @@ def no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         proxy.bind(("127.0.0.1", 0))
         if request.param == "never answers":
             proxy.listen()
-            monkeypatch.setattr(deepff.networks.weights, "TIMEOUT", 0.5)
+            monkeypatch.setattr(deepff.networks.building, "TIMEOUT", 0.5)
         for variable in [name for name in os.environ if name.lower().endswith("_proxy")]:
             monkeypatch.delenv(variable)
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
