@@ -2,17 +2,15 @@
 
 import copy
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from deepff.errors import InputError
 from deepff.layers.later import forward_to_layers
@@ -45,15 +43,14 @@ def folded(backbone: Backbone, layers: Sequence[Layer]) -> Backbone:
         ours = replace(backbone, network=network)
         with torch.no_grad():
             image = noise(backbone, side)
-            trace = _Trace()
-            with trace.watching(network, layers):
+            with _watching(network) as calls:
                 before = forward_to_layers(ours, layers, image)
             hooked = {new for new, old in originals.items() if any(getattr(old, n) for n in _HOOKS)}
             # A normalization's own activation is gone once it is folded.
             read = {network.get_submodule(layer.module) for layer in layers}
             pairs = {
                 conv: norm
-                for conv, norm in trace.adjacent().items()
+                for conv, norm in _adjacent(calls).items()
                 if not hooked & {conv, norm}
                 and not read & {*norm.modules()} - {norm}
                 and _can_be_folded(conv, norm)
@@ -90,77 +87,37 @@ def copied(network: nn.Module) -> tuple[nn.Module, dict[nn.Module, nn.Module]]:
     return ours, dict(zip(ours.modules(), network.modules(), strict=True))
 
 
-@dataclass
-class _Trace:
-    """Which modules make and take the outputs of convolutions in a forward pass, by tensor id."""
-
-    outputs: dict[int, Tensor] = field(default_factory=dict)  # held, so that no id comes twice
-    makers: dict[int, nn.Conv2d] = field(default_factory=dict)
-    takers: dict[int, nn.Module] = field(default_factory=dict)
-    uses: Counter[int] = field(default_factory=Counter)
-    read: set[int] = field(default_factory=set)
-    foreign: set[nn.Module] = field(default_factory=set)  # took what no convolution made
-
-    @contextmanager
-    def watching(self, network: nn.Module, layers: Sequence[Layer]) -> Iterator[None]:
-        with ExitStack() as handles:
-            for module in network.modules():
-                if isinstance(module, nn.Conv2d):
-                    handles.callback(module.register_forward_hook(self._is_made).remove)
-                elif isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm):
-                    handles.callback(module.register_forward_pre_hook(self._is_taken).remove)
-            # After the others: the layer may be a convolution.
-            for layer in layers:
-                module = network.get_submodule(layer.module)
-                handles.callback(module.register_forward_hook(self._is_read).remove)
-            handles.enter_context(_Watch(self._is_used))
-            yield
-
-    def adjacent(self) -> dict[nn.Conv2d, nn.Module]:
-        """Convolutions, each with the module that takes all of its outputs and nothing else."""
-        takers_of: dict[nn.Conv2d, set[nn.Module | None]] = {}
-        for key, maker in self.makers.items():
-            is_only_use = self.uses[key] == 1 and key not in self.read
-            takers_of.setdefault(maker, set()).add(self.takers.get(key) if is_only_use else None)
-        norms = Counter(norm for takers in takers_of.values() for norm in takers)
-        return {
-            maker: norm
-            for maker, takers in takers_of.items()
-            for norm in takers
-            if norm is not None and len(takers) == norms[norm] == 1 and norm not in self.foreign
-        }
-
-    def _is_read(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self.read.update(id(x) for x in tree_leaves(output) if id(x) in self.makers)
-
-    def _is_made(self, module: nn.Conv2d, inputs: Any, output: Tensor) -> None:
-        self.outputs[id(output)], self.makers[id(output)] = output, module
-
-    def _is_taken(self, module: nn.Module, inputs: Any) -> None:
-        if inputs and id(inputs[0]) in self.makers:
-            self.takers[id(inputs[0])] = module
-        else:
-            self.foreign.add(module)
-
-    def _is_used(self, arguments: Any) -> None:
-        self.uses.update(id(x) for x in tree_leaves(arguments) if id(x) in self.makers)
+# A call of a normalization: what made its input, if that was a convolution, and the normalization.
+Call = tuple[nn.Conv2d | None, nn.Module]
 
 
-class _Watch(TorchFunctionMode):
-    """Reports the arguments of every function that makes or changes tensors."""
+@contextmanager
+def _watching(network: nn.Module) -> Iterator[list[Call]]:
+    """Yields a list, which every forward pass inside fills."""
+    calls: list[Call] = []
+    makers: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # with the output, so that no id comes twice
 
-    def __init__(self, report: Callable[[Any], None]) -> None:
-        super().__init__()
-        self._report = report
+    def note_output(module: nn.Conv2d, inputs: Any, output: Tensor) -> None:
+        makers[id(output)] = module, output
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        # Asking for a shape or a type does not use the values.
-        if result is None or any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
-            self._report((args, kwargs))
-        return result
+    def note_call(module: nn.Module, inputs: Any) -> None:
+        maker = makers.get(id(inputs[0])) if inputs else None
+        calls.append((None if maker is None else maker[0], module))
+
+    with ExitStack() as handles:
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                handles.callback(module.register_forward_hook(note_output).remove)
+            elif isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm):
+                handles.callback(module.register_forward_pre_hook(note_call).remove)
+        yield calls
+
+
+def _adjacent(calls: Sequence[Call]) -> dict[nn.Conv2d, nn.Module]:
+    """Convolutions, each with the one normalization that follows it, which follows nothing else."""
+    distinct = dict.fromkeys(calls)
+    times = Counter(module for call in distinct for module in call)
+    return {c: n for c, n in distinct if c is not None and times[c] == times[n] == 1}
 
 
 def _can_be_folded(conv: nn.Conv2d, norm: Any) -> bool:
