@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
 
 from deepff.errors import InputError, first_line
 from deepff.images.samples import photographs
@@ -93,15 +92,13 @@ def measure(backbone: Backbone, layer: Layer) -> Centers | None:
     side = layer.input_size or layer.stride * cells
     # Twice as wide: on one side only, cells may add up to the stride by chance.
     shape = side, layer.input_size or 2 * side
-    windows = _Windows()
     try:
-        with windows:
-            (grid,) = grids_on(backbone, [layer], shape)
+        (grid,) = grids_on(backbone, [layer], shape)
     except InputError:  # a user's network may take no images of this size
         return None
     if all(n * layer.stride == pixels for n, pixels in zip(grid, shape, strict=True)):
         spacing, centered = layer.stride, layer.stride / 2
-        if not windows.overlap:
+        if not _windows_overlap(backbone.network):
             return None
         unmeasured = None
     else:
@@ -147,36 +144,24 @@ def _measured_at(
     return Centers((down, across), (error_down, error_across), float(spacing), centered)
 
 
-class _Windows(TorchDispatchMode):
-    """Notes whether windows of convolutions or pooling are not centered on what they step over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.overlap = False
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        name = function.overloadpacket.__name__
-        if name == "convolution":
-            _, weight, _, stride, padding, dilation, transposed, *_ = args
-            reach = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilation, strict=True)]
-            self.overlap |= transposed or not _is_centered(reach, stride, padding)
-        elif name in ("max_pool2d", "max_pool2d_with_indices", "avg_pool2d"):
-            kernel = _pair(args[1])
-            stride = _pair(args[2]) if len(args) > 2 and args[2] else kernel
-            padding = _pair(args[3] if len(args) > 3 else 0)
-            self.overlap |= not _is_centered(kernel, stride, padding)
-        return function(*args, **(kwargs or {}))
+def _windows_overlap(network: nn.Module) -> bool:
+    """Whether windows of convolutions or pooling are not centered on what they step over."""
+    windows = (
+        m for m in network.modules() if isinstance(m, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d)
+    )
+    return not all(map(_is_centered, windows))
 
 
-def _is_centered(reach: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> bool:
-    each = zip(reach, stride, padding, strict=True)
-    return all(2 * p == k - 1 if s == 1 else k == s and p == 0 for k, s, p in each)
-
-
-def _pair(value: Any) -> Sequence[int]:
-    return (value, value) if isinstance(value, int) else value if len(value) == 2 else value * 2
+def _is_centered(module: Any) -> bool:
+    if isinstance(module.padding, str):  # "same" or "valid"
+        return False
+    names = ("kernel_size", "dilation", "stride", "padding")
+    values = (getattr(module, name, 1) for name in names)
+    pairs = zip(*((v, v) if isinstance(v, int) else v for v in values), strict=True)
+    return all(
+        2 * padding == dilation * (kernel - 1) if stride == 1 else kernel == stride and padding == 0
+        for kernel, dilation, stride, padding in pairs
+    )
 
 
 def _spacing(backbone: Backbone, layer: Layer, side: int) -> tuple[int, float]:
