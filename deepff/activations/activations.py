@@ -101,8 +101,7 @@ class FeatureSource:
     def from_dict(cls, fields: dict) -> "FeatureSource":
         """The inverse of :func:`dataclasses.asdict`, also after a round trip through JSON."""
         fields = dict(fields)
-        # "places" is what banks from before 0.2 call the centers.
-        centers = fields.pop("places", None) or fields.pop("centers", None)
+        centers = fields.pop("centers", None)
         fields |= {name: tuple(fields[name]) for name in ("mean", "std")}
         return cls(**fields, centers=None if centers is None else Centers.from_dict(centers))
 

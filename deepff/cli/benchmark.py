@@ -25,7 +25,7 @@ from deepff.cli.parameters import (
     with_panels,
 )
 from deepff.errors import InputError
-from deepff.options import SIZE, Device, Solver, VocFilter
+from deepff.options import MODEL, SIZE, Device, Solver, VocFilter
 
 if TYPE_CHECKING:
     from deepff.evaluation.datasets.ground_truth import GroundTruthSet
@@ -43,8 +43,6 @@ T = TypeVar("T")
 PAPER_GROUPS = "021, 017, 018, 020, 036, 042"  # with spaces, so that `--help` can wrap them
 PART_CLASSES = "aeroplane, bird, car, motorbike, cat"
 EXAMPLE_CLASSES = f"{PART_CLASSES}, cow"
-LITE_MODELS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
-
 
 Data = Annotated[Path, typer.Option(help="Folder of the data set.", show_default=False)]
 LayerName = Annotated[str | None, option(NETWORK, "Layer: a name from `deepff layers`.", "--layer")]
@@ -98,7 +96,7 @@ class SetupPanel:
 class NetworkPanel(SetupPanel):
     """One network and one layer of it."""
 
-    model: Model = LITE_MODELS[0]
+    model: Model = MODEL
     layer: LayerName = None
 
 
@@ -312,7 +310,7 @@ def figure4(
 
     counts = factor_counts(k)
     require_matplotlib()
-    models = model or [LITE_MODELS[0]]
+    models = model or [MODEL]
     name = "figure4a" if len(models) == 1 else "figure4b"
     _check_files(out, name + _PUBLISHED)
     sets = which.sets(data)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 
-from deepff.discovery.arguments import Estimators, RunSettings
-from deepff.discovery.paper import factorize
 from deepff.errors import InputError
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.datasets.mask_folders import load_icoseg
@@ -28,12 +27,12 @@ from deepff.evaluation.predictions import (
     count_by_variant,
     count_masks,
     factor_finders,
+    factorize,
     in_images,
 )
 from deepff.evaluation.tables import NOT_IN_PAPER, Attempts, Row, Table, published_rows
-from deepff.factorization.nmf import NMF
+from deepff.options import Method
 from deepff.pictures.figures import captioned_row, figure, read_photo, stacked
-from deepff.results.factorization import Factorization
 from deepff.runtime.files import atomic_path
 
 COLUMNS = ("k", "quality", "spread over seeds", "images")
@@ -55,7 +54,7 @@ def figure3(
     pictures = []
     for truth in load_icoseg(root, groups, images):
         features = collect(truth, network)
-        pictures.append(figure(as_run(features, *(_factorization(features, k) for k in ks))))
+        pictures.append(figure(as_run(features, *(_coefficients(features, k) for k in ks))))
     return stacked(pictures)
 
 
@@ -123,8 +122,7 @@ def qualities(features: Features, ks: Sequence[int], crf: bool, seeds: int) -> n
     of_ks = []
     for k in ks:
         coefficients = {
-            Variant(DFF, k, seed): _factorization(features, k, seed).coefficients
-            for seed in range(seeds)
+            Variant(DFF, k, seed): _coefficients(features, k, seed) for seed in range(seeds)
         }
         counts = count_by_variant(features, factor_finders(features, coefficients, crf))
         of_ks.append([factor_quality(counts[Variant(method, k, seed)]) for seed in range(seeds)])
@@ -192,8 +190,8 @@ def _examples(
 ) -> tuple[Image.Image, list[Row], int]:
     """A class's picture, a row per factor, and the number of images."""
     features = collect(load(), network)
-    factorization, variant = _factorization(features, N_FACTORS), Variant(DFF, N_FACTORS)
-    finders = factor_finders(features, {variant: factorization.coefficients}, crf=False)
+    H, variant = _coefficients(features, N_FACTORS), Variant(DFF, N_FACTORS)
+    finders = factor_finders(features, {variant: H}, crf=False)
     of_images = in_images(features, finders, partial(count_masks, features.truth))
     counts = [of_image[variant] for of_image in of_images]
     total = sum(counts[1:], counts[0])
@@ -213,7 +211,7 @@ def _examples(
     picture = captioned_row(
         name,
         [read_photo(features.activations.images[index])[0] for index in shown],
-        factorization.heatmaps,
+        as_run(features, H).heatmaps,
         shown,
         [f"IoU {scores[index]:.2f}" for index in shown],
         [f"{', '.join(factor.labels)} {factor.iou:.2f}" for factor in factors],
@@ -225,6 +223,5 @@ def _examples(
     return picture, rows, len(features)
 
 
-def _factorization(features: Features, k: int, seed: int = 0) -> Factorization:
-    estimators = Estimators.of(NMF(solver=features.solver), RunSettings(random_state=seed))
-    return factorize(features.activations, estimators.for_k(k))
+def _coefficients(features: Features, k: int, seed: int = 0) -> Tensor:
+    return factorize(features.activations, Method.NMF, k, seed, features.solver)

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from deepff.activations.activations import Activations, FeatureSource, Preparation
+from deepff.activations.activations import Activations
 from deepff.discovery.activation_set import ActivationSet
 from deepff.discovery.arguments import Estimators, RunSettings
 from deepff.discovery.contrast import contrast_layers, object_findings
@@ -97,10 +97,10 @@ class Network:
 
     def describe(self, n_images: int) -> str:
         """One line on network, layer, weights, size and number of images."""
-        source = FeatureSource.of(self.backbone, self.layer, Preparation(self.size))
+        layer, size = self.layer, self.layer.input_size or self.size
         return (
-            f"{source.model}, layer {self.layer.name} ({source.channels} channels, stride "
-            f"{source.stride}), weights {source.weights}, longer side {source.size} pixels, "
+            f"{self.backbone.name}, layer {layer.name} ({layer.channels} channels, stride "
+            f"{layer.stride}), weights {self.backbone.weights}, longer side {size} pixels, "
             f"{n_images} images, NMF by {SOLVERS_IN_WORDS[self.solver]}"
         )
 

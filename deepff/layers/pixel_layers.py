@@ -1,7 +1,7 @@
 """The layers of a network that separate pixels: one per stride, from fine to coarse."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 from torch import nn
 
@@ -37,13 +37,8 @@ def stride_layers(layer_map: LayerMap) -> list[Layer]:
     return chosen
 
 
-class _Strided(Protocol):
-    @property
-    def stride(self) -> int: ...
-
-
-def cell_layer(layers: Sequence[_Strided]) -> int:
-    """The index of the layer whose grid is classified: the finest."""
+def cell_layer(layers: Sequence[Any]) -> int:
+    """The index of the layer, or source, whose grid is classified: that of the smallest stride."""
     return min(range(len(layers)), key=lambda index: layers[index].stride)
 
 
