@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from deepff.networks.weights import structure_fingerprint
 from torch import Tensor, nn
 
 import deepff
@@ -19,7 +20,6 @@ from deepff.images.image_set import resolve_images
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
 from deepff.networks.loading import load_backbone
-from deepff.networks.weights import structure_fingerprint
 
 SIZE = 64
 

@@ -14,7 +14,7 @@ from deepff.layers import centers as placing
 from deepff.layers.centers import measure, with_centers
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
-from deepff.networks.weights import weights_digest
+from deepff.networks.checkpoints import weights_digest
 
 SIDE, SQUARE = 448, slice(208, 240)  # the square's centre is at 224
 
