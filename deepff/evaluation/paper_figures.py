@@ -139,7 +139,6 @@ def require_matplotlib() -> None:
 
 def write_plot(curves: Mapping[str, Curve], ks: Sequence[int], title: str, path: Path) -> Path:
     """Plot the curves' means, with a band of one standard deviation over seeds; gives the PNG."""
-    require_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

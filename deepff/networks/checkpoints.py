@@ -208,7 +208,7 @@ class _Match:
         for renaming in renamings:
             keys = {names.get(name, name): key for name, key in renaming.items()}
             matches.append(cls(network, {name: state[key] for name, key in keys.items()}, keys))
-        return max(matches, key=lambda candidate: (candidate.filled, candidate.is_averaged))
+        return max(matches, key=lambda x: (x.filled, _AVERAGED.search(x.prefix) is not None))
 
     @property
     def prefix(self) -> str:
@@ -216,10 +216,6 @@ class _Match:
         name = next(filter(self.fits, self.network), "")
         key = self.keys.get(name, "")
         return key.removesuffix(name) if key.endswith(name) else ""
-
-    @property
-    def is_averaged(self) -> bool:
-        return _AVERAGED.search(self.prefix) is not None
 
     def fits(self, name: str) -> bool:
         return name in self.tensors and self.tensors[name].shape == self.network[name].shape

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from threading import Barrier, Lock
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -151,34 +151,23 @@ def _glibc() -> ctypes.CDLL | None:
         return None
 
 
-class Sized(Protocol):
-    """An object that knows how much memory it takes."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes."""
-
-
-Held = TypeVar("Held", bound=Sized)
-
-
-class Kept(Generic[Held]):
-    """Results by key, up to ``most`` bytes, for several threads. When full, it drops random ones:
-    repeated passes over a set would ask for exactly those used longest ago."""
+class Kept(Generic[T]):
+    """Results by key, up to ``most`` of their ``n_bytes``, for several threads. When full, it drops
+    random ones: repeated passes over a set would ask for exactly those used longest ago."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._results: dict[Hashable, Held] = {}
+        self._results: dict[Hashable, Any] = {}
         self._n_bytes = 0
         self._random = random.Random(0)
         self._lock = Lock()
 
-    def get(self, key: Hashable, make: Callable[[], Held]) -> Held:
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns, or returned before for an equal key."""
         with self._lock:
             if key in self._results:
                 return self._results[key]
-        result = make()
+        result: Any = make()
         if result.n_bytes > self._most:
             return result
         with self._lock:

@@ -47,7 +47,8 @@ def icoseg_groups(root: Path) -> list[str]:
 
 
 def _find_group(query: str, names: Sequence[str]) -> str:
-    by_number = [name for name in names if query.isdecimal() and _number(name) == int(query)]
+    number = rf"0*{int(query)}(?!\d)" if query.isdecimal() else "$^"
+    by_number = [name for name in names if re.match(number, name)]
     fitting = by_number or [name for name in names if query.casefold() in name.casefold()]
     if query in names:
         fitting = [query]
@@ -56,11 +57,6 @@ def _find_group(query: str, names: Sequence[str]) -> str:
     if fitting:
         raise InputError(f"“{query}” fits several groups: {', '.join(fitting)}")
     raise InputError(f"no group “{query}”; the groups are: {', '.join(names)}")
-
-
-def _number(name: str) -> int | None:
-    match = re.match(r"\d+", name)
-    return int(match.group()) if match else None
 
 
 def _listed_names(path: Path, root: Path) -> set[str]:
