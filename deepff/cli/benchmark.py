@@ -28,7 +28,6 @@ from deepff.errors import InputError
 from deepff.options import MODEL, SIZE, Device, Solver, VocFilter
 
 if TYPE_CHECKING:
-    from deepff.evaluation.datasets.ground_truth import GroundTruthSet
     from deepff.evaluation.predictions import Network
     from deepff.evaluation.tables import Table
 
@@ -98,25 +97,6 @@ class NetworkPanel(SetupPanel):
 
     model: Model = MODEL
     layer: LayerName = None
-
-
-@dataclass
-class PartsPanel:
-    """Which images with parts a figure is of."""
-
-    parts: PartMasks = None
-    groups: Groups = PAPER_GROUPS
-    images: ImageList = None
-    classes: PartClasses = PART_CLASSES
-
-    def sets(self, data: Path) -> "dict[str, Callable[[], GroundTruthSet]]":
-        """What loads each set: iCoseg's where there are --parts, else PASCAL-Part's or COCO's."""
-        from deepff.evaluation.discovered_parts import part_sets
-        from deepff.evaluation.objects import icoseg_part_sets
-
-        if self.parts is not None:
-            return icoseg_part_sets(data, self.parts, _names(self.groups), self.images)
-        return part_sets(data, _names(self.classes))
 
 
 @app.command(cls=Command)
@@ -298,7 +278,10 @@ def figure4(
             "network, or the default layers of several.",
         ),
     ] = None,
-    which: PartsPanel,
+    parts: PartMasks = None,
+    groups: Groups = PAPER_GROUPS,
+    images: ImageList = None,
+    classes: PartClasses = PART_CLASSES,
     k: Counts = "1-6",
     crf: Annotated[bool, typer.Option("--crf/--no-crf", help="Refine masks with DFF-CRF.")] = False,
     seeds: Seeds = 3,
@@ -306,6 +289,8 @@ def figure4(
     out: Out = Path("benchmark/figure4"),
 ) -> None:
     """Plot and table of factor quality over k, for layers of a network or for networks."""
+    from deepff.evaluation.discovered_parts import part_sets
+    from deepff.evaluation.objects import icoseg_part_sets
     from deepff.evaluation.paper_figures import figure4, require_matplotlib, write_plot
 
     counts = factor_counts(k)
@@ -313,7 +298,10 @@ def figure4(
     models = model or [MODEL]
     name = "figure4a" if len(models) == 1 else "figure4b"
     _check_files(out, name + _PUBLISHED)
-    sets = which.sets(data)
+    if parts is None:
+        sets = part_sets(data, _names(classes))
+    else:
+        sets = icoseg_part_sets(data, parts, _names(groups), images)
     if not layer and len(models) == 1:
         layer = _layer_names(_network(models[0], None, setup))
     table, curves = figure4(
@@ -323,7 +311,7 @@ def figure4(
         counts,
         crf=crf,
         seeds=seeds,
-        in_paper=which.parts is not None,
+        in_paper=parts is not None,
     )
 
     def plot(folder: Path) -> Path:
