@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from deepff.networks.weights import structure_fingerprint
 from torch import Tensor, nn
 
 import deepff
@@ -19,6 +18,7 @@ from deepff.errors import InputError
 from deepff.images.image_set import resolve_images
 from deepff.layers.layer_map import map_layers
 from deepff.networks.backbone import Backbone
+from deepff.networks.checkpoints import structure_fingerprint
 from deepff.networks.loading import load_backbone
 
 SIZE = 64
