@@ -1,16 +1,18 @@
-"""A labelling session in a browser: 40 photographs of two kinds of animal, from folder to training.
+"""A labelling session in a browser, from a folder of photographs to training.
 
-    python benchmarks/label_session.py DATA FOLDER [--kinds elephant=15 cheetah=25]
+    python benchmarks/label_session.py DATA FOLDER [--kinds goose=20 cheetah=20] [--clicks 3]
         [--names 3=cheetah ...] [--chromium /usr/bin/chromium] [--yolo PYTHON]
+    python benchmarks/label_session.py DATA FOLDER --cars 60 [--clicks 12]
 
-DATA holds iCoseg as ``icoseg/{images,ground_truth}/<group>/``; FOLDER is made, with the
-photographs, the result and screenshots. Names are agreed with, three masks mended (a piece
-deleted, a part added by the brush, two pieces cut apart) and applied to all, all accepted, every
-setting moved, the accepted ones exported with their photographs, the server killed and the session
-gone on with. The script knows where the
-animals are from the ground truth, where a person would look, and ``--names`` tells it which factors
-the network calls wrongly. ``--yolo`` names a Python with
-Ultralytics: then a YOLO-seg nano is trained from the export for one epoch.
+DATA holds iCoseg as ``icoseg/{images,ground_truth}/<group>/``, and Car Parts as ``car_parts/``;
+FOLDER is made, with the photographs, the result and screenshots. Of two kinds of animals the names
+are agreed with, and the six worst masks are mended; of cars, seven parts are classes, and six cars
+get them. A mend is a number of clicks with the tool "take", each in the middle of the largest part
+that is wrong. They teach the others; then all are accepted, every setting is moved, the accepted
+ones are exported with their photographs, the server is killed, and the session is gone on with. The
+ground truth says where a person would click, and ``--names`` which factors the network calls
+wrongly. ``--yolo`` names a Python with Ultralytics: then a YOLO-seg nano is trained from the export
+for one epoch.
 
 The seconds are those of the machine: what a person needs to look and to move is not in them.
 """
@@ -18,26 +20,21 @@ The seconds are those of the machine: what a person needs to look and to move is
 import argparse
 import json
 import re
+import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from label_browser import NARROW, PATIENCE, WIDE, Person, Point, Server, browser_page, server
-from label_truth import (
-    Masks,
-    Truths,
-    along,
-    ious,
-    middle_of_largest,
-    of_each_kind,
-    photographs,
-    shown_masks,
-    tell_ious,
-)
+from clicks import largest_error, middle
+from label_browser import NARROW, PATIENCE, WIDE, Count, Person, Point, Server, browser_page, server
+from label_truth import kind_of, of_each_kind, photographs, shown_masks
+from PIL import Image
 from playwright.sync_api import expect
-from scipy import ndimage
+from taught_parts import MERGED, on_top
+
+from deepff.app.kept_masks import NamedMask
+from deepff.evaluation.datasets.coco_parts import load_coco
 
 TRAIN = """
 import sys
@@ -46,90 +43,118 @@ model = YOLO("yolo11n-seg.yaml")
 model.train(data=sys.argv[1], epochs=1, imgsz=160, batch=8, workers=0, device="cpu", plots=False,
             project=sys.argv[2], name="yolo", exist_ok=True)
 """
+N_MENDED = 6
+# A part that is wrong is worth a click from this share of the image on.
+LEAST = 5e-4
+Masks = dict[str, NamedMask]
 
 
-_TOUCHING = np.ones((3, 3))
+def animals(data: Path, folder: Path, kinds: dict[str, int]) -> Masks:
+    """Copy photographs of animals; gives the truth of each."""
+    truths = photographs(data, folder, kinds)
+    return {n: NamedMask(truth.astype(np.uint8), (kind_of(n),)) for n, truth in truths.items()}
 
 
-@dataclass(frozen=True)
-class Mend:
-    """One mask that is wrong, and what is to be drawn on it with which tool."""
-
-    image: str
-    key: str
-    points: Sequence[Point]
-
-
-def mends(masks: Masks, truths: Truths) -> list[Mend]:
-    """The worst of each kind: a piece that is none, a part that lacks, two animals in one piece."""
-    scores = ious(masks, truths)
-    worst = sorted(scores, key=lambda name: scores[name])
-    found: list[Mend] = []
-    for find in (_piece_to_delete, _part_to_add, _line_to_cut):
-        taken = [mend.image for mend in found]
-        each = (find(name, masks[name].values > 0, truths[name]) for name in worst)
-        found.append(next(mend for mend in each if mend and mend.image not in taken))
-    return found
+def cars(data: Path, folder: Path, count: int) -> Masks:
+    """Copy photographs of cars, drawn at random; gives the parts of each."""
+    folder.mkdir(parents=True)
+    every = load_coco(data / "car_parts", merge=MERGED)
+    truths = {}
+    for index in np.random.default_rng(2).permutation(len(every))[:count].tolist():
+        path = every.images[index].image.path
+        shutil.copy(path, folder / path.name)
+        truths[path.name] = NamedMask(on_top(every.images[index].labels()), every.part_names)
+    return truths
 
 
-def _piece_to_delete(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | None:
-    pieces, n = ndimage.label(mask, _TOUCHING)
-    for i in range(1, n + 1):
-        piece = pieces == i
-        if n > 1 and piece.sum() > 300 and truth[piece].mean() < 0.3:
-            return Mend(name, "d", [_middle(piece)])
-    return None
+def in_words(mask: NamedMask, classes: list[str]) -> np.ndarray:
+    """A mask's values as numbers of classes, from 1: those whose word its name contains. Others are
+    one more than there are classes."""
+    numbers = [
+        next((i + 1 for i, word in enumerate(classes) if word in name), len(classes) + 1)
+        for name in mask.names
+    ]
+    return mask.renumbered(numbers)
 
 
-def _part_to_add(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | None:
-    stroke = middle_of_largest(truth & ~mask)
-    return Mend(name, "b", stroke) if stroke else None
+def tell_ious(when: str, masks: Masks, truths: Masks, names: Iterable[str]) -> None:
+    """Print the mean over images of the IoU of what is marked as what it is, and of each class."""
+    classes = sorted({one for truth in truths.values() for one in truth.names})
+    both, either = np.zeros((2, len(classes) + 2), int)
+    scores = []
+    for name in names:
+        mask, truth = (in_words(each[name], classes) for each in (masks, truths))
+        for i in range(1, len(classes) + 1):
+            both[i] += np.count_nonzero((mask == i) & (truth == i))
+            either[i] += np.count_nonzero((mask == i) | (truth == i))
+        marked = np.count_nonzero((mask > 0) | (truth > 0))
+        scores.append(np.count_nonzero((mask == truth) & (mask > 0)) / max(marked, 1))
+    each = {c: round(float(both[i] / max(either[i], 1)), 3) for i, c in enumerate(classes, 1)}
+    mean = np.mean(list(each.values()))
+    print(f"{when}, {len(scores)} images: mean IoU {np.mean(scores):.3f}; {each}, mean {mean:.3f}")
 
 
-def _line_to_cut(name: str, mask: np.ndarray, truth: np.ndarray) -> Mend | None:
-    """Between two animals, apart in truth, that are one piece."""
-    animals, _ = ndimage.label(truth, _TOUCHING)
-    pieces, n = ndimage.label(mask, _TOUCHING)
-    for i in range(1, n + 1):
-        piece = pieces == i
-        areas = np.bincount(animals[piece])[1:]
-        if np.count_nonzero(areas > 1500) < 2:
-            continue
-        one, other = (animals == j + 1 for j in np.argsort(areas)[-2:])
-        apart = ndimage.distance_transform_edt(~one) - ndimage.distance_transform_edt(~other)
-        border = piece & (np.abs(apart) < 2)
-        return Mend(name, "c", _beyond(along(border, 8))) if border.any() else None
-    return None
+def worst(masks: Masks, truths: Masks) -> list[str]:
+    def agreement(name: str) -> float:
+        mask, truth = masks[name].values > 0, truths[name].values > 0
+        return np.count_nonzero(mask & truth) / np.count_nonzero(mask | truth)
+
+    return sorted(truths, key=agreement)[:N_MENDED]
 
 
-def _middle(piece: np.ndarray) -> Point:
-    """The place in a piece that is furthest from its rim."""
-    depth = ndimage.distance_transform_edt(piece)
-    y, x = np.unravel_index(depth.argmax(), depth.shape)
-    return (float(x) + 0.5) / piece.shape[1], (float(y) + 0.5) / piece.shape[0]
+def wrong(mask: NamedMask, truth: NamedMask) -> tuple[str, Point] | None:
+    """The class that lacks the most in one place, or has too much, and the middle of that."""
+    parts = {}
+    for i, word in enumerate(truth.names):
+        name = next((one for one in mask.names if word in one), word)
+        is_class = in_words(mask, [word]) == 1
+        parts[name] = largest_error(is_class, truth.values == i + 1)
+    name = max(parts, key=lambda one: np.count_nonzero(parts[one]))
+    return (name, middle(parts[name])) if parts[name].mean() > LEAST else None
 
 
-def _beyond(line: list[Point]) -> list[Point]:
-    """A line with both ends a little further out."""
-    points = np.array(line)
-    step = (points[-1] - points[0]) * 0.15
-    longer = np.clip([points[0] - step, *points, points[-1] + step], 0, 1)
-    return [(float(x), float(y)) for x, y in longer]
+def kept(result: Path) -> Masks:
+    """The masks that images keep."""
+    entries = json.loads((result / "labels.json").read_text("utf-8"))["images"]
+    return {
+        name: NamedMask(
+            np.asarray(Image.open(result / "labels" / entry["mask"]["file"])),
+            tuple(entry["mask"]["names"]),
+        )
+        for name, entry in entries.items()
+        if entry.get("mask")
+    }
 
 
-def mend_one(person: Person, mend: Mend, folder: Path) -> None:
-    """Find an image by its name, open it, use one tool on it, and close it."""
-    page, stem = person.page, Path(mend.image).stem
+def mend(person: Person, result: Path, name: str, masks: Masks, truth: NamedMask, n: int) -> None:
+    """Find an image by its name, open it, click up to n times, and accept it."""
+    page = person.page
     person.press("/")
     page.locator("#search").fill("")
-    person.type(stem)
+    person.type(name)
     person.wait_for("search", lambda: person.press("Enter"))
+    mask, chosen = masks[name], None
+    if len(truth.names) > 1:  # a car without parts yet
+        person.wait_for("nothing here", lambda: person.press("x"))
+        mask = NamedMask(np.zeros_like(truth.values), ())
     person.wait_for("open for mending", lambda: person.press("m"))
     page.wait_for_function("() => document.getElementById('mend-mask').naturalWidth > 0")
-    page.screenshot(path=folder / f"mend-{mend.key}-before.png")
-    person.press(mend.key)
-    person.wait_for(f"mend: {mend.key}", lambda: person.draw(mend.points))
-    page.screenshot(path=folder / f"mend-{mend.key}-after.png")
+    for _ in range(n):
+        if (found := wrong(mask, truth)) is None:
+            break
+        if found[0] != chosen:
+            chosen = found[0]
+            chip = page.locator(f'#mend-view [data-class="{chosen}"]')
+            key = chip.locator("kbd")
+            if key.count():
+                person.press(key.inner_text())
+            else:  # only nine classes have keys
+                person.click(chip)
+        point = found[1]
+        person.wait_for("click", lambda point=point: person.draw([point]))
+        mask = kept(result)[name]
+    person.wait_for("accept in Mend", lambda: person.press("a"))
+    page.screenshot(path=result.parent / f"mend-{Path(name).stem}.png")
     person.wait_for("close", lambda: person.press("Escape"))
 
 
@@ -149,7 +174,7 @@ def apply_to_all(person: Person, folder: Path) -> None:
 
 
 def move_settings(person: Person) -> None:
-    """Each of them, once."""
+    """Each of those that there are, once."""
     page = person.page
 
     def number(field: str, value: str) -> None:
@@ -160,12 +185,12 @@ def move_settings(person: Person) -> None:
         page.locator(f"#{field} input").click()
         page.get_by_role("option", name=name, exact=True).click()
 
-    person.wait_for("likely at least", lambda: number("cut", "0.8"))
-    person.wait_for("masks of", lambda: page.get_by_label("the factors").click())
-    person.wait_for("value", lambda: number("value", "90"))
+    if page.locator("#cut").is_visible():
+        person.wait_for("likely at least", lambda: number("cut", "0.8"))
+        person.wait_for("masks of", lambda: page.get_by_label("the factors").click())
     person.wait_for("refine", lambda: page.locator("#refine").get_by_label("dense").click())
     person.wait_for("threshold", lambda: option("threshold", "max-fraction"))
-    person.wait_for("k", lambda: option("k", "3"))
+    person.wait_for("value", lambda: number("value", "0.6"))
 
 
 def export(person: Person, folder: Path, n_images: int) -> str:
@@ -193,14 +218,8 @@ def train(python: str, exported: Path, folder: Path) -> str:
     return ", ".join(dict.fromkeys(found))
 
 
-def kept(result: Path) -> dict[str, str]:
-    """The files of the masks that images keep."""
-    labels = json.loads((result / "labels.json").read_text("utf-8"))
-    return {name: entry["mask"]["file"] for name, entry in labels["images"].items()}
-
-
 def label(
-    running: Server, folder: Path, truths: Truths, names: dict[int, str], chromium: str
+    running: Server, folder: Path, truths: Masks, names: dict[int, str], n: int, chromium: str
 ) -> int:
     """All that a person does in the browser; prints it, and gives the labels' revision."""
     result = folder / "result"
@@ -210,95 +229,100 @@ def label(
         with person.stage("until the first page"):
             person.open()
         page.screenshot(path=folder / "first.png")
+        classes = next(iter(truths.values())).names
         with person.stage("names"):
-            person.wait_for("agree", lambda: person.press("y"))
+            if len(classes) > 1:
+                person.click(page.locator("#new-class"))
+                person.type(", ".join(classes))
+                person.wait_for("classes", lambda: person.press("Enter"))
+            else:
+                person.wait_for("agree", lambda: person.press("y"))
             for factor, name in names.items():
                 person.click(page.get_by_label(f"Name of factor {factor}", exact=True))
                 page.keyboard.press("Control+a")
                 person.type(name)
                 person.wait_for("name", lambda: person.press("Enter"))
         before = shown_masks(result)
-        tell_ious("before mending", ious(before, truths))
-        wanted = mends(before, truths)
-        with person.stage("three mends"):
-            for mend in wanted:
-                mend_one(person, mend, folder)
+        wanted = list(truths)[:N_MENDED] if len(classes) > 1 else worst(before, truths)
+        others = [name for name in truths if name not in wanted]
+        tell_ious("first masks", before, truths, truths)
+        tell_ious("those that are mended", before, truths, wanted)
+        tell_ious("the others", before, truths, others)
+        with person.stage(f"mending {len(wanted)} images"):
+            for name in wanted:
+                mend(person, result, name, before, truths[name], n)
             leave_search(person)
-        after = shown_masks(result)
-        tell_mends(wanted, before, after, truths)
+        tell_ious("mended", kept(result), truths, wanted)
         with person.stage("apply to all"):
             apply_to_all(person, folder)
-        mended = {mend.image for mend in wanted}
-        for when, masks in (("of the others", after), ("taught", shown_masks(result))):
-            others = {name: mask for name, mask in masks.items() if name not in mended}
-            tell_ious(when, ious(others, truths))
+        tell_ious("the others, taught", shown_masks(result), truths, others)
         with person.stage("accepting"):
-            for _ in truths:
+            to_do = page.locator("#filter")
+            person.wait_for("to do", lambda: to_do.select_option("to do"))
+            for _ in others:
                 person.wait_for("accept", lambda: person.press("a"))
         page.screenshot(path=folder / "accepted.png")
-        masks = kept(result)
+        masks = {name: mask.values.tobytes() for name, mask in kept(result).items()}
         assert len(masks) == len(truths)
         move_settings(person)
         page.screenshot(path=folder / "settings-moved.png")
-        assert kept(result) == masks, "a setting changed what was accepted"
+        after = {name: mask.values.tobytes() for name, mask in kept(result).items()}
+        assert after == masks, "a setting changed what was accepted"
         with person.stage("export"):
             print("exported:", export(person, folder, len(truths)))
-        tell_ious("accepted", ious(shown_masks(result), truths))
+        tell_ious("accepted", kept(result), truths, truths)
         person.print_answers()
-        tell_stages(person)
+        tell_stages(person, len(truths))
         return int(page.locator(".dff-head").get_attribute("data-revision") or 0)
 
 
 def go_on(folder: Path, revision: int, chromium: str) -> None:
     """A new server on what the killed one left."""
     result = folder / "result"
-    masks = kept(result)
     with server(result) as running, browser_page(chromium) as page:
         person = Person(page, running)
         person.open()
         head = page.locator(".dff-head")
-        assert int(head.get_attribute("data-revision") or 0) == revision and kept(result) == masks
+        assert int(head.get_attribute("data-revision") or 0) == revision
         print("after SIGKILL:", page.locator("#progress-text").inner_text())
-        for size, name in ((WIDE, "again"), (NARROW, "phone")):
+        for size, name in ((WIDE, "again"), (NARROW, "phone"), ((1920, 1080), "large")):
             page.set_viewport_size({"width": size[0], "height": size[1]})
             page.wait_for_timeout(1000)
             page.screenshot(path=folder / f"{name}.png")
         person.wait_for("open for mending", lambda: person.press("m"))
-        page.wait_for_timeout(1000)
-        page.screenshot(path=folder / "phone-mend.png")
+        for size, name in (((1920, 1080), "large"), (NARROW, "phone")):
+            page.set_viewport_size({"width": size[0], "height": size[1]})
+            page.wait_for_timeout(1000)
+            page.screenshot(path=folder / f"{name}-mend.png")
 
 
-def tell_mends(wanted: Iterable[Mend], before: Masks, after: Masks, truths: Truths) -> None:
-    for mend in wanted:
-        name = mend.image
-        numbers = []
-        for masks in (before, after):
-            n_pieces = ndimage.label(masks[name].values > 0, _TOUCHING)[1]
-            iou = ious({name: masks[name]}, truths)[name]
-            numbers.append(f"IoU {iou:.3f} in {n_pieces} pieces")
-        print(f"mended with {mend.key}: {name}: {numbers[0]}, then {numbers[1]}")
-
-
-def tell_stages(person: Person) -> None:
+def tell_stages(person: Person, n_images: int) -> None:
     print("| stage | clicks | keys | seconds |\n|-|-|-|-|")
     for name, count in person.stages.items():
         print(f"| {name} | {count.clicks} | {count.keys} | {count.seconds:.0f} |")
+    totals = [sum(getattr(c, what) for c in person.stages.values()) for what in vars(Count())]
+    print("an image:", *(f"{total / n_images:.2f}" for total in totals))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--kinds", nargs="+", default=["elephant=15", "cheetah=25"])
+    parser.add_argument("--kinds", nargs="+", default=["goose=20", "cheetah=20"])
+    parser.add_argument("--cars", type=int)
+    parser.add_argument("--clicks", type=int, default=3)
     parser.add_argument("--names", nargs="*", default=[])
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     parser.add_argument("--yolo")
     asked = parser.parse_args()
     names = {int(factor): name for factor, _, name in (one.partition("=") for one in asked.names)}
     photos, result = asked.folder / "photos", asked.folder / "result"
-    truths = photographs(asked.data, photos, of_each_kind(asked.kinds))
+    if asked.cars:
+        truths = cars(asked.data, photos, asked.cars)
+    else:
+        truths = animals(asked.data, photos, of_each_kind(asked.kinds))
     with server(photos, "--out", result) as running:
-        revision = label(running, asked.folder, truths, names, asked.chromium)
+        revision = label(running, asked.folder, truths, names, asked.clicks, asked.chromium)
     if asked.yolo:
         print("YOLO:", train(asked.yolo, result / "export" / "yolo-seg", asked.folder))
     go_on(asked.folder, revision, asked.chromium)
