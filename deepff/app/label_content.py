@@ -175,16 +175,12 @@ def _check_image(name: str, label: ImageLabel, result: Result, names: Collection
         for number in numbers:
             _check_factor((k, number), Factor(), result)
     if label.level is not None:
-        _check_level(label.level)
+        low, high = _LEVELS.get(label.level.kind, (0.0, 0.0))
+        is_number = type(label.level.value) in (int, float)
+        if not high or not is_number or not low <= label.level.value <= high:
+            raise InputError(f"{label.level.value!r} is not a level of {label.level.kind!r}")
     if label.mask is not None:
         _check_mask(label.mask)
-
-
-def _check_level(level: Level) -> None:
-    low, high = _LEVELS.get(level.kind, (0.0, 0.0))
-    is_number = type(level.value) in (int, float)
-    if not high or not is_number or not low <= level.value <= high:
-        raise InputError(f"{level.value!r} is not a level of {level.kind!r}")
 
 
 def _check_mask(mask: KeptMask) -> None:

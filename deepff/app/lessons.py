@@ -169,11 +169,9 @@ def save_bank(run: Run, settings: Settings, folder: Path) -> None:
         return
     if settings.taught:
         k, names = len(settings.taught), settings.taught
-        channels = sum(source.channels for source in classifier.sources)
-        histogram = Histogram(torch.zeros(k), torch.ones(k), torch.zeros(k, 1), 1)
         bank = ConceptBank(
-            {k: torch.zeros(k, channels)},
-            {k: histogram},
+            {k: torch.zeros_like(classifier.weights)},
+            {k: Histogram(torch.zeros(k), torch.ones(k), torch.zeros(k, 1), 1)},
             run.method,
             classifier.sources,
             recipe=Recipe.CONTRAST,

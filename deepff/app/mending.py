@@ -67,19 +67,20 @@ def taken(
     target = 0 if label == value else value
     extent = WHOLE if is_box else _in_sight(mask.values, at, target)
     scene = scene_of(extent)
+    shape = scene.superpixels.shape
     inside = tuple(
         slice(round(first * n), round(last * n))
         for (first, last), n in zip(extent, mask.values.shape, strict=True)
     )
-    small = nearest(mask.values[inside], scene.shape).copy()
-    pixel, *others = (_pixel(scene.shape, _within(extent, point)) for point in points)
+    small = nearest(mask.values[inside], shape).copy()
+    pixel, *others = (_pixel(shape, _within(extent, point)) for point in points)
     if is_box:
         (top, bottom), (left, right) = (sorted(s) for s in zip(pixel, others[-1], strict=True))
         part = boxed(scene, small, ((top, left), (bottom, right)))
     else:
         small[pixel] = label
         seen = [point for point in (_within(extent, p) for p in earlier) if _is_inside(point)]
-        part = clicked(scene, small, pixel, target, [_pixel(scene.shape, p) for p in seen])
+        part = clicked(scene, small, pixel, target, [_pixel(shape, p) for p in seen])
     changed = np.zeros(mask.values.shape, bool)
     changed[inside] = _upsampled(part, changed[inside].shape)
     changed &= mask.values == label

@@ -45,10 +45,6 @@ class ClickScene:
     features: np.ndarray  # (h · w, c), in units in which a difference of 1 is a clear one
     log_odds: np.ndarray  # (h · w,) of the object
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.superpixels.shape[0], self.superpixels.shape[1]
-
 
 def click_scene(photo: np.ndarray, maps: np.ndarray, likely: np.ndarray) -> ClickScene:
     """A scene of a photograph (h, w, 3) uint8, the roots of heat maps (k, h, w), whose variances
@@ -85,12 +81,12 @@ def clicked(
     # the click, in their middle, is deep.
     is_target = values == target
     log_odds = (int(target > 0) - int(label > 0)) * scene.log_odds
-    far = depth = np.ones(scene.shape)
+    far = depth = np.ones(values.shape)
     if is_target.any():
         depth = ndimage.distance_transform_edt(~is_target)
-        rows, columns = np.ogrid[: scene.shape[0], : scene.shape[1]]
+        rows, columns = np.ogrid[: values.shape[0], : values.shape[1]]
         across = np.hypot(rows - pixel[0], columns - pixel[1]) * _ACROSS
-        far = np.maximum(depth, across * (log_odds < -_CONTRADICTED).reshape(scene.shape))
+        far = np.maximum(depth, across * (log_odds < -_CONTRADICTED).reshape(values.shape))
     limit, area = _DEEPER * depth[pixel] + _AT_LEAST, _AREA * depth[pixel] ** 2
     odds = np.exp(_PRIOR * (nodes.mean @ log_odds))
     similar = nodes.kernel[click]
@@ -109,7 +105,7 @@ def boxed(scene: ClickScene, values: np.ndarray, box: tuple[Pixel, Pixel]) -> np
     """What stands out in a box from what is around it, (h, w) bool; of a label map's background.
     The box is its first and last pixel."""
     (top, left), (bottom, right) = box
-    inside = np.zeros(scene.shape, bool)
+    inside = np.zeros(values.shape, bool)
     inside[top : bottom + 1, left : right + 1] = True
     nodes = _Nodes.of(scene, (values > 0) * 2 + inside)
     may_change, around = nodes.labels == 1, nodes.labels == 0
@@ -143,7 +139,7 @@ class _Nodes:
         features = (mean @ scene.features).astype(np.float32)
         squares = np.square(features).sum(1)
         distances = np.maximum(squares[:, None] + squares - 2 * features @ features.T, 0)
-        numbers = flat.reshape(scene.shape)
+        numbers = flat.reshape(values.shape)
         neighbors = (numbers[:, 1:], numbers[:, :-1]), (numbers[1:], numbers[:-1])
         pairs = np.concatenate([np.stack([a.ravel(), b.ravel()]) for a, b in neighbors], 1)
         pairs = np.sort(pairs[:, pairs[0] != pairs[1]], 0)
