@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from torch import Tensor, nn
 
 from deepff.activations.activations import Activations
 from deepff.discovery.activation_set import ActivationSet
-from deepff.discovery.arguments import RunSettings, shown_call, whole_number
+from deepff.discovery.arguments import (
+    RunSettings,
+    normalized_images,
+    shown_call,
+    whole_number,
+)
 from deepff.discovery.contrast import fuse, scaled_by
 from deepff.discovery.presence import negatives_in, with_scores
 from deepff.errors import InputError, InputWarning
@@ -39,6 +45,7 @@ def apply(
     batch_size: int = BATCH_SIZE,
     cache: str | Path | None = None,
     device: str = Device.AUTO,
+    normalized: bool = False,
     progress: bool = False,
 ) -> Result:
     """Find the factors of one set in other images, with the same network and preparation.
@@ -57,7 +64,7 @@ def apply(
         bank's, it finds more of the objects that are small or touch, in twice the time.
     model : torch.nn.Module or Backbone, optional
         The network, if it is yours or its weights came from a file.
-    batch_size, cache, device, progress
+    batch_size, cache, device, normalized, progress
         As for :func:`deepff.discover`.
 
     Returns
@@ -102,16 +109,17 @@ def apply(
         bank = bank.at_size(whole_number(size, "size", 1))
     settings = RunSettings(batch_size=batch_size, cache=cache, device=device, progress=progress)
     watch = Stopwatch()
+    resolve = partial(normalized_images, by=bank.sources[0]) if normalized else resolve_images
     if without is not None:
         model = bank.sources[0].backbone(model=model, device=device)
-        bank = _told_by(bank, resolve_images(without), settings, model, watch)
+        bank = _told_by(bank, resolve(without), settings, model, watch)
     # Parts are found by their classifier alone.
     sources = () if bank.parts_of is not None else bank.sources
     known_sources = () if bank.known is None else (bank.known.source,)
     classifier_sources = next((each.sources for each in bank.classifiers.values()), ())
     activation_set = ActivationSet.prepared_as(
         [*sources, *classifier_sources, *known_sources],
-        resolve_images(images),
+        resolve(images),
         settings,
         model,
         watch,

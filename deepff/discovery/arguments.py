@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from torch import nn
 
+from deepff.activations.activations import FeatureSource
 from deepff.errors import InputError, warn_user
 from deepff.factorization import METHODS, Factorizer
 from deepff.factorization.estimator import checked_seed
@@ -110,11 +111,7 @@ class RunSettings:
             if isinstance(self.model, Backbone)
             else load_backbone(self.model, device=self.device)
         )
-        if self.normalized:
-            files = resolve_images(images, (backbone.mean, backbone.std))
-            if not all(isinstance(file, ImageItem) for file in files):
-                raise InputError("normalized=True is for tensors, and files are not normalized")
-        return files, backbone
+        return normalized_images(images, backbone) if self.normalized else files, backbone
 
     def with_size(self, backbone: Backbone, images: Sequence[SetImage]) -> "RunSettings":
         """With a size: 448 by default, or less for small images in a network of one's own."""
@@ -138,6 +135,14 @@ class RunSettings:
         if self.cache is None or distributed.n_ranks() == 1:
             return self.cache
         return Path(self.cache) / f"rank-{distributed.rank()}-of-{distributed.n_ranks()}"
+
+
+def normalized_images(images: Images, by: Backbone | FeatureSource) -> list[SetImage]:
+    """Tensors that are normalized already, as the images that they were before."""
+    files = resolve_images(images, (by.mean, by.std))
+    if not all(isinstance(file, ImageItem) for file in files):
+        raise InputError("normalized=True is for tensors, and files are not normalized")
+    return files
 
 
 @dataclass(frozen=True)

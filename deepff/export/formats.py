@@ -27,6 +27,8 @@ from deepff.regions.part_names import check_name
 from deepff.results.run import Run
 from deepff.runtime.outputs import Rules, check_outputs, files_below, output_folder
 
+_MANY_PIECES = 4  # of a region in an image, on average, that need a word
+
 # Writes images, whose regions have these names, into a folder.
 Writer = Callable[[Iterable[AnnotatedImage], Sequence[str], Path, ExportOptions], None]
 
@@ -44,6 +46,7 @@ class ExportSummary:
     """What an export wrote."""
 
     n_instances: int
+    n_regions: int  # that they are pieces of, image by image
     n_specks: int  # instances that were left out for being too small
     n_unlikely: int  # and for their score
     n_empty: int  # images without any instance
@@ -64,7 +67,15 @@ def export(
     or files that would be lost (`check_outputs`)."""
     settings = settings or ExportOptions()
     maps = found_maps(result, k, options, settings.memory)
-    return export_maps(result, maps, formats, folder, settings, progress)
+    summary = export_maps(result, maps, formats, folder, settings, progress)
+    are_known = result.factorization(k).scores is not None  # as objects
+    if not are_known and summary.n_instances > _MANY_PIECES * summary.n_regions:
+        warn_user(
+            f"the {summary.n_instances} instances are pieces of {summary.n_regions} regions, as "
+            "each connected piece of a mask is an instance. If a region is one object, export it "
+            'as one (instances="parts"), or leave out small pieces (min_area)'
+        )
+    return summary
 
 
 def export_maps(
@@ -90,15 +101,16 @@ def export_maps(
         located = [image.located(path) for image in plain]
         check_outputs(path, planned_files(format, located, maps.names, settings), rules)
 
-    n_instances = n_specks = n_empty = 0
+    n_instances = n_regions = n_specks = n_empty = 0
     with ExitStack() as stack:
         enter = stack.enter_context
         temporary_folders = {x: enter(output_folder(path, rules)) for x, path in folders.items()}
 
         def counted() -> Iterator[AnnotatedImage]:
-            nonlocal n_instances, n_specks, n_empty
+            nonlocal n_instances, n_regions, n_specks, n_empty
             for image in annotated_images(result, maps, settings, progress):
                 n_instances += len(image.instances)
+                n_regions += len({instance.region for instance in image.instances})
                 n_specks += image.n_specks
                 n_empty += not image.instances
                 yield image
@@ -108,7 +120,9 @@ def export_maps(
             images = (image.located(folders[format]) for image in replay())
             FORMATS[format](images, maps.names, temporary, settings)
     n_unlikely = sum(maps.n_unlikely)
-    return ExportSummary(n_instances, n_specks, n_unlikely, n_empty, list(folders.values()))
+    return ExportSummary(
+        n_instances, n_regions, n_specks, n_unlikely, n_empty, list(folders.values())
+    )
 
 
 def _warn_of_copies(images: Sequence[AnnotatedImage]) -> None:

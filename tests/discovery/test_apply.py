@@ -54,6 +54,20 @@ def test_a_bank_gives_its_own_set_the_maps_it_came_from(group, tmp_path):
             torch.testing.assert_close(applied.heatmaps.scale, scale, rtol=1e-4, atol=0)
 
 
+def test_normalized_tensors_are_the_photographs_that_they_were(tmp_path):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3, padding=1), torch.nn.ReLU())
+    own = deepff.load_backbone(net, mean=[0.5, 0.4, 0.3], std=[0.2, 0.2, 0.1])
+    pixels = torch.randint(0, 256, (3, 3, 12, 12), dtype=torch.uint8)
+    mean, std = (torch.tensor(x)[:, None, None] for x in (own.mean, own.std))
+    result = deepff.discover([*pixels], 2, model=own, layer="1")
+    again = deepff.apply(result.bank, (pixels / 255 - mean) / std, model=own, normalized=True)
+    torch.testing.assert_close(again.coefficients, result.coefficients, rtol=1e-3, atol=1e-4)
+    with pytest.raises(InputError, match="files are not normalized"):
+        Image.new("RGB", (12, 12)).save(tmp_path / "a.png")
+        deepff.apply(result.bank, tmp_path, model=own, normalized=True)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_bank_made_in_mixed_precision_is_applied_where_there_is_none(group):
     files = [item.image for item in group.images[:2]]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from skimage.draw import polygon2mask
 from typer.testing import CliRunner
 
 from deepff.cli.main import app
-from deepff.errors import InputError
+from deepff.errors import InputError, InputWarning
 from deepff.export.boxes import region_boxes
 from deepff.export.folder import segment
 from deepff.export.formats import FORMATS, export
@@ -165,6 +166,19 @@ def test_the_command_writes_each_format_into_the_results_folder(tmp_path: Path) 
         # what was made on the way to a whole file is gone
         hidden = [path for path in mine.parent.rglob("*") if path.name.startswith(".")]
         assert hidden == [mine.parent / RECORD]
+
+
+def test_many_pieces_of_one_region_get_a_word(tmp_path: Path) -> None:
+    maps = torch.zeros(1, 1, 9, 9)
+    maps[..., ::2, ::4] = 1  # 15 pieces
+    result = result_of(maps, ["a.png"], tmp_path)
+    options = RegionOptions("max-fraction", 0.5)
+    with pytest.warns(InputWarning, match="the 15 instances are pieces of 1 regions"):
+        export(result, "coco", tmp_path / "pieces", 1, options, ExportOptions(images="none"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = ExportOptions("parts", images="none")
+        assert export(result, "coco", tmp_path / "whole", 1, options, whole).n_instances == 1
 
 
 def test_the_command_takes_names_instances_area_and_a_folder(tmp_path: Path) -> None:
