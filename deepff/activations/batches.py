@@ -15,7 +15,7 @@ from deepff.activations.engines import Forward
 from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import ImageFile
-from deepff.images.image_set import REPLACED, Header, SetImage, read_and_reduce, read_header
+from deepff.images.image_set import REPLACED, SetImage, read_and_reduce, read_header
 from deepff.images.reading import Picture, is_blank, reading_size, resize, resized_shape
 from deepff.images.stored import StoredFile
 from deepff.layers.later import grids_on
@@ -87,8 +87,9 @@ def plan(
         for first in range(0, len(images), WINDOW)
     )
 
-    def with_shape(image: SetImage, header: Header) -> PlannedImage:
-        size, digest, picture = header.size, header.digest, header.picture
+    def with_shape(
+        image: SetImage, size: tuple[int, int], digest: str, picture: Picture | None
+    ) -> PlannedImage:
         if isinstance(image, ImageFile) and image.digest not in (None, digest):
             raise UnreadableImageError(REPLACED)
         shape = (fixed, fixed) if fixed else resized_shape(*size, preparation.size, multiple)
@@ -114,7 +115,7 @@ def plan(
             reasons: dict[str, str] = {}
             for image, header in window:
                 try:
-                    planned.append(with_shape(image, header.result()))
+                    planned.append(with_shape(image, *header.result()))
                 except UnreadableImageError as error:
                     reasons[image.name] = str(error)
             yield planned, reasons

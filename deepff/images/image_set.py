@@ -247,29 +247,24 @@ def warn_unreadable(reasons: Mapping[str, str], consequence: str) -> None:
         warn_user(f"{name} ({reason}){more}: {consequence}", above=2)
 
 
-@dataclass(frozen=True)
-class Header:
-    """What an image is planned by."""
-
-    size: tuple[int, int]  # (H, W) in pixels, upright
-    digest: str
-    picture: Picture | None  # of a small image or an item, which would be read again
-
-
-def read_header(origin: Origin, stretch: bool = False) -> Header:
-    """The header of an image, read once."""
-    picture, data = None, b""
+def read_header(
+    origin: Origin, stretch: bool = False
+) -> tuple[tuple[int, int], str, Picture | None]:
+    """:func:`origin_size` and :func:`origin_digest`, by reading the image once; and the picture of
+    a small item, or a small file that is stored."""
+    if isinstance(origin, Path):
+        return origin_size(origin), origin_digest(origin), None
     if isinstance(origin, StoredFile):
         data = origin.read_bytes()
-    if isinstance(origin, ImageItem):
-        picture = read_origin(origin)
-    elif 0 < len(data) < _SMALL:
+        digest = hashlib.sha256(data).hexdigest()
+        if len(data) >= _SMALL:
+            return image_size(data), digest, None
         picture = read_picture(data, stretch=stretch)
-    if picture is None:
-        return Header(origin_size(origin), origin_digest(origin), None)
+    else:
+        picture = read_origin(origin)
+        digest = _pixels_digest(picture.pixels)
     height, width = picture.pixels.shape[:2]
-    digest = hashlib.sha256(data).hexdigest() if data else _pixels_digest(picture.pixels)
-    return Header((height, width), digest, picture if picture.pixels.nbytes < 4 * _SMALL else None)
+    return (height, width), digest, picture if picture.pixels.nbytes < 4 * _SMALL else None
 
 
 def _pixels_digest(pixels: np.ndarray) -> str:

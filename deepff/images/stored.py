@@ -26,7 +26,6 @@ from fsspec.core import url_to_fs
 from deepff.errors import InputError, first_line
 from deepff.images.decoding import MAX_PIXELS, UnreadableImageError, unreadable_reason
 from deepff.runtime.files import atomic_path
-from deepff.runtime.parallel import Kept
 
 CACHED_BYTES = 10 * 2**30  # of copies, or half of what the disk has left for them
 _MAX_BYTES = 8 * MAX_PIXELS  # an image of 16 bits that is not compressed
@@ -47,21 +46,11 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 _COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bz2", b"\xfd7z": "xz"}  # by the first bytes
-# By how protocols begin.
-_EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf", "http": "http", "video": "video"}
+_WITH_EXTRA = re.compile(r"\b(s3|gc?s|hf|http|video)[a-z0-9]*://", re.IGNORECASE)
 fsspec.register_implementation("video", "deepff.images.video.VideoFileSystem", errtxt="PyAV")
 
 _reading = Lock()  # an archive has one position
 _room = 0  # bytes that may be copied until the cache is looked at again
-
-
-class _Content(bytes):
-    @property
-    def n_bytes(self) -> int:
-        return len(self)
-
-
-_RECENT: Kept[_Content] = Kept(2**27)  # bytes: an image is read for its size, and then to decode it
 
 
 @dataclass(frozen=True)
@@ -101,15 +90,12 @@ class StoredFile:
         return bool(ADDRESS.match(self.address.rpartition("::")[2]))
 
     def read_bytes(self) -> bytes:
-        """Its bytes; those that were read last are kept in memory."""
-        return _RECENT.get((self.address, self.state), self._content)
-
-    def _content(self) -> _Content:
+        """Its bytes."""
         with self._explained():
             system, path, archive = _opened(self.address)
             if archive is None or not _is_read_anywhere(system):
-                return _Content(Path(self).read_bytes())
-            return _Content(_member(system, path, archive.st_size))
+                return Path(self).read_bytes()
+            return _member(system, path, archive.st_size)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -118,6 +104,8 @@ class StoredFile:
         except (InputError, UnreadableImageError):
             raise
         except Exception as error:  # file systems raise almost anything
+            if isinstance(error, ImportError):
+                raise _needs_package(self.address, error) from error
             if isinstance(error, FileNotFoundError):
                 reason = "file not found"
             elif "::" not in self.address:
@@ -188,10 +176,10 @@ def find_stored(address: str) -> dict[str, StoredFile]:
         else:
             found = {path: info}
         root = root.rpartition("/")[0]
+    except InputError:
+        raise
     except ImportError as error:
-        extras = [extra for start, extra in _EXTRAS.items() if protocol.startswith(start)]
-        how = f"use pip install 'deepff[{extras[0]}]'" if extras else first_line(error)
-        raise InputError(f"{shown} needs a package that is not installed; {how}") from error
+        raise _needs_package(address, error) from error
     except FileNotFoundError as error:
         raise InputError(f"cannot find {shown!r}: give a folder, file or glob") from error
     except Exception as error:
@@ -209,6 +197,14 @@ def find_stored(address: str) -> dict[str, StoredFile]:
     if not files:
         raise InputError(f"no images in {shown!r}: it has no files that are not hidden")
     return files
+
+
+def _needs_package(address: str, error: ImportError) -> InputError:
+    match = _WITH_EXTRA.search(address)
+    extra = match and match[1].lower().replace("gcs", "gs")
+    how = f"use pip install 'deepff[{extra}]'" if extra else first_line(error)
+    shown = public(address.removeprefix("zip://::").removeprefix("tar://::"))
+    return InputError(f"{shown} needs a package that is not installed; {how}")
 
 
 def _opened(address: str) -> tuple[Any, str, os.stat_result | None]:
@@ -241,7 +237,6 @@ def _is_read_anywhere(system: Any) -> bool:
 
 
 def _member(system: Any, path: str, archive_size: int) -> bytes:
-    """The bytes of a file in an archive."""
     info = system.info(path)
     if ".." in path.split("/"):
         raise UnreadableImageError("its name leads out of the archive")

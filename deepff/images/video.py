@@ -10,7 +10,6 @@ import numpy as np
 from fsspec.archive import AbstractArchiveFileSystem
 from PIL import Image
 
-from deepff.errors import InputError
 from deepff.images.decoding import UnreadableImageError
 
 _RECENT_BYTES = 2**28  # of decoded frames: threads may ask for them out of order
@@ -29,7 +28,7 @@ class VideoFileSystem(AbstractArchiveFileSystem):
         self.fo = fo
         self._container = av.open(fo)
         if not self._container.streams.video:
-            raise InputError("it has sound, but no pictures")
+            raise UnreadableImageError("it has sound, but no pictures")
         self._stream = self._container.streams.video[0]
         packets = [
             (packet.pts, packet.is_keyframe)
@@ -38,7 +37,7 @@ class VideoFileSystem(AbstractArchiveFileSystem):
         ]
         times = sorted({pts for pts, _ in packets})
         if not times:
-            raise InputError("it has no pictures")
+            raise UnreadableImageError("it has no pictures")
         self._keys = sorted({pts for pts, is_key in packets if is_key}) or times[:1]
         names = _names([float((pts - times[0]) * self._stream.time_base) for pts in times])
         width, height = self._stream.width, self._stream.height

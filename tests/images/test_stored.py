@@ -23,7 +23,6 @@ from deepff.images.decoding import UnreadableImageError
 from deepff.images.image_files import ImageFile, find_images
 from deepff.images.image_set import origin_digest, origin_size, read_pixels
 from deepff.images.stored import StoredFile, in_braces, public
-from deepff.runtime.parallel import Kept
 
 NAMES = ["a b.png", "img2.jpg", "img10.jpg", "sub/é #1?.jpg"]
 
@@ -276,12 +275,16 @@ def test_a_file_system_of_a_missing_package_names_the_extra(
     for package in packages:
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
-    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
+    imported = sys.modules["fsspec.registry"]._registry
+    for protocol in list(imported):
+        monkeypatch.delitem(imported, protocol)
     extras = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf", "https": "http"}
     for protocol, extra in extras.items():
         message = rf"{protocol}://a/b\.jpg needs a package .* pip install 'deepff\[{extra}\]'"
         with pytest.raises(InputError, match=message):
             find_images(f"{protocol}://a/b.jpg")
+        with pytest.raises(InputError, match=message.replace("jpg", "zip")):
+            find_images(f"{protocol}://a/b.zip")
         assert extra in metadata("deepff").get_all("Provides-Extra")
 
 
@@ -297,7 +300,6 @@ def test_copies_take_bounded_space_and_are_made_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = find_images(uploaded(folder, "memory://copies"))
-    monkeypatch.setattr(stored, "_RECENT", Kept(0))
     size = max(path.stat().st_size for path in folder.rglob("*.jpg"))
     monkeypatch.setattr(stored, "CACHED_BYTES", 2 * size)
     monkeypatch.setattr(stored, "_room", 0)
