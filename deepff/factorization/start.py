@@ -119,11 +119,10 @@ def race(
     if n_init > 1 and not signed:
         W[0] = _nndsvda(sample.rows, B, basis, k)
     order = torch.zeros(n_init, dtype=torch.float32, device=B.device)
-    run = semi_hals_runs if signed else hals_runs
     for n_rows, n_runs, iterations in _SIGNED_ROUNDS if signed else _ROUNDS:
         kept = order.topk(min(n_runs or n_init, n_init), largest=False).indices
         part = _thinned(B, sample.mass, max(n_rows, 8 * k))
-        W, losses = run(part, basis, W[kept], iterations)
+        W, losses = hals_runs(part, basis, W[kept], iterations, signed)
         order = losses if signed else stable_order(losses, part.square().sum())
     return W[0]
 
@@ -138,41 +137,29 @@ def stable_order(losses: Tensor, energy: Tensor) -> Tensor:
     return ((losses - least) / step).floor() * len(losses) + indices
 
 
-def hals_runs(B: Tensor, basis: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+def hals_runs(
+    B: Tensor, basis: Tensor, W: Tensor, iterations: int, signed: bool = False
+) -> tuple[Tensor, Tensor]:
     """HALS on B basisᵀ from each W (n, k, c): components (n, k, c) and ‖B − HW‖² − ‖B‖² (n,). Each
-    iteration starts ahead of the last W, the way it went (Ang & Gillis 2019)."""
-    n, k, _ = W.shape
-    m, transposed = len(B), B.T.contiguous()
-    H = torch.zeros(n, k, m, dtype=torch.float32, device=B.device)
-    W = last = normalize(W)
+    iteration starts ahead of the last W, the way it went (Ang & Gillis 2019). Components that may
+    go negative, with `signed`, stay in the subspace."""
+    transposed = B.T.contiguous()
+    H = torch.zeros(*W.shape[:2], len(B), dtype=torch.float32, device=B.device)
+    W = last = normalize(W @ basis if signed else W)
     for _ in range(iterations):
-        ahead = normalize((W + _MOMENTUM * (W - last)).clamp_min(0))
-        G = ((ahead @ basis).flatten(0, 1) @ transposed).view(n, k, m)
+        ahead = W + _MOMENTUM * (W - last)
+        ahead = normalize(ahead if signed else ahead.clamp_min(0))
+        within = ahead if signed else ahead @ basis
+        G = (within.flatten(0, 1) @ transposed).view_as(H)
         hals(H, G, ahead @ ahead.mT, _SWEEPS)
-        P = ((H.flatten(0, 1) @ B).view(n, k, -1)) @ basis.T
-        Q = H @ H.mT
-        hals(ahead, P, Q, _SWEEPS)
-        H *= ahead.norm(dim=2, keepdim=True)
-        W, last = normalize(ahead), W
-    losses = (Q * (ahead @ ahead.mT)).sum((1, 2)) - 2 * (P * ahead).sum((1, 2))
-    return W, losses
-
-
-def semi_hals_runs(B: Tensor, basis: Tensor, W: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """As `hals_runs`, for components that may go negative: these stay in the subspace."""
-    m, transposed = len(B), B.T.contiguous()
-    W = last = normalize(W @ basis)
-    H = torch.zeros(*W.shape[:2], m, dtype=torch.float32, device=B.device)
-    for _ in range(iterations):
-        ahead = normalize(W + _MOMENTUM * (W - last))
-        G = (ahead.flatten(0, 1) @ transposed).view_as(H)
-        hals(H, G, ahead @ ahead.mT, _SWEEPS)
-        P, Q = (H.flatten(0, 1) @ B).view_as(W), H @ H.mT
-        solution = solve_free(P, Q)
+        P, Q = (H.flatten(0, 1) @ B).view_as(within), H @ H.mT
+        if not signed:
+            P = P @ basis.T
+        solution = solve_free(P, Q) if signed else hals(ahead, P, Q, _SWEEPS)
         H *= solution.norm(dim=2, keepdim=True)
         W, last = normalize(solution), W
     losses = (Q * (solution @ solution.mT)).sum((1, 2)) - 2 * (P * solution).sum((1, 2))
-    return W @ basis.T, losses
+    return W @ basis.T if signed else W, losses
 
 
 def normalize(W: Tensor) -> Tensor:
