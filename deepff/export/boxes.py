@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepff.errors import InputError
+from deepff.meaning.importance import data_frame
 from deepff.regions.components import Box, component_boxes, least_instance, scored_boxes
 from deepff.regions.regions import Regions
 from deepff.results.heatmaps import HeatMaps
@@ -67,11 +67,6 @@ def region_table(
     parts: Mapping[int, str] | None,
 ) -> "pandas.DataFrame":
     """One row per image and region; see :meth:`deepff.result.Result.to_dataframe`."""
-    try:
-        import pandas
-    except ImportError:
-        raise InputError("a table needs pandas: pip install 'deepff[notebook]'") from None
-
     edges = ("x_min", "y_min", "x_max", "y_max")
     parts = parts or {}
     rows = []
@@ -90,7 +85,7 @@ def region_table(
                     **dict(zip(edges, box, strict=True)),
                 }
             )
-    return pandas.DataFrame(rows).astype(dict.fromkeys(edges, "Int64"))
+    return data_frame(rows).astype(dict.fromkeys(edges, "Int64"))
 
 
 def write_boxes(boxes: Iterable[RegionBox], path: Path, description: str) -> None:
