@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from scipy import ndimage
 
 from deepff.app.kept_masks import NamedMask
-from deepff.app.mending import Point
 from deepff.app.workspace import Workspace
 
 GROUPS = {"bear": "002", "elephant": "021", "goose": "022", "cheetah": "028"}
@@ -60,27 +58,6 @@ def ious(masks: Masks, truths: Truths) -> dict[str, float]:
 
 def iou(one: np.ndarray, other: np.ndarray) -> float:
     return np.count_nonzero(one & other) / np.count_nonzero(one | other)
-
-
-def middle_of_largest(where: np.ndarray) -> list[Point]:
-    """A stroke along the middle of the largest part of a mask; none where all are small or thin."""
-    parts, n = ndimage.label(where)
-    areas = ndimage.sum_labels(where, parts, range(1, n + 1))
-    if not n or areas.max() < 1500:
-        return []
-    inside = ndimage.binary_erosion(parts == areas.argmax() + 1, iterations=4)
-    return along(inside, 6) if inside.sum() >= 50 else []
-
-
-def along(part: np.ndarray, count: int) -> list[Point]:
-    """Points of a part from one of its ends to the other, each as far inside as it goes."""
-    places = np.argwhere(part)
-    centred = places - places.mean(0)
-    axis = np.linalg.svd(centred.T @ centred)[0][:, 0]
-    order = np.argsort(centred @ axis)
-    depth = ndimage.distance_transform_edt(part)[part]
-    deepest = [places[some[depth[some].argmax()]] for some in np.array_split(order, count)]
-    return [((x + 0.5) / part.shape[1], (y + 0.5) / part.shape[0]) for y, x in deepest]
 
 
 def tell_ious(when: str, scores: dict[str, float]) -> None:

@@ -170,7 +170,7 @@ def save_bank(run: Run, settings: Settings, folder: Path) -> None:
     if settings.taught:
         k, names = len(settings.taught), settings.taught
         bank = ConceptBank(
-            {k: torch.zeros_like(classifier.weights)},
+            {k: classifier.weights.clone()},
             {k: Histogram(torch.zeros(k), torch.ones(k), torch.zeros(k, 1), 1)},
             run.method,
             classifier.sources,
