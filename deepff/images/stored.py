@@ -29,6 +29,7 @@ from deepff.runtime.files import atomic_path
 
 CACHED_BYTES = 10 * 2**30  # of copies, or half of what the disk has left for them
 _MAX_BYTES = 8 * MAX_PIXELS  # an image of 16 bits that is not compressed
+_OPEN = 4  # archives; the list of 10,000 files takes 11 MB
 _MOST_COMPRESSED = 200  # times: photographs hardly get smaller, bombs 1,000 times
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -222,7 +223,7 @@ def _version(state: os.stat_result | None) -> str:
     return "" if state is None else f"{state.st_mtime_ns} {state.st_size}"
 
 
-@lru_cache(16)
+@lru_cache(_OPEN)
 def _opened_archive(protocol: str, path: str, version: str) -> Any:
     file = open(path, "rb")  # noqa: SIM115, as the archive keeps it open
     start = file.read(3)
@@ -249,7 +250,7 @@ def _member(system: Any, path: str, archive_size: int) -> bytes:
         return system.cat_file(path)
 
 
-@lru_cache(16)
+@lru_cache(_OPEN)
 def _tar_members(system: Any) -> dict[str, Any]:
     """The members by name, which tarfile would look for one by one."""
     return {member.name: member for member in system.tar.getmembers()}
