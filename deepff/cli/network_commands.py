@@ -149,30 +149,25 @@ def explain(
         words=None if words is None else read_words(words),
         device=device,
     )
-    for result in results.values():
+    for path, result in results.items():
         result.opened = opened_layers(result, backbone)
         result.factorizations = {
             each: replace(found, classes=factor_classes(result, each))
             for each, found in result.factorizations.items()
         }
         result.unnamed = None
-        result.importance(k, classes, progress=True)
+        measured = result.importance(k, classes, progress=True)
+        if path != folder:
+            typer.echo(path)
+        print_table(*explained(result.factorization(k), measured))
     loaded.save(folder, progress=True, overlays=overlays)
-    for each, result in results.items():
-        factorization = result.factorization(k)
-        measured = result.importances[len(factorization.components)]
-        print_table(*explained(factorization, measured))
-        typer.echo(each / "report.html")
-    if folder not in results:
-        typer.echo(folder / CLASSES)
+    typer.echo(folder / ("report.html" if folder in results else CLASSES))
 
 
 def compare(
     first: ResultFolder,
     second: ResultFolder,
-    out: Annotated[Path, option(OUTPUT, "Folder for a page, a table and a picture.")] = Path(
-        "compared"
-    ),
+    out: Annotated[Path, option(OUTPUT, "Folder for the page of pairs.")] = Path("compared"),
     k: FactorCount = None,
 ) -> None:
     """Match the factors of two results on the same images by their heat maps."""

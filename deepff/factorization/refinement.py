@@ -42,7 +42,7 @@ def refine(
     (k, m), W (k, c), the relative errors, and whether ten more would lower these by `tol` at most;
     then it ends."""
     # For few components, products with a view of Aᵀ take up to four times as long.
-    total, columns = _energy(A), A.T.copy()
+    total, columns = _inner(A, A), A.T.copy()
     G, Q = W @ columns, W @ W.T
     H = hals(0 * G, G, Q, _FIRST_SWEEPS)
     if 2 * len(W) > min(A.shape):  # a start may be exact, and sweeps would lose that
@@ -58,7 +58,7 @@ def refine(
         loss = total - 2 * _inner(P, new_W) + _inner(Q, new_W @ new_W.T)
         if W.dtype == np.float32 and loss < CANCELLATION * total:
             A, H, W = (X.astype(np.float64) for X in (A, new_H, new_W))
-            total, columns = _energy(A), A.T.copy()
+            total, columns = _inner(A, A), A.T.copy()
             ahead_H, ahead_W, step = H, W, 0.0
             continue
         if loss <= least:
@@ -107,11 +107,6 @@ def _ahead(X: np.ndarray, last: np.ndarray, step: float) -> np.ndarray:
     ahead *= step
     ahead += X
     return np.maximum(ahead, 0, out=ahead)
-
-
-def _energy(A: np.ndarray) -> float:
-    norms = torch.linalg.vector_norm(torch.from_numpy(A), dim=1).double()
-    return float(norms @ norms)
 
 
 def _inner(X: np.ndarray, Y: np.ndarray) -> float:

@@ -83,9 +83,7 @@ def load(
 
 
 def load_result(
-    folder: str | Path,
-    images: Images | None = None,
-    model: nn.Module | Backbone | None = None,
+    folder: str | Path, images: Images | None = None, model: nn.Module | Backbone | None = None
 ) -> Result:
     """As :func:`load`, of one result."""
     folder = Path(folder)

@@ -94,8 +94,8 @@ def save_classes(
     with output_folder(folder, Rules(remove_stale=True)) as new:
         names = [path.name for path in folders.values()]
         write_text(new / CLASSES, classes_page(results, names))
-        pairs = [*zip(folders, names, strict=True)]
-        write_text(new / CLASS_FOLDERS, json.dumps(pairs, default=str))
+        pairs = json.dumps([*zip(folders, names, strict=True)], default=str)
+        write_text(new / CLASS_FOLDERS, pairs)
     for label, result in results.items():
         result.save(folders[label], progress, overlays, overwrite)
     return folders
