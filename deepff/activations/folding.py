@@ -5,11 +5,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from deepff.errors import InputError
@@ -146,50 +145,8 @@ def _fold(network: nn.Module, pairs: dict[nn.Conv2d, Any]) -> None:
         exact = fuse_conv_bn_eval(copy.deepcopy(conv).double(), copy.deepcopy(norm).double())
         fused = exact.to(conv.weight.dtype).requires_grad_(False)
         conv.weight, conv.bias = fused.weight, fused.bias
-    replaced: dict[nn.Module, nn.Module | None] = {n: _rest(n) for n in pairs.values()}
-    # timm's, by name to avoid importing timm.
-    replaced |= {c: SamePaddedConv2d.of(c) for c in pairs if type(c).__name__ == "Conv2dSame"}
+    rests = {norm: _rest(norm) for norm in pairs.values()}
     for parent in network.modules():
         for name, child in parent.named_children():
-            if child in replaced:
-                setattr(parent, name, replaced[child])
-
-
-class SamePaddedConv2d(nn.Conv2d):
-    """A convolution with ⌈n / stride⌉ cells on n pixels. Both sides are padded by what the end
-    lacks, max(0, (⌈n / s⌉ − 1) s + (k − 1) d + 1 − n) pixels rounded up by whole strides; the
-    additional cells before the first are cut off."""
-
-    @classmethod
-    def of(cls, conv: nn.Conv2d) -> Self:
-        """One that shares the weights of timm's convolution with this padding."""
-        same = cls(
-            conv.in_channels,
-            conv.out_channels,
-            (conv.kernel_size[0], conv.kernel_size[1]),
-            (conv.stride[0], conv.stride[1]),
-            dilation=(conv.dilation[0], conv.dilation[1]),
-            groups=conv.groups,
-            bias=conv.bias is not None,
-            device="meta",
-        )
-        same.weight, same.bias = conv.weight, conv.bias
-        return same.train(conv.training)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """(b, c, h, w) to (b, c', ⌈h / stride⌉, ⌈w / stride⌉)."""
-        slices, padding = [], []
-        for axis, n in enumerate(input.shape[-2:]):
-            stride = self.stride[axis]
-            n_cells = -(-n // stride)
-            reach = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
-            lacking = max(0, (n_cells - 1) * stride + reach - n)
-            before = lacking // 2
-            extra = -(-(lacking - 2 * before) // stride)
-            slices.append(slice(extra, extra + n_cells))
-            padding.append(before + extra * stride)
-        cells = functional.conv2d(
-            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
-        )
-        rows, columns = slices
-        return cells[..., rows, columns]
+            if child in rests:
+                setattr(parent, name, rests[child])

@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from network_rounding import ROUNDING
-from timm.layers import Conv2dSame
 from torch import Tensor, nn
 
-from deepff.activations.folding import SamePaddedConv2d, folded
+from deepff.activations.folding import folded
 from deepff.layers.later import forward_to_layers
 from deepff.layers.layer_map import map_layers, noise
 from deepff.networks.backbone import Backbone
@@ -221,28 +218,3 @@ def test_a_weight_that_two_share_is_changed_in_one():
     ours, error = largest_difference(backbone, "2")
     assert norms(ours) == 0 and error < ROUNDING
     assert ours.network[2].weight is first.weight and ours.network[0].weight is not first.weight
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    height=st.integers(1, 20),
-    width=st.integers(1, 20),
-    kernel=st.sampled_from([(1, 1), (2, 2), (3, 3), (5, 5), (4, 3), (7, 2)]),
-    stride=st.sampled_from([(1, 1), (2, 2), (3, 2), (4, 4)]),
-    dilation=st.sampled_from([1, 2]),
-    depthwise=st.booleans(),
-    bias=st.booleans(),
-)
-def test_same_padding_is_timms(height, width, kernel, stride, dilation, depthwise, bias) -> None:
-    torch.manual_seed(0)
-    groups, outputs = (4, 8) if depthwise else (1, 6)
-    theirs = Conv2dSame(
-        4, outputs, kernel, stride, dilation=dilation, groups=groups, bias=bias
-    ).eval()
-    ours = SamePaddedConv2d.of(theirs)
-    image = torch.randn(2, 4, height, width)
-    with torch.no_grad():
-        expected = theirs(image)
-        assert expected.shape[2:] == (-(-height // stride[0]), -(-width // stride[1]))
-        torch.testing.assert_close(ours(image), expected, rtol=1e-5, atol=1e-5)
-    assert ours.weight is theirs.weight
