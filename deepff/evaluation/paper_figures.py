@@ -32,7 +32,7 @@ from deepff.evaluation.predictions import (
 )
 from deepff.evaluation.tables import NOT_IN_PAPER, Attempts, Row, Table, published_rows
 from deepff.options import Method
-from deepff.pictures.figures import captioned_row, figure, read_photo, stacked
+from deepff.pictures.figures import figure, stacked
 from deepff.runtime.files import atomic_path
 
 COLUMNS = ("k", "quality", "spread over seeds", "images")
@@ -160,7 +160,7 @@ def write_plot(curves: Mapping[str, Curve], ks: Sequence[int], title: str, path:
 def figure5(network: Network, root: str | Path, classes: Sequence[str] = FIGURE5_CLASSES) -> Table:
     """Each factor's parts and set-wide IoU, class by class (`part_sets`), with a picture of the
     four images whose factors fit their parts best and, on the right, the one where they fit worst:
-    by the mean IoU, in the image, of the factors that have parts."""
+    by the mean IoU, in the image, of the factors that have parts, which the caption says."""
     attempts = Attempts()
     examples = attempts.succeeded(
         {
@@ -171,7 +171,7 @@ def figure5(network: Network, root: str | Path, classes: Sequence[str] = FIGURE5
     pictures, rows, counts = zip(*examples.values(), strict=True)
     notes = [
         "For each class, the four images with the highest mean IoU of the factors that have parts "
-        "and, on the right, the one with the lowest. The IoU is written in each",
+        "and, on the right, the one with the lowest",
         *attempts.notes(),
     ]
     return Table(
@@ -180,14 +180,14 @@ def figure5(network: Network, root: str | Path, classes: Sequence[str] = FIGURE5
         [row for of_class in rows for row in of_class],
         network.describe(sum(counts)),
         notes,
-        {"four successes and a failure of each class": np.asarray(stacked(pictures))},
+        dict(pictures),
     )
 
 
 def _examples(
     name: str, load: Callable[[], GroundTruthSet], network: Network
-) -> tuple[Image.Image, list[Row], int]:
-    """A class's picture, a row per factor, and the number of images."""
+) -> tuple[tuple[str, np.ndarray], list[Row], int]:
+    """A class's picture after its caption, a row per factor, and the number of images."""
     features = collect(load(), network)
     H, variant = _coefficients(features, N_FACTORS), Variant(DFF, N_FACTORS)
     finders = factor_finders(features, {variant: H}, crf=False)
@@ -206,20 +206,13 @@ def _examples(
     }
     ranked = sorted(scores, key=lambda index: -scores[index])
     shown = [*ranked[:-1][:N_SUCCESSES], ranked[-1]]
-    factors = label_factors(total, features.truth.part_names)
-    picture = captioned_row(
-        name,
-        [read_photo(features.activations.images[index])[0] for index in shown],
-        as_run(features, H).heatmaps,
-        shown,
-        [f"IoU {scores[index]:.2f}" for index in shown],
-        [f"{', '.join(factor.labels)} {factor.iou:.2f}" for factor in factors],
-    )
+    caption = f"{name}, mean IoU: {', '.join(f'{scores[index]:.2f}' for index in shown)}"
+    picture = np.asarray(figure(as_run(features, H), shown))
     rows = [
         Row(f"{name}, factor {number}", [", ".join(factor.labels), factor.iou])
-        for number, factor in enumerate(factors)
+        for number, factor in enumerate(label_factors(total, features.truth.part_names))
     ]
-    return picture, rows, len(features)
+    return (caption, picture), rows, len(features)
 
 
 def _coefficients(features: Features, k: int, seed: int = 0) -> Tensor:

@@ -122,29 +122,6 @@ def compose(
     return _grid(rows, height, captions(factorizations[k]), colors[k], signed)
 
 
-def captioned_row(
-    label: str,
-    photos: Sequence[np.ndarray],
-    heatmaps: HeatMaps,
-    indices: Sequence[int],
-    texts: Sequence[str],
-    names: Sequence[str],
-    height: int = 180,
-) -> Image.Image:
-    """The images with all heat maps and a text over each, and a legend that names the factors."""
-    colors, font = factor_colors(len(names)), ImageFont.load_default(size=_FONT_SIZE)
-    cells = []
-    for photo, index, text in zip(photos, indices, texts, strict=True):
-        cell = _cell(photo, height)
-        maps = heatmaps.normalized(index, cell.shape[:2])
-        # A few images may be far stronger than the others, which would be pale.
-        picture = Image.fromarray(overlay(cell, maps / maps.max().clamp_min(0.1), colors))
-        draw = ImageDraw.Draw(picture)
-        draw.text((_GAP, _GAP), text, "white", font, stroke_width=2, stroke_fill="black")
-        cells.append(np.asarray(picture))
-    return _grid([(label, cells)], height, names, colors)
-
-
 def pairs_figure(
     runs: tuple[Run, Run],
     similarity: Tensor,
