@@ -18,6 +18,7 @@ from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_file import LabelStore
 from deepff.app.labels import ACCEPTED, ImageLabel
 from deepff.errors import InputError
+from deepff.export.polygons import filled
 from deepff.images.image_set import warn_unreadable
 from deepff.regions.part_names import RESERVED
 from deepff.results.run import Run
@@ -158,16 +159,9 @@ def _labelme(root: Path, file: Path, content: dict[str, Any]) -> Labeled:
                 points[[1, 3], 0] = points[[3, 1], 0]
             elif kind != "polygon":
                 raise InputError(f"a {kind} is not an outline")
-            yield shape["label"], _filled(points, (content["imageHeight"], content["imageWidth"]))
+            yield shape["label"], filled([points], (content["imageHeight"], content["imageWidth"]))
 
     return (file.relative_to(root).parent / photo).as_posix(), pieces
-
-
-def _filled(polygon: np.ndarray, size: Size) -> np.ndarray:
-    """The pixels in a polygon (m, 2), as COCO fills it."""
-    from pycocotools import mask as api
-
-    return api.decode(api.merge(api.frPyObjects([polygon.ravel().tolist()], *size))).astype(bool)
 
 
 def _yolo_names(root: Path) -> dict[int, str]:
@@ -192,7 +186,7 @@ def _yolo(rows: list[list[float]], names: Mapping[int, str], size: Size) -> Piec
     for number, *shares in rows:
         if len(shares) == 4:
             raise InputError("it has boxes but no outlines")
-        yield names[int(number)], _filled(np.reshape(shares, (-1, 2)) * size[::-1], size)
+        yield names[int(number)], filled([np.reshape(shares, (-1, 2)) * size[::-1]], size)
 
 
 def _label_map(file: Path, names: Sequence[str], size: Size) -> Pieces:

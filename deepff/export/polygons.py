@@ -5,6 +5,7 @@ such a polygon is half a pixel smaller on every side, and that of a single pixel
 encloses nothing. These polygons enclose the pixels themselves, as COCO's do.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +15,9 @@ from deepff.regions.components import connected_components
 
 Point = tuple[int, int]
 
-# The largest share of an area that simplifying changes; filled pixel by pixel, 1 % may differ.
-_MAX_CHANGE = 0.009
+_MAX_CHANGE = 0.009  # of a mask; filled by other rules, 1 % may differ
 _LEAST_TOLERANCE = 0.36  # pixels; the middles of a right angle are 0.35 off a line
-_SMALLER, _SMALLEST = 0.8, 0.5
+_SMALLER = 0.7
 
 _STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (y, x) to the right, down, left, up
 
@@ -35,7 +35,7 @@ def instance_polygons(instance: Instance, simplify: float = 0.0) -> list[np.ndar
         path = _path(mask)
         corners = _corners(path)
         if simplify > 0:
-            corners = _simplified(path, corners, simplify, _MAX_CHANGE * np.count_nonzero(mask))
+            corners = _simplified(path, corners, simplify, mask)
         polygons.append(corners + np.add((columns.start, rows.start), instance.box[:2]))
     return polygons
 
@@ -45,6 +45,13 @@ def joined(polygons: list[np.ndarray]) -> np.ndarray:
     first, *others = polygons
     pieces = [piece for polygon in others for piece in (first[:1], polygon, polygon[:1])]
     return np.concatenate([first, *pieces])
+
+
+def filled(polygons: Sequence[np.ndarray], size: tuple[int, int]) -> np.ndarray:
+    """The pixels (H, W) inside of polygons, as pycocotools fills them, which COCO's masks are."""
+    from pycocotools import mask as api
+
+    return api.decode(api.merge(api.frPyObjects([p.ravel().tolist() for p in polygons], *size))) > 0
 
 
 def enclosed_area(polygon: np.ndarray) -> float:
@@ -90,55 +97,38 @@ def _corners(path: np.ndarray) -> np.ndarray:
 
 
 def _simplified(
-    path: np.ndarray, corners: np.ndarray, tolerance: float, max_change: float
+    path: np.ndarray, corners: np.ndarray, tolerance: float, mask: np.ndarray
 ) -> np.ndarray:
     """A polygon with fewer corners than those of a path, through the middles of its steps; the
-    tolerance is reduced until at most `max_change` pixels change, on both sides."""
+    tolerance is reduced until at most `_MAX_CHANGE` of the mask changes."""
+    from skimage.measure import approximate_polygon
+
     # Points that the path passes twice stay: there, pieces meet and slits end.
     _, which, counts = np.unique(path, axis=0, return_inverse=True, return_counts=True)
-    twice = counts[which.ravel()] > 1
-    middles = (path + np.roll(path, -1, axis=0)) / 2
-    line = np.stack([path, middles], 1).reshape(-1, 2)
-    stays = np.stack([twice, np.zeros_like(twice)], 1).ravel()
-    used = np.stack([twice, np.ones_like(twice)], 1).ravel()
-    line, stays = line[used], stays[used]
-    first = int(stays.argmax())
-    line, stays = np.roll(line, -first, axis=0), np.roll(stays, -first)
-    closed = np.concatenate([line, line[:1]])
-    ends = [*(np.flatnonzero(stays) if stays.any() else [0]), len(line)]
+    stays = np.flatnonzero(counts[which.ravel()] > 1)
+    if len(stays):
+        path = np.roll(path, -stays[0], axis=0)
+    closed = np.concatenate([path, path[:1]])
+    middles = (closed[1:] + closed[:-1]) / 2
+    if len(stays):
+        ends = pairwise([*(stays - stays[0]), len(path)])
+        lines = [np.concatenate([closed[[a]], middles[a:b], closed[[b]]]) for a, b in ends]
+    else:
+        lines = [np.concatenate([middles, middles[:1]])]
     while tolerance >= _LEAST_TOLERANCE:
-        kept = [_kept(closed[a : b + 1], tolerance) + a for a, b in pairwise(ends)]
-        indices = np.unique(np.concatenate(kept))
-        change = _change(closed, indices)
-        if change <= max_change:
-            fewer = _corners(closed[indices[:-1]])
-            return fewer if 3 <= len(fewer) < len(corners) else corners
-        tolerance *= min(_SMALLER, max(max_change / change, _SMALLEST))
+        kept = [approximate_polygon(line, tolerance)[:-1] for line in lines]
+        fewer = _corners(np.concatenate(kept))
+        if 3 <= len(fewer) < len(corners) and _change(fewer, mask) <= _MAX_CHANGE:
+            return fewer
+        tolerance *= _SMALLER
     return corners
 
 
-def _kept(line: np.ndarray, tolerance: float) -> np.ndarray:
-    """The indices of the points of an open line that Douglas and Peucker keep."""
-    from skimage.measure import approximate_polygon
-
-    index = {tuple(point): i for i, point in enumerate(line.tolist())}
-    kept = [index[x, y] for x, y in approximate_polygon(line, tolerance)[1:].tolist()]
-    return np.array([0, *kept])  # an open line may end where it begins
-
-
-def _change(closed: np.ndarray, indices: np.ndarray) -> float:
-    """The area between a line and the points of it at the indices, or slightly more."""
-    edge = np.repeat(np.arange(len(indices) - 1), np.diff(indices))
-    start, stop = closed[indices[:-1]][edge], closed[indices[1:]][edge]
-    length = np.hypot(*(stop - start).T)[:, None]
-    # A loop that is left out entirely has no edge: any direction will do.
-    direction = np.where(length > 0, (stop - start) / np.maximum(length, 1e-9), (1.0, 0.0))
-    first, last = closed[:-1] - start, closed[1:] - start
-    along = np.abs(((last - first) * direction).sum(1))
-    a, b = (direction[:, 0] * d[:, 1] - direction[:, 1] * d[:, 0] for d in (first, last))
-    size = np.abs(a) + np.abs(b)
-    crossing = (a * a + b * b) / np.maximum(2 * size, 1e-9)
-    return float((along * np.where(a * b < 0, crossing, size / 2)).sum())
+def _change(polygon: np.ndarray, mask: np.ndarray) -> float:
+    """The share of the mask's pixels, or of its area, that differs from a polygon's."""
+    area = np.count_nonzero(mask)
+    pixels = np.count_nonzero(filled([polygon], mask.shape) != mask)
+    return max(pixels + 1, abs(enclosed_area(polygon) - area)) / area  # 1, for other rules
 
 
 def _rings(mask: np.ndarray) -> list[list[Point]]:

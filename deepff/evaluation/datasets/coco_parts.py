@@ -20,6 +20,7 @@ from deepff.evaluation.datasets.ground_truth import (
     table_of_names,
     with_parts,
 )
+from deepff.export.polygons import filled
 from deepff.images.image_files import ImageFile
 
 # Car Parts' categories as parts.
@@ -137,7 +138,5 @@ def _instance_mask(segmentation: Any, shape: tuple[int, int]) -> np.ndarray:
             segmentation = api.frPyObjects(segmentation, height, width)
         return api.decode(segmentation).astype(bool)
     # Four numbers would be taken for a box, and fewer than three points enclose nothing.
-    polygons = [polygon for polygon in segmentation if len(polygon) >= 6]
-    if not polygons:
-        return np.zeros(shape, bool)
-    return api.decode(api.merge(api.frPyObjects(polygons, height, width))).astype(bool)
+    polygons = [np.array(polygon) for polygon in segmentation if len(polygon) >= 6]
+    return filled(polygons, shape) if polygons else np.zeros(shape, bool)
