@@ -27,11 +27,11 @@ from deepff.images.image_set import Images, check_readable, warn_unreadable
 from deepff.options import Device
 from deepff.regions.part_names import RESERVED
 from deepff.report.load import load_result
-from deepff.report.manifest import read_manifest
 from deepff.report.save import OBJECT, check_output_folder
 from deepff.result import Result
 from deepff.results.concept_bank import FILE as BANK
 from deepff.results.concept_bank import load_concepts
+from deepff.runtime.outputs import read_manifest
 from deepff.runtime.progress import listening
 
 

@@ -40,8 +40,8 @@ def user_warnings_as_lines() -> Iterator[None]:
 
 def check_output(out: Path, overwrite: bool) -> None:
     """Raise InputError if no result may go there; warn that an earlier one will be replaced."""
-    from deepff.report.manifest import read_manifest
     from deepff.report.save import LABELS, check_output_folder, earlier_outputs
+    from deepff.runtime.outputs import read_manifest
 
     check_output_folder(out, overwrite)
     if read_manifest(out) is not None:

@@ -310,9 +310,9 @@ def _save(
     as_json: bool = False,
 ) -> None:
     from deepff.images.stored import public
-    from deepff.report.manifest import read_manifest
     from deepff.report.save import CLASSES
     from deepff.result import Result
+    from deepff.runtime.outputs import read_manifest
 
     results = {"": result} if isinstance(result, Result) else result
     for each in results.values():
@@ -434,9 +434,9 @@ def _apply_each(
     from deepff.discovery.apply import apply
     from deepff.images.image_files import find_images, separate_sources
     from deepff.images.stored import public
-    from deepff.report.manifest import read_manifest
     from deepff.results.concept_bank import FILE, load_concepts
     from deepff.runtime.distributed import launched
+    from deepff.runtime.outputs import read_manifest
     from deepff.runtime.parallel import ahead
 
     def is_done(name: str) -> bool:

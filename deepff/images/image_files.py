@@ -1,7 +1,6 @@
 """Finding the files of an image set, and naming them and their output files without clashes."""
 
 import hashlib
-import json
 import os
 import re
 import unicodedata
@@ -24,7 +23,7 @@ from deepff.images.stored import (
     is_stored,
     without_suffix,
 )
-from deepff.runtime.outputs import listed_files
+from deepff.runtime.outputs import listed_files, read_manifest
 from deepff.runtime.parallel import reading_threads
 
 DOT = re.compile(r"\.")
@@ -82,7 +81,7 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
         else:
             file = os.path.join(root, os.path.basename(text))
             files = [_Match(file, os.path.realpath(file), os.path.islink(file))]
-        if not files and _holds_result(root):
+        if not files and read_manifest(root) is not None:
             result_folder = text
         elif not files:
             raise InputError(
@@ -240,7 +239,7 @@ def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Match]:
     written: set[str] = set()
     while pending:
         folder, real_folder, linked_folder, globs = pending.popleft()
-        if (real_folder, globs) in seen or _holds_result(folder):
+        if (real_folder, globs) in seen or read_manifest(folder) is not None:
             continue
         seen.add((real_folder, globs))
         try:
@@ -287,17 +286,6 @@ def _left_to_match(globs: frozenset[tuple[str, ...]], name: str) -> frozenset[tu
         if glob and fnmatchcase(name, glob[0]):
             rests.add(glob[1:])
     return frozenset(rests)
-
-
-def _holds_result(folder: str) -> bool:
-    path = os.path.join(folder, "manifest.json")
-    if not os.path.isfile(path):
-        return False
-    try:
-        manifest = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(manifest, dict) and "deepff" in manifest
 
 
 def output_names(names: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ from deepff.layers.layer import extent_from
 from deepff.meaning.importance import Importance
 from deepff.meaning.open_network import opened_layers
 from deepff.networks.backbone import Backbone
-from deepff.report.manifest import complete_manifest, read_manifest
+from deepff.report.manifest import complete_manifest
 from deepff.report.save import OBJECT
 from deepff.result import ClassResults, Result
 from deepff.results.concept_bank import FILE as BANK
@@ -37,7 +37,7 @@ from deepff.results.concept_bank import ConceptBank, load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 from deepff.runtime.files import read_json
-from deepff.runtime.outputs import CLASS_FOLDERS
+from deepff.runtime.outputs import CLASS_FOLDERS, read_manifest
 
 
 def load(

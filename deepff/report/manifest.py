@@ -15,7 +15,7 @@ from deepff import __version__
 from deepff.errors import InputError
 from deepff.options import Recipe
 from deepff.runtime.files import read_json, write_text
-from deepff.runtime.outputs import CLASS_FOLDERS, MANIFEST
+from deepff.runtime.outputs import CLASS_FOLDERS, MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from deepff.activations.activations import ImageRecord
@@ -49,15 +49,6 @@ _FORM = {
         ...,
     ],
 }
-
-
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of the result that a folder holds, finished or not; None without a result."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return manifest if isinstance(manifest, dict) and "deepff" in manifest else None
 
 
 def complete_manifest(folder: Path) -> dict[str, Any]:

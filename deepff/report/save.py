@@ -8,13 +8,7 @@ from typing import Any
 
 from deepff.errors import InputError
 from deepff.images.image_files import output_names
-from deepff.report.manifest import (
-    MANIFEST,
-    complete_manifest,
-    probabilities_of,
-    read_manifest,
-    write_manifest,
-)
+from deepff.report.manifest import complete_manifest, probabilities_of, write_manifest
 from deepff.report.report import classes_page, write_report, write_report_page
 from deepff.result import ClassResults, Result
 from deepff.results.concept_bank import FILE as BANK
@@ -22,12 +16,14 @@ from deepff.results.concept_bank import load_concepts
 from deepff.runtime.files import check_writable, save_tensors, write_text
 from deepff.runtime.outputs import (
     CLASS_FOLDERS,
+    MANIFEST,
     OBJECT,
     RECORD,
     Rules,
     changed_files,
     output_folder,
     own_files,
+    read_manifest,
 )
 
 SHARD_BYTES = 64 * 2**20

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from deepff.errors import InputError, warn_user
@@ -126,6 +127,15 @@ def check_outputs(folder: str | Path, names: Iterable[str], rules: Rules) -> Non
         raise InputError(
             f"{foreign[0]} is not deepff's, or was changed since deepff wrote it{more}: {ways}"
         )
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any] | None:
+    """The manifest of the result that a folder holds, finished or not; None without a result."""
+    try:
+        manifest = json.loads(Path(folder, MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return manifest if isinstance(manifest, dict) and "deepff" in manifest else None
 
 
 def listed_files(folder: str | Path) -> list[str]:
