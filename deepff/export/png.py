@@ -43,9 +43,14 @@ def write_label_map(labels: np.ndarray, n_regions: int, folder: Path, file: str)
             f"a label map holds up to 255 regions, not {n_regions}; name parts to merge factors, "
             "or use a smaller k"
         )
-    image = Image.fromarray(labels.astype(np.uint8), "P")
-    image.putpalette(bytes(3) + factor_colors(n_regions).tobytes())
-    _save(image, folder / f"{file}.png")
+    write_indexed(labels, bytes(3) + factor_colors(n_regions).tobytes(), folder / f"{file}.png")
+
+
+def write_indexed(values: np.ndarray, palette: bytes, path: Path) -> None:
+    """Write values (H, W) below 256 as a PNG with a palette, RGB."""
+    image = Image.fromarray(values.astype(np.uint8), "P")
+    image.putpalette(palette)
+    _save(image, path)
 
 
 def write_video(frames: Sequence[ImageRecord], maps: Sequence[Path], path: Path) -> None:

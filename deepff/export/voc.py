@@ -7,13 +7,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-from PIL import Image
 
 from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage
-from deepff.export.png import write_label_names
+from deepff.export.png import write_indexed, write_label_names
 from deepff.options import ExportOptions, Photographs
-from deepff.runtime.files import atomic_path, write_text
+from deepff.runtime.files import write_text
 
 LARGEST_VALUE = 254  # 255 marks pixels that are not judged
 _JPEG = {"JPEG": ".jpg", "MPO": ".jpg"}  # the only photographs that VOC has, by their suffix
@@ -38,8 +37,8 @@ def write_voc(
             )
         classes = image.painted([instance.region + 1 for instance in image.instances])
         objects = image.painted(list(range(1, count + 1)))
-        _write_indexed(classes, palette, folder / "SegmentationClass" / f"{image.file}.png")
-        _write_indexed(objects, palette, folder / "SegmentationObject" / f"{image.file}.png")
+        write_indexed(classes, palette, folder / "SegmentationClass" / f"{image.file}.png")
+        write_indexed(objects, palette, folder / "SegmentationObject" / f"{image.file}.png")
         mode = settings.images or Photographs.COPY
         photo = image.write_photo(folder, "JPEGImages", mode, _JPEG)
         annotation = xml_string(_annotation(image, photo, names))
@@ -113,10 +112,3 @@ def _voc_palette() -> bytes:
         for channel in range(3):
             colors[:, channel] |= (values >> (3 * triple + channel) & 1) << (7 - triple)
     return colors.astype(np.uint8).tobytes()
-
-
-def _write_indexed(values: np.ndarray, palette: bytes, path: Path) -> None:
-    image = Image.fromarray(values.astype(np.uint8), "P")
-    image.putpalette(palette)
-    with atomic_path(path) as temporary:
-        image.save(temporary)
