@@ -108,18 +108,20 @@ class AnnotatedImage:
             return f"{self.file}.png" if isinstance(self.origin, ImageItem) else self.name
         try:
             as_it_was(self.origin, self.digest)
+            format, turned = self._storage()
+            suffix = suffixes.get(format or "", next(iter(suffixes.values())))
+            if turned and suffix != ".jpg":
+                suffix = ".png"
+            path = PurePosixPath(below, f"{self.file}{suffix}")
+            if path.as_posix() != self.inside:
+                self._write_photo(folder, path, images, turned or format not in suffixes)
         except UnreadableImageError as error:
+            is_file = isinstance(self.origin, os.PathLike)
+            back = f"put it back at {self.origin}, or " if is_file else ""
             raise InputError(
-                f"the photograph {self.name} can no longer be used ({error}); put it back at "
-                f"{self.origin}, or export without photographs (--images none)"
+                f"the photograph {self.name} can no longer be used ({error}); {back}export without "
+                "photographs (--images none)"
             ) from error
-        format, turned = self._storage()
-        suffix = suffixes.get(format or "", next(iter(suffixes.values())))
-        if turned and suffix != ".jpg":
-            suffix = ".png"
-        path = PurePosixPath(below, f"{self.file}{suffix}")
-        if path.as_posix() != self.inside:
-            self._write_photo(folder, path, images, turned or format not in suffixes)
         return f"{self.file}{suffix}"
 
     def _storage(self) -> tuple[str | None, bool]:
@@ -135,16 +137,8 @@ class AnnotatedImage:
     ) -> None:
         target, origin = folder / path, self.origin
         target.parent.mkdir(parents=True, exist_ok=True)
-        if origin is None or (isinstance(origin, Path) and not origin.is_file()):
-            raise InputError(
-                f"the photograph {self.name} is no longer at {origin}; put it back, or export "
-                "without photographs (--images none)"
-            )
         if is_encoded or isinstance(origin, ImageItem):
-            try:
-                pixels = Image.fromarray(read_pixels(origin))
-            except UnreadableImageError as error:
-                raise InputError(f"the photograph {self.name} cannot be read: {error}") from error
+            pixels = Image.fromarray(read_pixels(origin))
             pixels.save(target, quality=_JPEG_QUALITY, subsampling=0)  # which PNG does not take
         elif images == Photographs.COPY or isinstance(origin, StoredFile):
             shutil.copyfile(origin, target)

@@ -208,14 +208,13 @@ def _shards(folder: Path) -> list[dict[str, Tensor]]:
 
 def _with_origins(records: list[ImageRecord], images: list[SetImage]) -> list[ImageRecord]:
     """The records with the origins of the same images, by name and content."""
-    by_name = {image.name: image for image in images}
     by_file_name: dict[str, list[SetImage]] = {}
     for image in images:
         by_file_name.setdefault(Path(image.name).name, []).append(image)
     matched = []
     for record in records:
-        same_name = [by_name[record.name]] if record.name in by_name else []
-        candidates = same_name + by_file_name.get(Path(record.name).name, [])
+        candidates = by_file_name.get(Path(record.name).name, [])
+        candidates = sorted(candidates, key=lambda one: one.name != record.name)
         origin = next((one.origin for one in candidates if _is_same(record, one)), None)
         matched.append(record if origin is None else replace(record, origin=origin))
     if all(new is old for new, old in zip(matched, records, strict=True)):

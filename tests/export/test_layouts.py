@@ -136,7 +136,7 @@ def test_photographs_that_are_gone_are_named_before_anything_is_written(tmp_path
     with pytest.raises(InputError, match=r"b\.jpg can no longer be used .*--images none"):
         export(result, "yolo", tmp_path / "out", options=HALF)
     (tmp_path / "photos" / "b.jpg").write_bytes(b"GIF89a")
-    with pytest.raises(InputError, match=r"photograph b\.jpg cannot be read"):
+    with pytest.raises(InputError, match=r"photograph b\.jpg can no longer be used .damaged"):
         export(result, "yolo", tmp_path / "out", options=HALF)
     assert not (tmp_path / "out").exists()
     export(result, "yolo", tmp_path / "out", options=HALF, settings=ExportOptions(images="none"))
