@@ -137,7 +137,7 @@ class AnnotatedImage:
     ) -> None:
         target, origin = folder / path, self.origin
         target.parent.mkdir(parents=True, exist_ok=True)
-        if is_encoded or isinstance(origin, ImageItem):
+        if is_encoded or not isinstance(origin, Path | StoredFile):
             pixels = Image.fromarray(read_pixels(origin))
             pixels.save(target, quality=_JPEG_QUALITY, subsampling=0)  # which PNG does not take
         elif images == Photographs.COPY or isinstance(origin, StoredFile):
