@@ -295,7 +295,7 @@ class Result(Run):
         self,
         k: int | None = None,
         *,
-        largest: bool = False,
+        best: bool = False,
         min_area: int | None = None,
         **settings: Unpack[RegionSettings],
     ) -> list[RegionBox]:
@@ -305,7 +305,7 @@ class Result(Run):
         ----------
         k : int, optional
             Which factorization; by default the largest.
-        largest, min_area
+        best, min_area
             See :func:`deepff.export.boxes.region_boxes`.
         **settings
             As for :meth:`regions`, but the recipe contrast refines boxes by dense CRF.
@@ -317,7 +317,7 @@ class Result(Run):
         return [
             box
             for name, regions in zip(self.names, find_regions(self, k, options), strict=True)
-            for box in region_boxes(regions, name, regions.names, largest, min_area)
+            for box in region_boxes(regions, name, regions.names, best, min_area)
         ]
 
     def instances(

@@ -61,8 +61,15 @@ def localize(
     folder: ResultFolder,
     regions: RegionPanel,
     *,
-    largest: Annotated[
-        bool, option(OUTPUT, "One box per region, around its largest piece.", "--largest")
+    best: Annotated[
+        bool,
+        option(
+            OUTPUT,
+            "One box per region: around the piece with the highest score, or the largest one if "
+            "pieces have no scores.",
+            "--best",
+            "--largest",
+        ),
     ] = False,
     min_area: MinArea = None,
     opening: ResultPanel,
@@ -75,7 +82,7 @@ def localize(
     options = _region_options(result, k, regions, for_boxes=True)
     with _other_settings_reported(folder, "boxes", k or result.n_components):
         settings = _settings(opening, min_area)
-        boxes = localize(result, folder, k, options, settings, largest, progress=True)
+        boxes = localize(result, folder, k, options, settings, best, progress=True)
     n_empty = len(result.names) - len({box.image for box in boxes})
     typer.echo(f"{len(boxes)} box{'' if len(boxes) == 1 else 'es'}{without_any(n_empty)}")
     factorization = result.factorization(k)

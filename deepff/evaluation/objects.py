@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from deepff.activations.activations import ImageRecord
+from deepff.discovery.presence import with_presence
 from deepff.errors import InputError
 from deepff.evaluation.datasets.ground_truth import GroundTruthSet
 from deepff.evaluation.datasets.mask_folders import icoseg_groups, load_icoseg, load_label_folder
@@ -40,9 +41,10 @@ from deepff.evaluation.predictions import (
     object_coefficients,
 )
 from deepff.evaluation.tables import Attempts, Scores, Table, score_table
+from deepff.export.boxes import region_boxes
 from deepff.options import VocFilter, chosen
 from deepff.pictures.figures import read_photo, region_picture, stacked
-from deepff.regions.components import Box, component_boxes
+from deepff.regions.components import Box
 from deepff.regions.regions import Regions
 
 PAPER_SETS = {
@@ -175,7 +177,11 @@ def table2(
 
     def evaluate(name: str) -> Scores:
         sets = {of: load_voc(root, year=2007, classes=[name], filter=of)[0] for of in VocFilter}
-        scores = box_scores(collect(sets[chosen(VocFilter, filter, "filter")], network), crf, seeds)
+        features = collect(sets[chosen(VocFilter, filter, "filter")], network)
+        if features.contrast is not None:
+            whole = with_presence(features.contrast, features.activations)
+            features = replace(features, contrast=whole)
+        scores = box_scores(features, crf, seeds)
         counts = {f"images, filter {of}": len(truth) for of, truth in sets.items()}
         return replace(scores, counts=counts)
 
@@ -183,7 +189,8 @@ def table2(
     scores = {name: attempts.run(name, evaluate, name) for name in classes}
     notes = [
         "CorLoc: share of images whose box has an IoU above 0.5 with a box of the class, difficult "
-        "and truncated ones included. The box is around the largest component of the mask",
+        "and truncated ones included. The box is around the largest component of the mask; by the "
+        "recipe contrast, around the component with the highest score",
         f"Only images with an instance that passes the filter {filter} are used. An image with "
         "several classes counts for each",
         *_common_notes(scores, seeds),
@@ -210,11 +217,10 @@ def box_scores(features: Features, crf: bool, seeds: int) -> Scores:
     true_boxes = [item.boxes_of(features.truth.name) for item in features.truth.images]
 
     def measure(index: int, regions: Mapping[Variant, Regions]) -> dict[Variant, Box | None]:
-        # The largest component comes first.
-        return {
-            variant: next(iter(component_boxes(of_variant.masks[0])), None)
-            for variant, of_variant in regions.items()
+        best = {
+            v: region_boxes(of, "", of.names, best=True, min_area=1) for v, of in regions.items()
         }
+        return {variant: boxes[0].box if boxes else None for variant, boxes in best.items()}
 
     def of_image(index: int, box: Box | None) -> float:
         return best_iou(box, true_boxes[index])

@@ -247,7 +247,9 @@ def contrast_finders(
             refinements[CONTRAST_CLASSIFIER if by_crf else CONTRAST] = Refinement.CLASSIFIER
     run = as_run(features, features.contrast)
     return {
-        Variant(method, 1): region_finder(run, 1, RegionOptions(Threshold.OTSU_IMAGE, None, refine))
+        Variant(method, 1): region_finder(
+            run, 1, RegionOptions(Threshold.OTSU_IMAGE, None, refine, min_score=0)
+        )
         for method, refine in refinements.items()
     }
 

@@ -43,21 +43,23 @@ def region_boxes(
     regions: Regions,
     image: str,
     names: Sequence[str],
-    largest: bool = False,
+    best: bool = False,
     min_area: int | None = None,
 ) -> list[RegionBox]:
-    """The boxes around all components of each region of one image, or around the ``largest``, of at
-    least `min_area` pixels (:func:`deepff.regions.components.least_instance`)."""
+    """The boxes around all components of each region of one image, of at least `min_area` pixels
+    (:func:`deepff.regions.components.least_instance`), the largest first. With ``best`` one box per
+    region: of the highest score, or the largest if there are no scores."""
     height, width = regions.labels.shape
     scores = regions.scores
     least = least_instance((height, width), scores) if min_area is None else min_area
-    return [
-        RegionBox(image, name, *box, None if score is None else round(score, 4))
-        for region, (name, mask) in enumerate(zip(names, regions.masks, strict=True))
-        for box, score in scored_boxes(mask, least, None if scores is None else scores[region])[
-            : 1 if largest else None
-        ]
-    ]
+    boxes = []
+    for region, (name, mask) in enumerate(zip(names, regions.masks, strict=True)):
+        pieces = scored_boxes(mask, least, None if scores is None else scores[region])
+        if best:  # of equal scores the largest
+            pieces = sorted(pieces, key=lambda piece: -(piece[1] or 0))[:1]
+        for box, score in pieces:
+            boxes.append(RegionBox(image, name, *box, None if score is None else round(score, 4)))
+    return boxes
 
 
 def region_table(

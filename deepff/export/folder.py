@@ -117,7 +117,7 @@ def localize(
     k: int | None = None,
     options: RegionOptions | None = None,
     settings: ExportOptions | None = None,
-    largest: bool = False,
+    best: bool = False,
     progress: bool = False,
 ) -> list[RegionBox]:
     """Write the boxes around every image's regions as JSON and CSV, and show them in the report: in
@@ -139,7 +139,7 @@ def localize(
 
         def boxes_of(index: int, regions: Regions) -> list[RegionBox]:
             image = result.names[index]
-            boxes = region_boxes(regions, image, names, largest, settings.min_area)
+            boxes = region_boxes(regions, image, names, best, settings.min_area)
             drawn = [(names.index(box.region), box.box, box.score) for box in boxes]
             draw(result, index, [regions.labels.cpu().numpy()], drawn)
             return boxes

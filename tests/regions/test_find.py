@@ -131,12 +131,19 @@ def test_localize_writes_boxes_whose_convention_is_pixel_edges(quadrants, tmp_pa
     assert len(rows) == len(written["boxes"]) == 6
 
 
-def test_all_components_of_a_least_area_or_the_largest():
+def test_all_components_of_a_least_area_or_the_best():
     mask = torch.zeros(1, 6, 6, dtype=torch.bool)
     mask[0, 0, :3] = mask[0, 2, 0] = mask[0, 4:, 4:] = True
     regions = Regions(mask, mask[0].to(torch.uint8))
-    largest = region_boxes(regions, "a", ["x"], largest=True)
+    largest = region_boxes(regions, "a", ["x"], best=True)
     assert [box.box for box in largest] == [(4, 4, 6, 6)]
+    scores = torch.zeros(1, 3, 3)
+    scores[0, 0, 0] = scores[0, 2, 2] = 0.5
+    scores[0, 0, 1] = 0.75
+    scored = replace(regions, scores=scores)
+    assert [box.box for box in region_boxes(scored, "a", ["x"], best=True, min_area=1)] == [
+        (0, 0, 3, 1)
+    ]
     every = region_boxes(regions, "a", ["x"], min_area=2)
     assert [box.box for box in every] == [(4, 4, 6, 6), (0, 0, 3, 1)]
     assert region_boxes(regions, "a", ["x"], min_area=5) == []
