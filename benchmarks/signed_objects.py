@@ -67,7 +67,7 @@ def overlap(features: Features) -> dict[str, float]:
 def localized(features: Features) -> dict[str, float]:
     """CorLoc of each step's boxes."""
     boxes: dict[str, list] = {}
-    finders = contrast_finders(features, crf=True, for_boxes=True)
+    finders = contrast_finders(features, crf=True)
     for found in in_images(features, finders, lambda _, regions: regions):
         for variant, regions in found.items():
             first = [*component_boxes(regions.masks[0]), None][0]

@@ -381,12 +381,9 @@ def region_options(
     refine: str | None = None,
     parts: Mapping[int, str] | None = None,
     min_score: float | None = None,
-    *,
-    for_boxes: bool = False,
 ) -> RegionOptions:
-    """A recipe's region options, with those that are passed in place of the recipe's. The
-    classifier makes masks better and boxes worse (docs/objects.md), so `for_boxes` replaces it with
-    the dense CRF. A threshold excludes the classifier, which has none."""
+    """A recipe's region options, with those that are passed in place of the recipe's. A threshold
+    excludes the classifier, which has none."""
     defaults = RECIPE_OPTIONS[chosen(Recipe, recipe, "recipe")]
     if threshold is not None and refine == Refinement.CLASSIFIER:
         raise InputError(
@@ -396,6 +393,6 @@ def region_options(
     value = defaults.value if threshold is None and value is None else value
     if refine is None:
         refine = defaults.refine
-        if refine == Refinement.CLASSIFIER and (for_boxes or threshold is not None):
+        if refine == Refinement.CLASSIFIER and threshold is not None:
             refine = Refinement.DENSE_CRF
     return RegionOptions(threshold or defaults.threshold, value, refine, parts, min_score)

@@ -308,12 +308,12 @@ class Result(Run):
         best, min_area
             See :func:`deepff.export.boxes.region_boxes`.
         **settings
-            As for :meth:`regions`, but the recipe contrast refines boxes by dense CRF.
+            As for :meth:`regions`.
         """
         from deepff.export.boxes import region_boxes
         from deepff.regions.regions import find_regions
 
-        options = self._region_options(k, settings, for_boxes=True)
+        options = self._region_options(k, settings)
         return [
             box
             for name, regions in zip(self.names, find_regions(self, k, options), strict=True)
@@ -416,13 +416,11 @@ class Result(Run):
 
         save(self, folder, progress, overlays, overwrite, report)
 
-    def _region_options(
-        self, k: int | None, settings: RegionSettings, for_boxes: bool = False
-    ) -> RegionOptions:
+    def _region_options(self, k: int | None, settings: RegionSettings) -> RegionOptions:
         from deepff.regions.regions import check_classifier
 
         check_classifier(settings.get("refine"), self.factorization(k))
-        return region_options(self.recipe, **settings, for_boxes=for_boxes)
+        return region_options(self.recipe, **settings)
 
     def _repr_html_(self) -> str:
         from deepff.images.painting import image_html

@@ -79,7 +79,7 @@ def localize(
     from deepff.regions.regions import least_score
 
     result, folder, k = _opened(folder, regions, opening)
-    options = _region_options(result, k, regions, for_boxes=True)
+    options = _region_options(result, k, regions)
     with _other_settings_reported(folder, "boxes", k or result.n_components):
         settings = _settings(opening, min_area)
         boxes = localize(result, folder, k, options, settings, best, progress=True)
@@ -142,9 +142,7 @@ def _opened(
     return object_result, folder / OBJECT, object_result.n_components
 
 
-def _region_options(
-    result: "Result", k: int | None, regions: RegionPanel, for_boxes: bool = False
-) -> RegionOptions:
+def _region_options(result: "Result", k: int | None, regions: RegionPanel) -> RegionOptions:
     from deepff.regions.part_names import read_parts
     from deepff.regions.regions import check_classifier
 
@@ -161,7 +159,6 @@ def _region_options(
         Refinement.DFF_CRF if regions.crf else refine,
         None if regions.parts is None else read_parts(regions.parts, n_factors),
         regions.min_score,
-        for_boxes=for_boxes,
     )
 
 

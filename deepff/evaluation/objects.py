@@ -23,7 +23,6 @@ from deepff.evaluation.discovered_parts import part_scores, part_tables
 from deepff.evaluation.metrics import Overlaps, best_iou, corloc, iou
 from deepff.evaluation.predictions import (
     CONTRAST,
-    CONTRAST_CLASSIFIER,
     CONTRAST_CRF,
     CONTRAST_UNREFINED,
     DFF,
@@ -68,11 +67,8 @@ BASELINE_NOTE = (
 
 N_SHOWN = 3
 # The columns of pictures; images are chosen by the last there is. Rows come in another order.
-_SHOWN = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST_CLASSIFIER, CONTRAST)
-_FIRST_ROWS = (
-    *(DFF, DFF_CRF, GUIDED_CRF),
-    *(CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST, CONTRAST_CLASSIFIER),
-)
+_SHOWN = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST)
+_FIRST_ROWS = (DFF, DFF_CRF, GUIDED_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST)
 
 M = TypeVar("M")
 
@@ -247,7 +243,7 @@ def _object_scores(
         coefficients = object_coefficients(features.activations, seed, features.solver)
         finders = factor_finders(features, coefficients, crf)
         if seed == 0:  # the recipe contrast has none
-            finders |= contrast_finders(features, crf, for_boxes=metric == "CorLoc")
+            finders |= contrast_finders(features, crf)
         measured: dict[str, list[M]] = {}
         each = in_images(features, finders, lambda index, of: (measure(index, of), of))
         for index, (measurements, regions) in enumerate(each):

@@ -43,10 +43,8 @@ K = TypeVar("K")
 _CRF_BYTES = 2**26
 
 DFF, DFF_CRF, GUIDED_CRF = "DFF", "DFF-CRF", "DFF, guided CRF"
-# The recipe with its defaults: for masks by its classifier, for boxes by the dense CRF.
-CONTRAST = "contrast"
+CONTRAST = "contrast"  # the recipe with its defaults
 CONTRAST_UNREFINED, CONTRAST_CRF = "contrast, unrefined", "contrast, dense CRF"
-CONTRAST_CLASSIFIER = "contrast, classifier"
 
 FACTORIZATIONS = {DFF: "nmf", "PCA": "pca", "k-means": "kmeans"}
 SOLVERS_IN_WORDS = {"hals": "HALS", "mu": "the paper's multiplicative updates"}
@@ -231,20 +229,16 @@ def factor_finders(
     return finders
 
 
-def contrast_finders(
-    features: Features, crf: bool, for_boxes: bool = False
-) -> dict[Variant, Finder]:
+def contrast_finders(features: Features, crf: bool) -> dict[Variant, Finder]:
     """What finds the object's mask by the recipe contrast, bool (1, H, W), if there is one. With
-    ``crf`` also refined in two ways; ``for_boxes`` tells which is the default."""
+    ``crf`` also refined, by default by the classifier if there is one."""
     if features.contrast is None:
         return {}
     refinements = {CONTRAST_UNREFINED: Refinement.NONE}
     if crf:
-        has_classifier = features.contrast.probabilities is not None
-        by_crf = for_boxes or not has_classifier
-        refinements[CONTRAST if by_crf else CONTRAST_CRF] = Refinement.DENSE_CRF
-        if has_classifier:
-            refinements[CONTRAST_CLASSIFIER if by_crf else CONTRAST] = Refinement.CLASSIFIER
+        refinements[CONTRAST] = Refinement.DENSE_CRF
+        if features.contrast.probabilities is not None:
+            refinements |= {CONTRAST_CRF: Refinement.DENSE_CRF, CONTRAST: Refinement.CLASSIFIER}
     run = as_run(features, features.contrast)
     return {
         Variant(method, 1): region_finder(

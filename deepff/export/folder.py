@@ -124,7 +124,7 @@ def localize(
     ``<folder>/boxes/k<k>.json`` and ``.csv``; see :func:`region_boxes`."""
     settings = settings or ExportOptions()
     factorization = result.factorization(k)
-    options = available(options or region_options(result.recipe, for_boxes=True), factorization)
+    options = available(options or region_options(result.recipe), factorization)
     k = factorization.heatmaps.n_factors
     names = region_names(result, k, options)
     out = Path(folder) / "boxes"

@@ -100,13 +100,11 @@ def test_a_classifier_that_is_not_there_is_refused_where_it_is_asked_for(elephan
         assert torch.equal(own.masks, expected.masks)
 
 
-def test_a_threshold_beside_the_classifier_is_refused_and_boxes_go_without_it():
+def test_a_threshold_beside_the_classifier_is_refused():
     with pytest.raises(InputError, match="leave out the threshold"):
         region_options("contrast", "otsu", refine="classifier")
     assert region_options("contrast").refine == "classifier"
     assert region_options("contrast", "otsu").refine == "dense-crf"
-    assert region_options("contrast", for_boxes=True).refine == "dense-crf"
-    assert region_options("contrast", refine="classifier", for_boxes=True).refine == "classifier"
     assert "classifier" in str(region_options("contrast"))
 
 
