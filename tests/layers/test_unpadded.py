@@ -67,7 +67,8 @@ def assert_drawn_in_place(network: nn.Module, side: int, spacing: int) -> None:
     result = deepff.discover(photos, 1, model=own(network), layer=layer, size=side, random_state=0)
     for heatmap, center in zip(result.heatmaps, places.values(), strict=True):
         true = torch.tensor(center) - square // 2 + square / 2
-        assert (centroid(heatmap[0]) - true).abs().max() <= spacing / 2
+        # Exactly half a cell is possible, and the centroid is rounded.
+        assert (centroid(heatmap[0]) - true).abs().max() <= spacing / 2 + 1e-3
 
 
 def reach_of(steps: list[Step]) -> tuple[int, int]:
