@@ -1,7 +1,6 @@
 """A concept bank applied to new images: W is fixed, and H is solved for."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from deepff.discovery.arguments import (
 )
 from deepff.discovery.contrast import fuse, scaled_by
 from deepff.discovery.presence import negatives_in, with_scores
-from deepff.errors import InputError, InputWarning
+from deepff.errors import InputError, warn_user
 from deepff.factorization import METHODS
 from deepff.factorization.blocks import RowBlocks
 from deepff.images.image_set import Images, SetImage, resolve_images
@@ -183,11 +182,10 @@ def _told_by(
     head = by_layer[bank.known.source.layer]
     negatives, n_likely = negatives_in(objects.heatmaps, head, bank.known)
     if n_likely * 2 > len(head.images):
-        warnings.warn(
+        warn_user(
             f"{n_likely} of the {len(head.images)} images without the object seem to show it; "
             "remove those that do, or the object will be missed in other images",
-            InputWarning,
-            stacklevel=3,
+            above=2,
         )
     watch.lap("images without the object")
     before = bank.known.negatives

@@ -66,9 +66,9 @@ BASELINE_NOTE = (
 )
 
 N_SHOWN = 3
-# The columns of pictures; images are chosen by the last there is. Rows come in another order.
-_SHOWN = (DFF, DFF_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST)
 _FIRST_ROWS = (DFF, DFF_CRF, GUIDED_CRF, CONTRAST_UNREFINED, CONTRAST_CRF, CONTRAST)
+# The columns of pictures; images are chosen by the last there is.
+_SHOWN = [method for method in _FIRST_ROWS if method != GUIDED_CRF]
 
 M = TypeVar("M")
 

@@ -198,7 +198,7 @@ def find_in_hub(name: str, repository: str, file_name: str | None) -> Path:
     target = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", file_names[0])
     with downloading(name, target):
         url = hf_hub_url(repository, file_names[0], revision=revision or None)
-        # The hub answers that there is no such file: timm knows the other names to try.
+        # The hub may have no file of this name: timm knows the others to try.
         with suppress(EntryNotFoundError):
             # One request, unlike a download, which retries for a minute when there is no network.
             get_hf_file_metadata(url, timeout=TIMEOUT)
