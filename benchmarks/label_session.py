@@ -8,11 +8,12 @@ DATA holds iCoseg as ``icoseg/{images,ground_truth}/<group>/``, and Car Parts as
 FOLDER is made, with the photographs, the result and screenshots. Of two kinds of animals the names
 are agreed with, and the six worst masks are mended; of cars, seven parts are classes, and six cars
 get them. A mend is a number of clicks with the tool "take", each in the middle of the largest part
-that is wrong. They teach the others; then all are accepted, every setting is moved, the accepted
-ones are exported with their photographs, the server is killed, and the session is gone on with. The
-ground truth says where a person would click, and ``--names`` which factors the network calls
-wrongly. ``--yolo`` names a Python with Ultralytics: then a YOLO-seg nano is trained from the export
-for one epoch.
+that is wrong. They teach the others; then all are accepted, every setting is moved, and the
+accepted ones are exported with their photographs. The server is killed (SIGKILL) three times: right
+after a click on the fourth image, while the network reads the images again, and when half of the
+others are accepted. The session goes on with what a new server shows. The ground truth says where a
+person would click, and ``--names`` which factors the network calls wrongly. ``--yolo`` names a
+Python with Ultralytics: then a YOLO-seg nano is trained from the export for one epoch.
 
 The seconds are those of the machine: what a person needs to look and to move is not in them.
 """
@@ -22,7 +23,8 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -126,25 +128,38 @@ def kept(result: Path) -> Masks:
     }
 
 
-def mend(person: Person, result: Path, name: str, masks: Masks, truth: NamedMask, n: int) -> None:
-    """Find an image by its name, open it, click up to n times, and accept it."""
-    page = person.page
+def find(person: Person, name: str) -> None:
+    """Search for an image by its name, as its only card."""
     person.press("/")
-    page.locator("#search").fill("")
+    person.page.locator("#search").fill("")
     person.type(name)
     person.wait_for("search", lambda: person.press("Enter"))
+
+
+def open_to_mend(person: Person) -> str:
+    """Open the current image; gives its mask as the page has it."""
+    person.wait_for("open for mending", lambda: person.press("m"))
+    mask = person.page.locator("#mend-mask")
+    expect(mask).to_have_attribute("src", re.compile("^data:image/png"))
+    return str(mask.get_attribute("src"))
+
+
+def click_wrong(
+    person: Person, result: Path, name: str, masks: Masks, truth: NamedMask, n: int
+) -> None:
+    """Find an image, open it, and click up to n times in what is wrong."""
+    find(person, name)
     mask, chosen = masks[name], None
     if len(truth.names) > 1:  # a car without parts yet
         person.wait_for("nothing here", lambda: person.press("x"))
         mask = NamedMask(np.zeros_like(truth.values), ())
-    person.wait_for("open for mending", lambda: person.press("m"))
-    page.wait_for_function("() => document.getElementById('mend-mask').naturalWidth > 0")
+    open_to_mend(person)
     for _ in range(n):
         if (found := wrong(mask, truth)) is None:
             break
         if found[0] != chosen:
             chosen = found[0]
-            chip = page.locator(f'#mend-view [data-class="{chosen}"]')
+            chip = person.page.locator(f'#mend-view [data-class="{chosen}"]')
             key = chip.locator("kbd")
             if key.count():
                 person.press(key.inner_text())
@@ -153,9 +168,38 @@ def mend(person: Person, result: Path, name: str, masks: Masks, truth: NamedMask
         point = found[1]
         person.wait_for("click", lambda point=point: person.draw([point]))
         mask = kept(result)[name]
+
+
+def accept_mended(person: Person, picture: Path) -> None:
     person.wait_for("accept in Mend", lambda: person.press("a"))
-    page.screenshot(path=result.parent / f"mend-{Path(name).stem}.png")
+    person.page.screenshot(path=picture)
     person.wait_for("close", lambda: person.press("Escape"))
+
+
+def kill(person: Person, start: Callable[[], Server], result: Path) -> None:
+    """Kill the server, start another, and check that all images are as they were: decisions, masks
+    to the pixel, and what the page says."""
+
+    def state() -> tuple[str, dict[str, object]]:
+        entries = json.loads((result / "labels.json").read_text("utf-8"))["images"]
+        pixels = {name: mask.values.tobytes() for name, mask in kept(result).items()}
+        return page.locator("#progress-text").inner_text(), {**entries, "pixels": pixels}
+
+    page = person.page
+    before = state()
+    person.server.process.kill()
+    person.server.process.wait()
+    person.server = start()
+    person.open()
+    assert state() == before, "something was lost"
+    print(f"after SIGKILL: {before[0]}, {len(kept(result))} masks kept")
+
+
+def kill_in_mend(person: Person, start: Callable[[], Server], result: Path) -> None:
+    """Kill the server while an image is being mended: a new page still has it, with this mask."""
+    shown = person.page.locator("#mend-mask").get_attribute("src")
+    kill(person, start, result)
+    assert open_to_mend(person) == shown, "the mask changed"
 
 
 def leave_search(person: Person) -> None:
@@ -219,81 +263,84 @@ def train(python: str, exported: Path, folder: Path) -> str:
 
 
 def label(
-    running: Server, folder: Path, truths: Masks, names: dict[int, str], n: int, chromium: str
-) -> int:
-    """All that a person does in the browser; prints it, and gives the labels' revision."""
-    result = folder / "result"
-    with browser_page(chromium) as page:
-        expect.set_options(timeout=PATIENCE)
-        person = Person(page, running)
-        with person.stage("until the first page"):
-            person.open()
-        page.screenshot(path=folder / "first.png")
-        classes = next(iter(truths.values())).names
-        with person.stage("names"):
-            if len(classes) > 1:
-                person.click(page.locator("#new-class"))
-                person.type(", ".join(classes))
-                person.wait_for("classes", lambda: person.press("Enter"))
-            else:
-                person.wait_for("agree", lambda: person.press("y"))
-            for factor, name in names.items():
-                person.click(page.get_by_label(f"Name of factor {factor}", exact=True))
-                page.keyboard.press("Control+a")
-                person.type(name)
-                person.wait_for("name", lambda: person.press("Enter"))
-        before = shown_masks(result)
-        wanted = list(truths)[:N_MENDED] if len(classes) > 1 else worst(before, truths)
-        others = [name for name in truths if name not in wanted]
-        tell_ious("first masks", before, truths, truths)
-        tell_ious("those that are mended", before, truths, wanted)
-        tell_ious("the others", before, truths, others)
-        with person.stage(f"mending {len(wanted)} images"):
-            for name in wanted:
-                mend(person, result, name, before, truths[name], n)
-            leave_search(person)
-        tell_ious("mended", kept(result), truths, wanted)
-        with person.stage("apply to all"):
-            apply_to_all(person, folder)
-        tell_ious("the others, taught", shown_masks(result), truths, others)
-        with person.stage("accepting"):
-            to_do = page.locator("#filter")
-            person.wait_for("to do", lambda: to_do.select_option("to do"))
-            for _ in others:
-                person.wait_for("accept", lambda: person.press("a"))
-        page.screenshot(path=folder / "accepted.png")
-        masks = {name: mask.values.tobytes() for name, mask in kept(result).items()}
-        assert len(masks) == len(truths)
-        move_settings(person)
-        page.screenshot(path=folder / "settings-moved.png")
-        after = {name: mask.values.tobytes() for name, mask in kept(result).items()}
-        assert after == masks, "a setting changed what was accepted"
-        with person.stage("export"):
-            print("exported:", export(person, folder, len(truths)))
-        tell_ious("accepted", kept(result), truths, truths)
-        person.print_answers()
-        tell_stages(person, len(truths))
-        return int(page.locator(".dff-head").get_attribute("data-revision") or 0)
-
-
-def go_on(folder: Path, revision: int, chromium: str) -> None:
-    """A new server on what the killed one left."""
-    result = folder / "result"
-    with server(result) as running, browser_page(chromium) as page:
-        person = Person(page, running)
+    person: Person,
+    start: Callable[[], Server],
+    folder: Path,
+    truths: Masks,
+    names: dict[int, str],
+    n: int,
+) -> None:
+    """All that a person does in the browser; prints it."""
+    result, page = folder / "result", person.page
+    with person.stage("until the first page"):
         person.open()
-        head = page.locator(".dff-head")
-        assert int(head.get_attribute("data-revision") or 0) == revision
-        print("after SIGKILL:", page.locator("#progress-text").inner_text())
-        for size, name in ((WIDE, "again"), (NARROW, "phone"), ((1920, 1080), "large")):
+    page.screenshot(path=folder / "first.png")
+    classes = next(iter(truths.values())).names
+    with person.stage("names"):
+        if len(classes) > 1:
+            person.click(page.locator("#new-class"))
+            person.type(", ".join(classes))
+            person.wait_for("classes", lambda: person.press("Enter"))
+        else:
+            person.wait_for("agree", lambda: person.press("y"))
+        for factor, name in names.items():
+            person.click(page.get_by_label(f"Name of factor {factor}", exact=True))
+            page.keyboard.press("Control+a")
+            person.type(name)
+            person.wait_for("name", lambda: person.press("Enter"))
+    before = shown_masks(result)
+    wanted = list(truths)[:N_MENDED] if len(classes) > 1 else worst(before, truths)
+    others = [name for name in truths if name not in wanted]
+    tell_ious("first masks", before, truths, truths)
+    tell_ious("those that are mended", before, truths, wanted)
+    tell_ious("the others", before, truths, others)
+    for number, name in enumerate(wanted):
+        with person.stage(f"mending {len(wanted)} images"):
+            click_wrong(person, result, name, before, truths[name], n)
+        if number == len(wanted) // 2:
+            kill_in_mend(person, start, result)
+        with person.stage(f"mending {len(wanted)} images"):
+            accept_mended(person, folder / f"mend-{Path(name).stem}.png")
+    leave_search(person)
+    tell_ious("mended", kept(result), truths, wanted)
+    person.press("l")
+    page.wait_for_selector("#lesson-view progress")
+    kill(person, start, result)
+    with person.stage("apply to all"):
+        apply_to_all(person, folder)
+    tell_ious("the others, taught", shown_masks(result), truths, others)
+    person.wait_for("to do", lambda: page.locator("#filter").select_option("to do"))
+    for number in range(len(others)):
+        if number == len(others) // 2:
+            kill(person, start, result)
+        with person.stage("accepting"):
+            person.wait_for("accept", lambda: person.press("a"))
+    page.screenshot(path=folder / "accepted.png")
+    masks = {name: mask.values.tobytes() for name, mask in kept(result).items()}
+    assert len(masks) == len(truths)
+    move_settings(person)
+    page.screenshot(path=folder / "settings-moved.png")
+    after = {name: mask.values.tobytes() for name, mask in kept(result).items()}
+    assert after == masks, "a setting changed what was accepted"
+    with person.stage("export"):
+        print("exported:", export(person, folder, len(truths)))
+    tell_ious("accepted", kept(result), truths, truths)
+    person.print_answers()
+    tell_stages(person, len(truths))
+
+
+def take_pictures(person: Person, folder: Path) -> None:
+    """Of the page and of Mend, on screens of several sizes."""
+    page = person.page
+    page.reload()
+    page.wait_for_selector(".dff-card")
+    for what in ("", "-mend"):
+        for name, size in {"phone": NARROW, "again": WIDE, "large": (1920, 1080)}.items():
             page.set_viewport_size({"width": size[0], "height": size[1]})
             page.wait_for_timeout(1000)
-            page.screenshot(path=folder / f"{name}.png")
-        person.wait_for("open for mending", lambda: person.press("m"))
-        for size, name in (((1920, 1080), "large"), (NARROW, "phone")):
-            page.set_viewport_size({"width": size[0], "height": size[1]})
-            page.wait_for_timeout(1000)
-            page.screenshot(path=folder / f"{name}-mend.png")
+            page.screenshot(path=folder / f"{name}{what}.png")
+        if not what:
+            person.wait_for("open for mending", lambda: person.press("m"))
 
 
 def tell_stages(person: Person, n_images: int) -> None:
@@ -321,11 +368,17 @@ def main() -> None:
         truths = cars(asked.data, photos, asked.cars)
     else:
         truths = animals(asked.data, photos, of_each_kind(asked.kinds))
-    with server(photos, "--out", result) as running:
-        revision = label(running, asked.folder, truths, names, asked.clicks, asked.chromium)
+    with ExitStack() as running:
+
+        def start() -> Server:
+            return running.enter_context(server(photos, "--out", result))
+
+        person = Person(running.enter_context(browser_page(asked.chromium)), start())
+        expect.set_options(timeout=PATIENCE)
+        label(person, start, asked.folder, truths, names, asked.clicks)
+        take_pictures(person, asked.folder)
     if asked.yolo:
         print("YOLO:", train(asked.yolo, result / "export" / "yolo-seg", asked.folder))
-    go_on(asked.folder, revision, asked.chromium)
 
 
 if __name__ == "__main__":

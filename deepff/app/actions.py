@@ -9,7 +9,6 @@ from deepff.app import edits, page
 from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_file import StaleLabelsError
 from deepff.app.labels import ACCEPTED, SKIPPED, Entries, Labels
-from deepff.app.lessons import save_bank
 from deepff.app.mending import mended, without_class
 from deepff.app.page import GRIDS, View, listed
 from deepff.app.workspace import Workspace
@@ -45,15 +44,13 @@ def opened(workspace: Workspace, view: View, kept: Any = None) -> Shown:
     names = workspace.result.names
     view.restore(kept)
     view.listing = listed(workspace.pictures, labels, view)
-    if kept is not None:
-        view.go(view.position)
-    else:
-        undecided = (
-            position
-            for position, index in enumerate(view.listing)
-            if not labels.image(names[index]).status
-        )
-        view.go(next(undecided, 0))
+    undecided = (
+        position
+        for position, index in enumerate(view.listing)
+        if not labels.image(names[index]).status
+    )
+    at = kept.get("image") if isinstance(kept, dict) else None
+    view.go(view.listing.index(at) if at in view.listing else next(undecided, 0))
     return shown(workspace, view, labels, workspace.notice)
 
 
@@ -148,7 +145,7 @@ def _look(workspace: Workspace, view: View, labels: Labels, data: Mapping[str, A
             view.in_view = size if size in GRIDS else view.in_view
         else:
             setattr(view, kind, data["text"])
-        at = view.listing[view.position] if view.listing else None
+        at = view.image
         view.listing = listed(workspace.pictures, labels, view)
         view.go(view.listing.index(at) if kind == "grid" and at in view.listing else 0)
 
@@ -234,9 +231,7 @@ def _with_lesson(workspace: Workspace, labels: Labels) -> Labels:
     teaching, workspace.teaching = workspace.teaching, None
     if teaching is None or not teaching.lesson:
         raise InputError("this lesson no longer exists; teach the set again")
-    taught = edits.set_settings(labels, lesson=teaching.lesson, taught=teaching.classes)
-    save_bank(workspace.result, taught.settings, workspace.folder)
-    return taught
+    return edits.set_settings(labels, lesson=teaching.lesson, taught=teaching.classes)
 
 
 def _with_new_masks(workspace: Workspace, labels: Labels) -> Labels:

@@ -129,9 +129,11 @@ def _is_whole(path: Path) -> bool:
 
 
 def remove_unnamed(named: Collection[str], folder: Path) -> None:
-    """Remove the masks and lessons that no label names any more, except recent ones."""
+    """Remove the masks and lessons that no label names any more, and what a killed program was
+    writing, except recent ones."""
     for path in (folder / FOLDER).glob("*"):
-        ours = is_name(path.name) or is_name(path.name, LESSON)
+        name = path.name.removeprefix(".")  # see atomic_path
+        ours = is_name(name) or is_name(name, LESSON)
         if path.name not in named and ours:
             with suppress(FileNotFoundError):  # another process may remove it first
                 if time.time() - path.stat().st_mtime > _MAX_AGE:

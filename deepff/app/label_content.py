@@ -1,7 +1,7 @@
 """`Labels` as the content of their file, and what is refused in them.
 
 Pydantic would check types and ranges in fewer lines, but it comes with the extra `app`, and
-``deepff export --labels`` and ``deepff apply`` read labels without that.
+``deepff export`` and ``deepff apply`` read labels without that.
 """
 
 from collections.abc import Collection, Mapping, Sequence

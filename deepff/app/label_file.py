@@ -14,7 +14,7 @@ import numpy as np
 from deepff.app.kept_masks import is_lost, remove_unnamed
 from deepff.app.label_content import FORMAT, check, content_of, parsed
 from deepff.app.labels import ACCEPTED, OBJECT, STATUSES, Factor, ImageLabel, Labels, Settings
-from deepff.app.lessons import carried
+from deepff.app.lessons import carried, save_bank
 from deepff.app.masks import Masks
 from deepff.errors import InputError
 from deepff.export.formats import ExportSummary, export_maps
@@ -71,6 +71,9 @@ class LabelStore:
             changed = change(self.labels)
             if changed != self.labels:
                 check(changed, self._result)
+                before, after = self.labels.settings, changed.settings
+                if (before.lesson, before.taught) != (after.lesson, after.taught):
+                    save_bank(self._result, after, self._folder)
                 _save(changed)
                 self.labels, self._seen = changed, self._stamp()
             return changed

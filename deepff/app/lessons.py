@@ -2,7 +2,7 @@
 
 A lesson is a file of new probabilities, with the classifier that images get theirs by which are
 added later. The settings name the one that counts, so that `undo` takes it back. It changes no mask
-that an image keeps. The one that was last taken is a concept bank too, which works alone.
+that an image keeps. The one that counts is a concept bank too, which works alone.
 """
 
 import json
@@ -163,10 +163,12 @@ def read_lesson(path: Path) -> Lesson:
 
 
 def save_bank(run: Run, settings: Settings, folder: Path) -> None:
-    """Write what the settings' lesson finds in any images as a concept bank, `TAUGHT`."""
-    classifier = read_lesson(folder / FOLDER / settings.lesson).classifier
+    """Write what the settings' lesson finds in any images as a concept bank, `TAUGHT`; without a
+    lesson there is no such file."""
+    path = folder / FOLDER
+    classifier = read_lesson(path / settings.lesson).classifier if settings.lesson else None
     if classifier is None:
-        return
+        return (path / TAUGHT).unlink(missing_ok=True)
     if settings.taught:
         k, names = len(settings.taught), settings.taught
         bank = ConceptBank(
@@ -181,7 +183,7 @@ def save_bank(run: Run, settings: Settings, folder: Path) -> None:
     else:
         assert run.object is not None
         k, bank = 1, run.object.bank
-    replace(bank, classifiers={k: classifier}).save(folder / FOLDER / TAUGHT)
+    replace(bank, classifiers={k: classifier}).save(path / TAUGHT)
 
 
 def carried(

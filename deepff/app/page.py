@@ -29,7 +29,7 @@ COVERING, DOUBT, NAME = "varied first", "doubtful first", "as named"
 SCORE = "least certain first"
 ORDERS = (COVERING, DOUBT, SCORE, NAME)
 # What a reload keeps.
-_KEPT = ("position", "look", "filter", "order", "search", "in_view")
+_KEPT = ("look", "filter", "order", "search", "in_view")
 # IoU from which an image counts as unchanged by a lesson, and how many that change are shown.
 _UNCHANGED, _N_CHANGES = 0.98, 6
 _ENVIRONMENT = page_templates("deepff.app")
@@ -60,6 +60,11 @@ class View:
         self.moves += 1
 
     @property
+    def image(self) -> int | None:
+        """The index of the image under the keyboard."""
+        return self.listing[self.position] if self.listing else None
+
+    @property
     def page(self) -> int:
         """The number of the page of images that is shown, from 0."""
         return self.position // self.in_view
@@ -70,7 +75,7 @@ class View:
 
     def kept(self) -> dict[str, Any]:
         """What the browser keeps for a reload."""
-        return {name: getattr(self, name) for name in _KEPT}
+        return {name: getattr(self, name) for name in ("image", *_KEPT)}
 
     def restore(self, kept: Any) -> None:
         """Take what a browser kept, as far as it makes sense."""

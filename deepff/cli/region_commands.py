@@ -180,13 +180,19 @@ def export(
         option(OUTPUT, "By default RESULT/export/FORMAT, where it replaces an earlier export."),
     ] = None,
     labels: Annotated[
-        bool, option(OUTPUT, "Export what you decided in `deepff label`.", "--labels")
-    ] = False,
+        bool | None,
+        option(
+            OUTPUT,
+            "Export what you decided in `deepff label`, or the masks of the factors. By default "
+            "the former, if there is a labels.json and no option about masks.",
+            "--labels/--no-labels",
+        ),
+    ] = None,
     which: Annotated[
         Which | None,
         option(
             OUTPUT,
-            "With --labels: which images to write. By default accepted, or not-skipped if none is "
+            "With labels: which images to write. By default accepted, or not-skipped if none is "
             "accepted.",
         ),
     ] = None,
@@ -220,7 +226,11 @@ def export(
     opening: ResultPanel,
 ) -> None:
     """Write masks and boxes for a labeling tool or a training program."""
+    from deepff.report.save import LABELS
+
     has_scores = False
+    if labels is None:
+        labels = regions == RegionPanel() and (folder / LABELS).is_file()
     if labels:
         write = _labels_writer(folder, regions, opening.photos, which)
     else:
@@ -276,5 +286,8 @@ def _labels_writer(
     decided = load_labels(folder, result)
     n_images = len(chosen_images(decided, result.names, which))
     accepted, skipped = (decided.count(state, result.names) for state in ("accepted", "skipped"))
-    typer.echo(f"{n_images} of {len(result.names)} images: {accepted} accepted, {skipped} skipped")
+    typer.echo(
+        f"what you labeled: {n_images} of {len(result.names)} images, {accepted} accepted, "
+        f"{skipped} skipped (--no-labels exports the factors)"
+    )
     return partial(export_labelled, result, decided, which=which)

@@ -293,11 +293,19 @@ def test_names_drops_and_skipped_images_reach_the_export(tmp_path: Path) -> None
     assert written.n_instances == 4
     assert annotated(tmp_path / "python") == expected
 
-    arguments = ["export", str(tmp_path / "result"), "--format", "coco", "--labels"]
-    arguments += ["--which", which]
-    outcome = CliRunner().invoke(app, arguments)
-    assert outcome.exit_code == 0, outcome.output
-    assert annotated(tmp_path / "result" / "export" / "coco") == expected
+    def exported(*more: str) -> dict[str, list[tuple[str, int]]]:
+        arguments = ["export", str(tmp_path / "result"), "--format", "coco", *more]
+        outcome = CliRunner().invoke(app, arguments)
+        assert outcome.exit_code == 0, outcome.output
+        return annotated(tmp_path / "result" / "export" / "coco")
+
+    # What was decided needs no option; the factors do.
+    assert exported("--which", which) == exported("--labels", "--which", which) == expected
+    assert exported() == {"a.png": expected["a.png"]}
+    for more in (["--no-labels"], ["--threshold", "max-fraction"]):
+        of_factors = exported(*more)
+        assert {*of_factors} == {*NAMES}
+        assert {name for name, _ in of_factors["a.png"]} == {"factor 0", "factor 1", "factor 2"}
 
     # A dropped factor leaves its pixels to nobody, whichever format writes them.
     export_labelled(result, store.labels, "png", tmp_path / "png", which=which)

@@ -9,7 +9,9 @@ import pytest
 import torch
 from PIL import Image
 from planted import result_of
+from pycocotools.coco import COCO
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 from workspaces import opened_workspace
 
 import deepff
@@ -36,6 +38,7 @@ from deepff.app.masks import Masks
 from deepff.app.page import View
 from deepff.app.pictures import Pictures
 from deepff.app.workspace import Workspace
+from deepff.cli.main import app
 from deepff.discovery.teaching import classified, teach
 from deepff.errors import InputError
 from deepff.evaluation.datasets.coco_parts import CAR_PARTS, load_coco
@@ -43,6 +46,7 @@ from deepff.layers.layer import Extent
 from deepff.options import Recipe
 from deepff.result import Result
 from deepff.results.classifier import PixelClassifier
+from deepff.results.concept_bank import load_concepts
 from deepff.results.factorization import Factorization
 from deepff.results.heatmaps import HeatMaps
 
@@ -223,6 +227,21 @@ def test_a_lesson_of_classes_stands_for_factors(workspace: Workspace, view: View
     assert present.tolist() == [[True, True], [False, False]]
     assert workspace.pictures.classes_present(store.labels, 1) == ["x", "y"]
 
+    # An export has them without being asked to.
+    command = ["export", str(workspace.folder), "--format", "coco"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    coco = COCO(workspace.folder / "export/coco/annotations/instances_default.json")
+    columns = {
+        (coco.imgs[each["image_id"]]["file_name"], coco.cats[each["category_id"]]["name"]): np.ptp(
+            np.flatnonzero(coco.annToMask(each).any(0))
+        )
+        + 1
+        for each in coco.anns.values()
+    }
+    assert columns == {("a.png", "x"): 30, ("a.png", "y"): 30} | dict.fromkeys(
+        [("b.png", "x"), ("b.png", "y")], pytest.approx(30, abs=2)
+    )
+
     # They are renamed, kept without one, and go when masks are made in another way.
     act(workspace, view, {"act": "class", "name": "x", "text": "wheel"})
     assert load_labels(workspace.folder, workspace.result).settings.taught == ("wheel", "y")
@@ -238,6 +257,42 @@ def test_a_lesson_of_classes_stands_for_factors(workspace: Workspace, view: View
     assert store.labels.settings.taught == () and store.labels.settings.lesson == ""
     assert UNTAUGHT not in act(workspace, view, {"act": "undo"})["head"]
     assert store.labels.settings.taught == ("wheel", "y")
+
+
+def test_the_bank_is_of_the_lesson_that_counts(workspace: Workspace, view: View) -> None:
+    """Of none before the first, the object's after it, then one of classes, by the present names;
+    undo and redo go back and forth between them."""
+    path, states = workspace.folder / FOLDER / TAUGHT, []
+    sources = workspace.result.sources
+
+    def bank() -> tuple[float, tuple[str | None, ...]] | None:
+        if not path.exists():
+            return None
+        concepts = load_concepts(path)
+        (k,) = concepts.classifiers
+        classes = concepts.classes.get(k)
+        return concepts.classifiers[k].bias[-1].item(), () if classes is None else classes.names
+
+    def use(bias: float, classes: tuple[str, ...]) -> None:
+        n = len(classes) or 1
+        classifier = PixelClassifier(torch.zeros(n, 1), torch.full((n,), bias), sources)
+        lesson = write_lesson(Lesson({}, classifier), workspace.folder)
+        workspace.teaching = Teaching(3, 1, classes, 3, lesson)
+        act(workspace, view, {"act": "use-lesson"})
+        states.append(bank())
+
+    states.append(bank())
+    use(0.25, ())
+    use(0.5, ("door", "wheel"))
+    act(workspace, view, {"act": "class", "name": "wheel", "text": "tire"})
+    states.append(bank())
+    choose(workspace, view, "cut", 0.4)  # the masks of the object again
+    states.append(bank())
+    assert states == [None, (0.25, ()), (0.5, ("door", "wheel")), (0.5, ("door", "tire")), None]
+    for kind, then in (("undo", states[-2::-1]), ("redo", states[1:])):
+        for state in then:
+            act(workspace, view, {"act": kind})
+            assert bank() == state
 
 
 def test_a_lesson_of_an_older_version_is_of_the_object(workspace: Workspace) -> None:

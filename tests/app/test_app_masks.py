@@ -1,6 +1,7 @@
 """Accepted and mended masks: what is kept, what follows the settings, and what is exported."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +134,21 @@ def test_a_mask_that_is_gone_is_said_and_the_new_one_can_be_taken(
     assert names_listed(copy, view, filter=GONE) == ["a.png"]
     act(copy, view, {"act": "take", "image": "0"})
     assert areas(copy, "a.png") == {"factor 0": 18, "factor 1": 9, "factor 2": 9}
+
+
+def test_what_nothing_names_and_a_killed_program_left_goes_after_an_hour(
+    workspace: Workspace, view: View
+) -> None:
+    act(workspace, view, {"act": "accept", "image": "0"})
+    folder = workspace.folder / FOLDER
+    (named,) = folder.iterdir()
+    others = [f"{'0' * 32}.png", f".{'0' * 32}.png", "mine.png", f"{'1' * 32}.png"]
+    for name in others:
+        (folder / name).touch()
+    for name in (named.name, *others[:3]):
+        os.utime(folder / name, (0, 0))
+    workspace.open()
+    assert {path.name for path in folder.iterdir()} == {named.name, *others[2:]}
 
 
 def test_a_photograph_that_goes_while_the_app_runs_is_marked(
@@ -303,5 +319,19 @@ def test_filters_orders_and_search(tmp_path: Path) -> None:
     opened(workspace, again, view.kept())
     assert (again.filter, again.listing) == (CHANGED, [0])
     odd = View()
-    opened(workspace, odd, {"filter": 3, "order": "sideways", "in_view": 7, "position": 99})
-    assert (odd.order, odd.in_view, odd.position) == (View().order, 5, 2)
+    opened(workspace, odd, {"filter": 3, "order": "sideways", "in_view": 7, "image": 99})
+    assert (odd.order, odd.in_view, odd.image) == (View().order, 5, 2)  # the first to do
+
+
+def test_a_reload_comes_back_to_the_image_that_is_next_to_decide(tmp_path: Path) -> None:
+    """Those that were accepted are not to do any more, so that the others move up."""
+    names = [f"{letter}.png" for letter in "abcde"]
+    workspace = opened_workspace(result_of(torch.ones(5, 1, 4, 8), names, tmp_path), tmp_path / "r")
+    view, again = View(), View()
+    opened(workspace, view)
+    names_listed(workspace, view, order=NAME, filter="to do")
+    for index in range(3):
+        act(workspace, view, {"act": "accept", "image": index})
+    opened(workspace, again, view.kept())
+    assert (view.position, view.image) == (3, 3)
+    assert (again.listing, again.image) == ([3, 4], 3)
