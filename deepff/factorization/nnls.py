@@ -53,9 +53,8 @@ def hals(X: Any, G: Any, Q: Any, n_sweeps: int) -> Any:
 
 
 def _sweep_rows(X: np.ndarray, G: np.ndarray, Q: np.ndarray, n_sweeps: int) -> np.ndarray:
-    diagonal = Q.diagonal()[:, None]
-    # A factor that is zero in Q is zero in G as well, and must stay finite: 0/1, not 0/0.
-    diagonal = diagonal + (diagonal <= 0)
+    # A factor that is zero in Q is zero in G as well, and must stay finite: not 0/0.
+    diagonal = np.maximum(Q.diagonal(), np.finfo(Q.dtype).tiny)[:, None]
     G, Q = G / diagonal, Q / diagonal
     Q.flat[:: len(Q) + 1] = 0
     product = np.empty_like(G[0])
@@ -171,14 +170,14 @@ class CoefficientSolver:
     """H that minimizes ‖A − HW‖ for one W (k, c); of several minima always the same one."""
 
     def __init__(self, W: Tensor, signed: bool) -> None:
-        values = torch.linalg.eigvalsh(gram_matrix(W).cpu())
+        self._W, self._gram = W, gram_matrix(W)
+        values = np.linalg.eigvalsh(self._gram.cpu().numpy())
         self._is_unique = bool(values[0] > 1e-3 * values[-1])
         if not self._is_unique:  # in an order that does not depend on the order of W's rows
             order = torch.from_numpy(np.lexsort(W.cpu().numpy().T)).to(W.device)
             self._inverse = order.argsort()
-            W = W[order]
-        # Of the rows in their new order: the last bit of a product depends on the order.
-        self._W, self._gram = W, gram_matrix(W)
+            self._W = W[order]
+            self._gram = gram_matrix(self._W)  # the last bit of a product depends on the order
         if signed:  # components that cancel would let coefficients grow without end
             self._gram.diagonal().mul_(1 + _SHRINKAGE)
 
@@ -195,8 +194,8 @@ class CoefficientSolver:
             start = torch.zeros_like(G)
         H = solve(start.contiguous(), G, self._gram)
         energy = float(lengths.to(sums(device=lengths.device)).square().sum())
-        left = energy - 2 * float((H * G).sum()) + float(((H @ H.T) * self._gram.to(H)).sum())
-        if left < CANCELLATION * energy:
+        # Where H is the best, ⟨H, W Wᵀ H⟩ = ⟨H, G⟩.
+        if energy - float(torch.dot(H.flatten(), G.flatten())) < CANCELLATION * energy:
             W = self._W.to(sums(device=self._W.device))
             precise = torch.cat([W @ part.T.to(W) for part in block.split(_PRECISE_ROWS)], dim=1)
             H = solve(H.to(precise), precise, self._gram.to(precise)).to(G)

@@ -17,7 +17,7 @@ from deepff.factorization.nnls import CANCELLATION, hals, solve
 _SWEEPS, _FIRST_SWEEPS = 3, 5
 # The extrapolation's first step, and by how much it changes (Ang & Gillis 2019).
 _STEP, _FASTER, _LIMIT_FASTER, _SLOWER = 0.3, 1.05, 1.01, 1.5
-_CHECKED = 4  # iterations
+_GAINED = 4  # iterations, whose gain tells when to stop
 _TRIED = 20  # iterations, after which the best of several runs goes on: fewer often choose another
 _EXACT = 1e-15  # of ‖A‖²; H is float32 in the end
 # Of ‖A‖: where the error is less, what an iteration gains is compared with this.
@@ -71,9 +71,9 @@ def refine(
             limit, step = step, step / _SLOWER
         errors.append(math.sqrt(max(least, 0.0) / total))
         converged = least <= _EXACT * total
-        if not converged and len(errors) > 1 and len(errors) % _CHECKED == 1:
-            gain = errors[-1 - _CHECKED] - errors[-1]
-            converged = 10 / _CHECKED * gain <= tol * max(errors[-1], _LEAST_ERROR)
+        if not converged and len(errors) > _GAINED:
+            gain = errors[-1 - _GAINED] - errors[-1]
+            converged = 10 / _GAINED * gain <= tol * max(errors[-1], _LEAST_ERROR)
             dead = ~((H > 0).any(1) & (W > 0).any(1))
             if dead.any():
                 W = revive(*map(torch.from_numpy, (A, W, dead))).numpy()

@@ -6,6 +6,7 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -191,17 +192,24 @@ def projected(rows: Tensor, basis: Tensor) -> Tensor:
 
 
 def _nndsvda(rows: Tensor, B: Tensor, basis: Tensor, k: int) -> Tensor:
-    gram = (B.T @ B).cpu().double()
-    values, vectors = (ascending.flip(-1)[..., :k] for ascending in torch.linalg.eigh(gram))
-    S, right = values.clamp_min(0).sqrt().to(B), vectors.to(B)
-    U = B @ right / S.clamp_min(1e-6 * S[0]).clamp_min(torch.finfo(S.dtype).tiny)
-    V = basis @ right
-    parts = [(U.clamp_min(0), V.clamp_min(0)), ((-U).clamp_min(0), (-V).clamp_min(0))]
-    weights = torch.stack([u.norm(dim=0) * v.norm(dim=0) for u, v in parts])
-    V = torch.where(weights[0] >= weights[1], parts[0][1], parts[1][1])
-    V = V / V.norm(dim=0).clamp_min(torch.finfo(V.dtype).tiny)
-    W = (V * (S * weights.amax(0)).sqrt()).T
-    return torch.where(1e-6 * W.amax() < W, W, rows.mean(0).mean().sqrt())
+    # In NumPy, whose calls take less time for so few numbers.
+    values, vectors = np.linalg.eigh((B.T @ B).cpu().double().numpy())
+    S = np.sqrt(values[::-1][:k].clip(0)).astype(np.float32)
+    right = torch.from_numpy(vectors[:, ::-1][:, :k].astype(np.float32)).to(B)
+    least = max(1e-6 * S[0], np.finfo(np.float32).tiny)
+    U = (B @ right).cpu().numpy() / np.maximum(S, least)
+    V = (basis @ right).cpu().numpy()
+    parts = [(np.maximum(u, 0), np.maximum(v, 0)) for u, v in ((U, V), (-U, -V))]
+    weights = np.stack([_lengths(u) * _lengths(v) for u, v in parts])
+    V = np.where(weights[0] >= weights[1], parts[0][1], parts[1][1])
+    V = V / np.maximum(_lengths(V), np.finfo(np.float32).tiny)
+    W = (V * np.sqrt(S * weights.max(0))).T
+    return torch.from_numpy(np.where(1e-6 * W.max() < W, W, math.sqrt(rows.mean()))).to(B)
+
+
+def _lengths(X: np.ndarray) -> np.ndarray:
+    """Of the columns."""
+    return np.sqrt((X * X).sum(0))
 
 
 def _distant_starts(A: Tensor, k: int, n_init: int, generator: torch.Generator) -> Tensor:
@@ -263,13 +271,12 @@ def _draw(
     """About `n_draws` rows of all ranks, on each of them; None if all rows are zero. Where no more
     than `n_whole` (or `n_draws`) rows are not zero, these are taken as they are. `lengths` (rows,)
     are those of this rank's rows."""
-    totals = torch.zeros(3, n_ranks(), dtype=torch.float64, device="cpu")
-    totals[2, rank()] = len(lengths)
+    counted = np.zeros((3, n_ranks()))
+    counted[2, rank()] = len(lengths)
     for part in lengths.split(_SPLIT):
-        part = part.cpu().double()
-        totals[0, rank()] += (part > 0).sum()
-        totals[1, rank()] += part.square().sum()
-    totals = all_reduce_sum(totals)
+        array = part.cpu().double().numpy()
+        counted[:2, rank()] += np.count_nonzero(array), np.vdot(array, array)
+    totals = all_reduce_sum(torch.from_numpy(counted))
     measure = _Measure(int(totals[0].sum()), float(totals[1].sum()))
     if measure.n_filled == 0:
         return None
