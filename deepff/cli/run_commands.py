@@ -458,5 +458,6 @@ def _apply_each(
             result.command = shlex.join(map(public, ctx.obj))
             result.save(out / name, overlays=overlays, report=overlays)
             typer.echo(f"{out / name}: {len(result.images)} images, {len(result.skipped)} skipped")
+            del result, files  # else their memory is in use while the next one is computed
     if failed:
         raise InputError(f"these are left out, and a rerun tries them again: {'; '.join(failed)}")
