@@ -127,6 +127,7 @@ class ExportFormat(StrEnum):
 
     COCO = "coco", "coco", ("masks", "boxes")
     COCO_POLYGONS = "coco-polygons", "coco", ("masks", "boxes")
+    PARQUET = "parquet", "coco", ("masks", "boxes")
     YOLO = "yolo", "yolo", ("boxes",)
     YOLO_SEG = "yolo-seg", "yolo", ("masks",)
     VOC = "voc", "voc", ("masks", "boxes")

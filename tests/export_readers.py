@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import numpy as np
 import yaml
 from PIL import Image, ImageDraw
+from pyarrow.parquet import read_table
 from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from scipy import ndimage
@@ -101,6 +102,21 @@ def read_coco(folder: Path, sizes: dict[str, tuple[int, int]]) -> ReadBack:
     ids = [entry["id"] for entry in coco.dataset["annotations"]]
     assert ids == list(range(1, len(ids) + 1))
     assert [category["name"] for category in coco.dataset["categories"]] == NAMES
+    return content
+
+
+def read_parquet(folder: Path, sizes: dict[str, tuple[int, int]]) -> ReadBack:
+    table = read_table(folder / "instances.parquet")
+    assert json.loads(table.schema.metadata[b"categories"]) == NAMES
+    content: ReadBack = {}
+    for row in table.to_pylist():
+        size = row["height"], row["width"]
+        found = content.setdefault(row["image"], (size, []))[1]
+        if row["category"] is not None:
+            mask = coco_masks.decode(row["segmentation"]).astype(bool)
+            assert row["area"] == mask.sum()
+            assert coco_masks.toBbox(row["segmentation"]).tolist() == row["bbox"]
+            found.append((row["category"], mask))
     return content
 
 
@@ -279,6 +295,7 @@ def read_png(folder: Path, sizes: dict[str, tuple[int, int]]) -> ReadBack:
 READERS: dict[str, Callable[[Path, dict[str, tuple[int, int]]], ReadBack]] = {
     "coco": read_coco,
     "coco-polygons": read_coco,
+    "parquet": read_parquet,
     "yolo": read_yolo,
     "yolo-seg": read_yolo_seg,
     "voc": read_voc,

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -49,6 +49,8 @@ from deepff.options import (
     ChannelWeights,
     Device,
     Engine,
+    ExportFormat,
+    ExportOptions,
     Interpolation,
     Method,
     Recipe,
@@ -56,6 +58,7 @@ from deepff.options import (
 )
 
 if TYPE_CHECKING:
+    from deepff.images.image_files import ImageFile
     from deepff.images.image_set import SetImage
     from deepff.result import ClassResults, Result
     from deepff.results.concept_bank import ConceptBank
@@ -365,6 +368,15 @@ def apply(
             "--each",
         ),
     ] = False,
+    format: Annotated[
+        list[ExportFormat] | None,
+        option(
+            OUTPUT,
+            "With --each: also export masks and boxes, to --out/NAME/export/FORMAT. Repeatable."
+            + listed(ExportFormat),
+            metavar="FORMAT",
+        ),
+    ] = None,
     overlays: Overlays = False,
     overwrite: Overwrite = False,
     weights: Weights = None,
@@ -391,6 +403,8 @@ def apply(
     files = [] if each else video_frames(images, every, fps)
     empty: list[SetImage] = [*find_images(without)] if without else []
     if not each:
+        if format:
+            raise InputError("--format works only with --each; without it, use deepff export")
         check_output(out, overwrite)
     labels = None
     if (bank.parent / FILE).is_file():
@@ -412,7 +426,8 @@ def apply(
             raise InputError(
                 "--each needs a bank that knows images without the object: apply it once"
             )
-        return _apply_each(ctx, concepts, images, out, overlays, settings)
+        saving = {"overlays": overlays, "report": overlays, "overwrite": overwrite}
+        return _apply_each(ctx, concepts, images, out, format or [], saving, settings)
     result = apply(concepts, files, without=empty or None, progress=True, **settings)
     if labels is not None and labels.settings.masks == OBJECT and before.object is not None:
         result.object = apply(before.object.bank, files, model=backbone, device=device)
@@ -426,38 +441,54 @@ def _apply_each(
     bank: "ConceptBank",
     sources: list[str],
     out: Path,
-    overlays: bool,
+    formats: list[ExportFormat],
+    saving: dict[str, bool],
     settings: dict[str, Any],
 ) -> None:
-    """Save a result for each source that has none of this bank, and list the next one meanwhile.
-    InputError, at the end, for those that cannot be read."""
+    """Save, and export, a result for each source that has none of this bank, and list the next one
+    meanwhile. InputError, at the end, for those that cannot be read."""
     from deepff.discovery.apply import apply
+    from deepff.export.formats import planned_files
     from deepff.images.image_files import find_images, separate_sources
     from deepff.images.stored import public
+    from deepff.report.load import load_result
     from deepff.results.concept_bank import FILE, load_concepts
     from deepff.runtime.distributed import launched
     from deepff.runtime.outputs import read_manifest
     from deepff.runtime.parallel import ahead
 
-    def is_done(name: str) -> bool:
+    for each in formats:  # a missing package is named before the network runs
+        planned_files(each, [], [], ExportOptions())
+
+    def is_saved(name: str) -> bool:
         manifest = read_manifest(out / name) or {}
         complete = manifest.get("status") == "complete"
         return complete and load_concepts(out / name / FILE).marks_as(bank)
 
+    def lacking(name: str) -> list[ExportFormat]:
+        return [each for each in formats if not (out / name / "export" / each).exists()]
+
+    # The images, and the rows of the network, are freed before the next source's.
+    def write(name: str, files: "Future[list[ImageFile]]") -> str:
+        if is_saved(name):
+            result = load_result(out / name)
+        else:
+            result = apply(bank, files.result(), **settings)
+            result.command = shlex.join(map(public, ctx.obj))
+            result.save(out / name, **saving)
+        for each in lacking(name):
+            result.export(each, out / name / "export" / each)
+        return f"{out / name}: {len(result.images)} images, {len(result.skipped)} skipped"
+
     failed = []
     number, n_processes = launched()
     own = list(separate_sources(sources).items())[number::n_processes]
+    todo = ((name, x) for name, x in own if not is_saved(name) or lacking(name))
     with ThreadPoolExecutor(1) as pool:
-        listed = ((name, pool.submit(find_images, x)) for name, x in own if not is_done(name))
-        for name, files in ahead(listed, 1):
+        for name, files in ahead(((name, pool.submit(find_images, x)) for name, x in todo), 1):
             try:
-                result = apply(bank, files.result(), **settings)
+                typer.echo(write(name, files))
             except InputError as error:
                 failed.append(f"{name} ({error})")
-                continue
-            result.command = shlex.join(map(public, ctx.obj))
-            result.save(out / name, overlays=overlays, report=overlays)
-            typer.echo(f"{out / name}: {len(result.images)} images, {len(result.skipped)} skipped")
-            del result, files  # else their memory is in use while the next one is computed
     if failed:
         raise InputError(f"these are left out, and a rerun tries them again: {'; '.join(failed)}")

@@ -1,23 +1,26 @@
-"""COCO JSON: masks as run lengths or polygons, and boxes."""
+"""COCO JSON: masks as run lengths or polygons, and boxes; the run lengths also in Parquet."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from deepff.errors import InputError
 from deepff.export.instances import AnnotatedImage, Instance
 from deepff.export.polygons import enclosed_area, instance_polygons
 from deepff.options import ExportOptions, Photographs
-from deepff.runtime.files import atomic_text
+from deepff.runtime.files import atomic_path, atomic_text
 
 # An instance's mask, box and area, from it and its image's size.
 Masks = Callable[[Instance, tuple[int, int]], dict[str, Any]]
 
 _WHOLE = "default"
+_IMAGES = 1024  # whose rows of Parquet are in memory
 
 
 def write_coco(
@@ -80,6 +83,39 @@ def _coco_file(path: Path, names: Sequence[str], masks: Masks) -> Iterator[Calla
 
         yield add
         file.write(f'\n], "images": {_json(entries)}}}\n')
+
+
+def write_parquet(
+    images: Iterable[AnnotatedImage], names: Sequence[str], folder: Path, settings: ExportOptions
+) -> None:
+    """Write ``instances.parquet``: a row per instance, and one for an image without any."""
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+    except ImportError as error:
+        raise InputError("Parquet needs pyarrow: pip install 'deepff[parquet]'") from error
+    text, number, numbers = pa.string(), pa.int32(), pa.list_(pa.int32())
+    of_image = {"image": text, "height": number, "width": number, "subset": text}
+    mask = {"segmentation": pa.struct({"size": numbers, "counts": text}), "area": number}
+    of_instance = {"category": text, "score": pa.float64(), **mask, "bbox": numbers}
+    schema = pa.schema(of_image | of_instance, {"categories": _json(list(names))})
+
+    def rows(image: AnnotatedImage) -> Iterator[dict[str, Any]]:
+        subset = image.subset if settings.split else None
+        about = dict(zip(of_image, (image.name, *image.size, subset), strict=True))
+        for instance in image.instances:
+            named = {"category": names[instance.region], "score": instance.score}
+            yield about | named | _run_lengths(instance, image.size)
+        if not image.instances:
+            yield about
+
+    each = iter(images)
+    with (
+        atomic_path(folder / "instances.parquet") as temporary,
+        ParquetWriter(temporary, schema) as writer,
+    ):
+        while some := [row for image in islice(each, _IMAGES) for row in rows(image)]:
+            writer.write_table(pa.Table.from_pylist(some, schema))
 
 
 def _json(content: Any) -> str:

@@ -1,7 +1,9 @@
 """Whole runs over images that are no files of a folder."""
 
 import io
+import shutil
 import tarfile
+import weakref
 import zipfile
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pycocotools import mask as coco_masks
 from skimage import data
 from torch import nn
 from typer.testing import CliRunner
@@ -22,6 +25,7 @@ from typer.testing import CliRunner
 import deepff
 from deepff.cli.main import app
 from deepff.export.folder import segment
+from deepff.export.instances import annotated_images, found_maps
 from deepff.images.image_files import find_images
 from deepff.images.image_set import read_pixels
 from deepff.networks.backbone import Backbone
@@ -194,3 +198,51 @@ def test_each_archive_has_a_result_and_a_rerun_continues(
         assert torch.equal(found.coefficients, expected.coefficients)
     segment(found, out / "shard-2")  # which makes no report without pictures
     assert not (out / "shard-2" / "report.html").exists()
+
+
+def test_each_archive_has_its_masks_in_parquet_and_frees_what_it_took(
+    folder: Path, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = deepff.discover(folder, 2, model=backbone, size=160).bank
+    bank.save(tmp_path / "bank.safetensors")
+    with zipfile.ZipFile(tmp_path / "2.zip", "w") as archive:
+        archive.write(folder / "c.png", "grün.png")
+    shutil.copytree(folder, tmp_path / "1")
+    out = tmp_path / "out"
+    earlier: list[weakref.ref[deepff.Result]] = []
+
+    def apply_and_look(*args: object, **settings: object) -> deepff.Result:
+        assert all(result() is None for result in earlier)
+        result = deepff.apply(*args, **settings)
+        earlier.append(weakref.ref(result))
+        return result
+
+    monkeypatch.setattr("deepff.discovery.apply.apply", apply_and_look)
+    command = ["apply", f"{tmp_path}/bank.safetensors", f"{tmp_path}/1", f"{tmp_path}/2.zip"]
+    command += ["--each", "--out", str(out)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    without = CliRunner().invoke(app, [*command[:-3], "--format", "parquet"])
+    assert without.exit_code == 2 and "--format works only with --each" in without.output
+    # A rerun that also exports runs no network.
+    run = CliRunner().invoke(app, [*command, "--format", "parquet"])
+    assert run.exit_code == 0, run.output
+    assert len(earlier) == 2
+
+    files = [out / name / "export" / "parquet" / "instances.parquet" for name in "12"]
+    table = pytest.importorskip("datasets").load_dataset(
+        "parquet", data_files=list(map(str, files)), split="train", cache_dir=str(tmp_path / "hf")
+    )
+    result = deepff.apply(bank, [folder / "b.png", folder / "c.png", folder / "cats" / "a.png"])
+    expected = {
+        image.name: image.instances for image in annotated_images(result, found_maps(result))
+    }
+    expected["grün.png"] = expected["c.png"]
+    assert sorted(expected) == sorted(set(table["image"]))
+    for name, instances in expected.items():
+        rows = [row for row in table if row["image"] == name]
+        assert [row["category"] for row in rows] == [f"factor {x.region}" for x in instances]
+        for row, instance in zip(rows, instances, strict=True):
+            mask = instance.full_mask((row["height"], row["width"]))
+            assert (coco_masks.decode(row["segmentation"]) == mask).all()
+            x, y, width, height = row["bbox"]
+            assert (x, y, x + width, y + height) == instance.box
