@@ -333,7 +333,7 @@ def take_pictures(person: Person, folder: Path) -> None:
     """Of the page and of Mend, on screens of several sizes."""
     page = person.page
     page.reload()
-    page.wait_for_selector(".dff-card")
+    person.wait_for("all", lambda: page.locator("#filter").select_option("all"))
     for what in ("", "-mend"):
         for name, size in {"phone": NARROW, "again": WIDE, "large": (1920, 1080)}.items():
             page.set_viewport_size({"width": size[0], "height": size[1]})

@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import yaml
@@ -17,7 +18,7 @@ from deepff.app.edits import set_masks
 from deepff.app.kept_masks import NamedMask, keep
 from deepff.app.label_file import LabelStore
 from deepff.app.labels import ACCEPTED, ImageLabel
-from deepff.errors import InputError
+from deepff.errors import InputError, warn_user
 from deepff.export.polygons import filled
 from deepff.images.image_set import warn_unreadable
 from deepff.regions.part_names import RESERVED
@@ -27,6 +28,7 @@ Size = tuple[int, int]  # (H, W)
 Pieces = Iterator[tuple[str, np.ndarray]]  # classes and their masks, (H, W) bool
 # An image's path in its file's words, maybe without a suffix, and what gives pieces for its size.
 Labeled = tuple[str, Callable[[Size], Pieces]]
+_OUTSIDE = "an outline has no pixel inside of the image"
 
 
 def import_labels(store: LabelStore, run: Run, path: Path) -> str:
@@ -47,16 +49,24 @@ def import_labels(store: LabelStore, run: Run, path: Path) -> str:
             n_decided += 1
         else:
             try:
-                mask = _mask(pieces(sizes[name]), sizes[name], classes)
+                mask, unused = _mask(pieces(sizes[name]), sizes[name], classes)
                 masks[name] = keep(labels, name, mask, mended=True)
-            except Exception as error:  # what others wrote may be anything
+                problems |= {f"{of} in {name}": why for of, why in unused.items()}
+            except InputError as error:
                 problems[name] = str(error)
+            except Exception as error:  # what others wrote may be anything
+                problems[name] = f"its labels are damaged: {error!r}"
     store.edit(labels.revision, lambda of: set_masks(of, masks, ACCEPTED))
     warn_unreadable(problems, f"left out of {path}")
-    left_out = "".join(f"; left out: {name} ({why})" for name, why in [*problems.items()][:3])
-    more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+    by_reason: dict[str, list[str]] = {}
+    for of, why in problems.items():
+        by_reason.setdefault(why, []).append(of)
+    left_out = "".join(
+        f"; left out: {of[0]}{f' and {len(of) - 1} more' if of[1:] else ''} ({why})"
+        for why, of in by_reason.items()
+    )
     decided = f"; {n_decided} had decisions before" if n_decided else ""
-    return f"{len(masks)} of {len(sizes)} images have masks from {path}{decided}{left_out}{more}"
+    return f"{len(masks)} of {len(sizes)} images have masks from {path}{decided}{left_out}"
 
 
 def _images_by_end(names: Sequence[str]) -> dict[str, str]:
@@ -69,27 +79,36 @@ def _images_by_end(names: Sequence[str]) -> dict[str, str]:
     }
     counts, whole = Counter(end for end, _ in pairs), Counter(stem for stem, _ in stems)
     by_end = {end: name for end, name in pairs if counts[end] == 1}
-    return by_end | {stem: name for stem, name in stems if whole[stem] == 1} | {n: n for n in names}
+    alone = {stem: name for stem, name in stems if whole[stem] == 1}
+    return by_end | {_ends(end)[0]: name for end, name in (alone | {n: n for n in names}).items()}
 
 
 def _ends(path: str) -> list[str]:
-    parts = path.replace("\\", "/").split("/")
+    """What a path ends with, in the one of Unicode's spellings that files seldom have on a Mac."""
+    parts = normalize("NFC", path).replace("\\", "/").split("/")
     return ["/".join(parts[i:]) for i in range(len(parts))]
 
 
-def _mask(pieces: Pieces, size: Size, classes: dict[str, str]) -> NamedMask:
-    """One class per pixel, of smaller pieces where they overlap; `classes` spells, and grows."""
+def _mask(pieces: Pieces, size: Size, classes: dict[str, str]) -> tuple[NamedMask, dict[str, str]]:
+    """One class per pixel, of smaller pieces where they overlap; `classes` spells, and grows. Also
+    the classes of pieces that are not used, and why."""
     names: list[str] = []
-    values = np.zeros(size, np.uint8)
+    values, unused = np.zeros(size, np.uint8), {}
     for name, mask in sorted(pieces, key=lambda piece: -np.count_nonzero(piece[1])):
         if mask.shape != size:
             raise InputError(f"its labels are for {mask.shape[1]} × {mask.shape[0]} pixels")
         name = " ".join(name.split())
-        if name.casefold() not in RESERVED:
+        if not mask.any():
+            unused[name] = _OUTSIDE
+        elif name.casefold() in RESERVED:
+            unused[name] = "no class can have this name"
+        else:
             name = classes.setdefault(name.casefold(), name)
             names += [] if name in names else [name]
             values[mask] = names.index(name) + 1
-    return NamedMask(values, tuple(names))
+    if not names and _OUTSIDE in unused.values():
+        raise InputError(_OUTSIDE)
+    return NamedMask(values, tuple(names)), unused
 
 
 def read_labels(path: Path) -> Iterator[Labeled]:
@@ -137,6 +156,8 @@ def _coco(file: Path) -> Iterator[Labeled]:
 
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         coco = COCO(file)
+    if crowds := sum(bool(entry.get("iscrowd")) for entry in coco.anns.values()):
+        warn_user(f"{file}: crowds ({crowds}) are pieces of their class as others are")
 
     def pieces(number: Any, size: Size) -> Pieces:
         for entry in coco.imgToAnns[number]:
@@ -190,12 +211,13 @@ def _yolo(rows: list[list[float]], names: Mapping[int, str], size: Size) -> Piec
 
 
 def _label_map(file: Path, names: Sequence[str], size: Size) -> Pieces:
-    """Values without a name are nothing; without any names, 255 is the object."""
+    """Of values without a name, 255 is nothing; without any names, it is the object."""
     with Image.open(file) as image:
         values = np.asarray(image).astype(int)
     if values.ndim != 2:
         raise InputError("its label map has colors instead of class numbers")
     for value in np.unique(values[values > 0]).tolist():
-        if not names or value < len(names):
-            alone = "object" if value == 255 else f"class {value}"
-            yield names[value] if names else alone, values == value
+        if value < len(names):
+            yield names[value], values == value
+        elif not names or value != 255:
+            yield "object" if value == 255 else f"class {value}", values == value

@@ -2,6 +2,7 @@
 
 import io
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,51 @@ def test_hand_work_stays_and_what_is_left_out_is_named(
     opened(workspace, view)
     act(workspace, view, {"act": "undo"})
     assert workspace.store.labels.count("accepted", NAMES) == 0
+
+
+def coco(annotations: list[tuple[int, int, object]], **more: object) -> str:
+    """Annotations of image, category and segmentation, on three images of 8 × 6 pixels."""
+    files = ["a.png", unicodedata.normalize("NFD", NAMES[1]), "c.png"]
+    content = {
+        "images": [
+            {"id": i, "file_name": name, "height": 6, "width": 8} for i, name in enumerate(files, 1)
+        ],
+        "categories": [{"id": 1, "name": "Background"}, {"id": 2, "name": "Tür"}],
+        "annotations": [
+            {"id": i, "image_id": image, "category_id": category, "segmentation": where, **more}
+            for i, (image, category, where) in enumerate(annotations, 1)
+        ],
+    }
+    return json.dumps(content)
+
+
+def test_pieces_that_cannot_be_used_are_named_and_the_others_come_in(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    """Outlines beyond the image, a class called background, an unknown one; a name as Macs spell
+    it; a crowd, which is a piece as others."""
+    beyond, across = [[20, 1, 30, 1, 30, 5]], [[-9, -9, 4, -9, 4, 9, -9, 9]]
+    crowd = {"size": [6, 8], "counts": [24, 24]}
+    annotations = [(1, 1, across), (1, 2, beyond), (1, 2, across), (2, 2, crowd), (3, 2, beyond)]
+    (tmp_path / "x.json").write_text(coco(annotations, iscrowd=0), "utf-8")
+    with pytest.warns(InputWarning, match="left out of"):
+        said = import_labels(workspace.store, workspace.result, tmp_path / "x.json")
+    assert said.startswith("2 of 3 images have masks")
+    for left_out in (
+        "Background in a.png (no class can have this name)",
+        "Tür in a.png and 1 more (an outline has no pixel inside of the image)",
+    ):
+        assert left_out in said
+    half = np.repeat([[1, 1, 1, 1, 0, 0, 0, 0]], 6, 0)
+    assert (values_of(workspace, NAMES[0], "Tür") == half).all()
+    assert (values_of(workspace, NAMES[1], "Tür") == 1 - half).all()
+    assert workspace.store.labels.image("c.png").status == ""
+
+    (tmp_path / "x.json").write_text(coco([(3, 9, across)], iscrowd=1), "utf-8")
+    with pytest.warns(InputWarning) as warned:
+        said = import_labels(workspace.store, workspace.result, tmp_path / "x.json")
+    assert "crowds (1) are pieces of their class" in str(warned[0].message)
+    assert "c.png (its labels are damaged: KeyError(9))" in said
 
 
 def labelme(shapes: list[dict], **more: object) -> str:
