@@ -29,6 +29,7 @@ from deepff.runtime.parallel import reading_threads
 DOT = re.compile(r"\.")
 WILDCARD = re.compile(r"[*?\[]")
 EVERYTHING = ("**",)
+_NO_MATCH = "no file matches {!r}; use '**' to include subfolders"
 _LABELS = (".json", ".txt", ".xml", ".cls")  # .cls in WebDataset's shards
 # What programs stumble over in names: characters that end a line, part a path or cannot be in XML,
 # ends that are stripped, and beginnings of comments and hidden files.
@@ -88,7 +89,7 @@ def find_images(paths: str | Path | Sequence[str | Path]) -> list[ImageFile]:
                 f"the folder {text!r} has no files that are not hidden; name the folder of the "
                 "images"
                 if pattern == EVERYTHING
-                else f"no file matches {text!r}; use '**' to include subfolders"
+                else _NO_MATCH.format(text)
             )
         files_of_each.append(files)
     if not roots:
@@ -145,10 +146,13 @@ def separate_sources(paths: Sequence[str | Path]) -> dict[str, str]:
     for text in (text for path in paths for text in in_braces(os.fspath(path))):
         sources = [text]
         if archive_kind(text) is not None and "*" in text:
-            is_local = not ADDRESS.match(text)
-            found = (match.path for match in _walk(*_split_path(text))) if is_local else ()
-            stored = () if is_local else (file.address for file in find_stored(text).values())
-            sources = sorted((*found, *stored), key=natural_key)
+            if ADDRESS.match(text):
+                sources = [file.address for file in find_stored(text).values()]
+            else:
+                sources = [match.path for match in _walk(*_split_path(text))]
+            if not sources:
+                raise InputError(_NO_MATCH.format(text))
+            sources.sort(key=natural_key)
         for source in sources:
             parts = [part for part in source.split("/") if part and "*" not in part]
             name = without_suffix(parts[-1]) if parts else "images"
@@ -234,6 +238,7 @@ def _split_path(path: str) -> tuple[str, tuple[str, ...]]:
 
 def _walk(root: str, glob: tuple[str, ...]) -> Iterator[_Match]:
     """Yield the files below `root` that match `glob`, without loops of links and hidden ones."""
+    root = os.path.abspath(root)  # "" is the working folder
     pending = deque([(root, os.path.realpath(root), False, frozenset([glob]))])
     seen = set()
     written: set[str] = set()

@@ -147,13 +147,19 @@ def test_one_image_of_a_server_and_its_name(folder: Path) -> None:
         server.shutdown()
 
 
-def test_several_sources_have_names_of_their_own(folder: Path) -> None:
+def test_several_sources_have_names_of_their_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     zipped(folder).rename(folder.parent / "shard-08.zip")
     zipped(folder).rename(folder.parent / "shard-09.zip")
     expected = [f"shard-{n}/{name}" for n in ("08", "09") for name in NAMES]
     for text in ("shard-{08..09}.zip", "shard-{08,09}.zip", "shard-*.zip"):
         images = find_images(folder.parent / text)
         assert [image.name for image in images] == expected
+        monkeypatch.chdir(folder.parent)
+        assert find_images(text) == images
+    with pytest.raises(InputError, match=r"no file matches 'other-\*\.zip'"):
+        find_images("other-*.zip")
     mixed = find_images([folder, folder.parent / "shard-09.zip"])
     assert [image.name for image in mixed] == [*(f"photos/{n}" for n in NAMES), *expected[4:]]
 
