@@ -461,8 +461,7 @@ def _apply_each(
         planned_files(each, [], [], ExportOptions())
 
     def is_saved(name: str) -> bool:
-        manifest = read_manifest(out / name) or {}
-        complete = manifest.get("status") == "complete"
+        complete = (read_manifest(out / name) or {}).get("status") == "complete"
         return complete and load_concepts(out / name / FILE).marks_as(bank)
 
     def lacking(name: str) -> list[ExportFormat]:

@@ -179,17 +179,9 @@ def _cvat_image(number: int, name: str, image: AnnotatedImage, names: Sequence[s
     element = ET.Element("image", attributes, width=width, height=height)
     for instance in image.instances:
         x_min, y_min, x_max, y_max = instance.box
-        ET.SubElement(
-            element,
-            "mask",
-            label=names[instance.region],
-            source="auto",
-            occluded="0",
-            rle=", ".join(map(str, run_lengths(instance.mask))),
-            left=str(x_min),
-            top=str(y_min),
-            width=str(x_max - x_min),
-            height=str(y_max - y_min),
-            z_order="0",
-        )
+        rle = ", ".join(map(str, run_lengths(instance.mask)))
+        mask = {"label": names[instance.region], "source": "auto", "occluded": "0", "rle": rle}
+        box = {"left": x_min, "top": y_min, "width": x_max - x_min, "height": y_max - y_min}
+        mask |= {key: str(value) for key, value in box.items()} | {"z_order": "0"}
+        ET.SubElement(element, "mask", mask)
     return element

@@ -4,7 +4,6 @@ fsspec lists and reads them. What comes from a server, a compressed tar or a vid
 cache folder; what else is in an archive is read from there.
 """
 
-import io
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from random import Random
 from threading import Lock
@@ -94,9 +94,10 @@ class StoredFile:
         """Its bytes."""
         with self._explained():
             system, path, archive = _opened(self.address)
-            if archive is None or not _is_read_anywhere(system):
-                return Path(self).read_bytes()
-            return _member(system, path, archive.st_size)
+            # In a video or a compressed tar, a file takes longer because of those before it.
+            if archive and system.protocol != "video" and type(system.fo) is BufferedReader:
+                return _member(system, path, archive.st_size)
+            return Path(self).read_bytes()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -230,11 +231,6 @@ def _opened_archive(protocol: str, path: str, version: str) -> Any:
     file.seek(0)
     options = {"compression": _COMPRESSIONS.get(start)} if protocol == "tar" else {}
     return fsspec.filesystem(protocol, fo=file, **options)
-
-
-def _is_read_anywhere(system: Any) -> bool:
-    """Whether no file of an archive takes longer to read because of those before it."""
-    return system.protocol != "video" and isinstance(system.fo, io.BufferedReader)
 
 
 def _member(system: Any, path: str, archive_size: int) -> bytes:
