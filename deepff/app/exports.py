@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from deepff.app import page
-from deepff.app.kept_masks import is_lost
 from deepff.app.label_file import chosen_images, export_labelled, labelled_maps
 from deepff.app.labels import ACCEPTED, SKIPPED
 from deepff.app.pictures import picture_uri
@@ -50,7 +49,7 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
     preview = None
     total = 0
     classes: list[str] = []
-    lost = [name for name in result.names if is_lost(labels, name)]
+    lost: dict[str, str] = {}
     images: Counter[str] = Counter()  # by subset
     counts: Counter[tuple[str, str]] = Counter()  # instances, by class and subset
 
@@ -74,7 +73,8 @@ def measure(workspace: Workspace, asked: Asked) -> Iterator[tuple[str, str | Non
     try:
         which, file = asked.which or None, chosen(ExportFormat, asked.format, "format").file
         is_split = file in ("yolo", "voc") or (file == "coco" and asked.options.split is not None)
-        total = len(chosen_images(labels, result.names, which))
+        images_chosen, lost = chosen_images(labels, result, which)
+        total = len(images_chosen)
         yield count(), None
         maps = labelled_maps(result, labels, which)
         classes = maps.names

@@ -15,13 +15,13 @@ from deepff.app.kept_masks import is_lost, remove_unnamed
 from deepff.app.label_content import FORMAT, check, content_of, parsed
 from deepff.app.labels import ACCEPTED, OBJECT, STATUSES, Factor, ImageLabel, Labels, Settings
 from deepff.app.lessons import carried, save_bank
-from deepff.app.masks import Masks
+from deepff.app.masks import Masks, is_gone
 from deepff.errors import InputError
 from deepff.export.formats import ExportSummary, export_maps
 from deepff.export.instances import LabelMaps
 from deepff.images.image_set import SetImage, warn_unreadable
 from deepff.networks.backbone import Backbone
-from deepff.options import RECIPE_OPTIONS, ExportOptions, Which, chosen
+from deepff.options import RECIPE_OPTIONS, ExportOptions, Refinement, Which, chosen
 from deepff.report.save import LABELS
 from deepff.result import Result
 from deepff.results.run import Run
@@ -175,8 +175,11 @@ def export_labelled(
     return export_maps(result, maps, formats, folder, settings, progress)
 
 
-def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None) -> list[int]:
-    """The indices of the images to export, at least one, without those whose masks are lost."""
+def chosen_images(
+    labels: Labels, run: Run, which: str | None = None
+) -> tuple[list[int], dict[str, str]]:
+    """The indices of the images to export, and which others have no mask to export, and why."""
+    names = run.names
     if which is None:
         accepted = labels.count(ACCEPTED, names)
         which = Which.ACCEPTED if accepted else Which.NOT_SKIPPED
@@ -186,24 +189,34 @@ def chosen_images(labels: Labels, names: Sequence[str], which: str | None = None
         Which.ALL: STATUSES,
     }[chosen(Which, which, "choice of images")]
     indices = [index for index, name in enumerate(names) if labels.image(name).status in statuses]
-    lost = {index for index in indices if is_lost(labels, names[index])}
-    warn_unreadable({names[index]: "its mask file is missing" for index in lost}, "left out")
-    indices = [index for index in indices if index not in lost]
-    if not indices and not lost:
+    left_out = {names[i]: why for i in indices if (why := _lacks(labels, run, i))}
+    warn_unreadable(left_out, "left out")
+    indices = [index for index in indices if names[index] not in left_out]
+    if not indices and not left_out:
         raise InputError(
             "there is nothing to export, because no image is accepted; accept some, or export all"
             if which == Which.ACCEPTED
             else "there is nothing to export, because every image is skipped; accept some or "
             "export all"
         )
-    return indices
+    return indices, left_out
+
+
+def _lacks(labels: Labels, run: Run, index: int) -> str:
+    """Why there is no mask of an image; "" where there is one."""
+    settings, name = labels.settings, run.names[index]
+    if is_lost(labels, name):
+        return "its mask file is missing"
+    is_refined = settings.masks == OBJECT or settings.taught or settings.refine != Refinement.NONE
+    needs_photo = is_refined and labels.image(name).mask is None
+    return "its photograph is missing" if needs_photo and is_gone(run, index) else ""
 
 
 def labelled_maps(
     run: Run, labels: Labels, which: str | None = None, memory: int | None = None
 ) -> LabelMaps:
     """The label maps of the images to export; InputError where they have no class."""
-    images = chosen_images(labels, run.names, which)
+    images, _ = chosen_images(labels, run, which)
     image_names = [run.names[index] for index in images]
     names = labels.class_names_in(image_names) or labels.class_names
     if not names:

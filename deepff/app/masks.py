@@ -150,6 +150,12 @@ def refinements(run: Run, k: int) -> list[Refinement]:
     return [refinement for refinement in Refinement if refinement not in lacking]
 
 
+def is_gone(run: Run, index: int) -> bool:
+    """Whether there is no file of the photograph any more, though a picture may be kept."""
+    origin = run.images[index].origin
+    return origin is None or (isinstance(origin, Path) and not origin.is_file())
+
+
 @dataclass(frozen=True)
 class Overview:
     """What is likely in all images, for filters and sorting. It is read off the maps' cells and

@@ -11,7 +11,7 @@ from deepff.app.edits import open_suggestions, steps
 from deepff.app.kept_masks import is_lost
 from deepff.app.labels import ACCEPTED, SKIPPED, Factor, Labels
 from deepff.app.lessons import Teaching, classes_to_teach, pupils, teachers
-from deepff.app.masks import Masks
+from deepff.app.masks import Masks, is_gone
 from deepff.app.pictures import MEND_SIDE, Pictures, data_uris, mask_uri, merged, picture_uri
 from deepff.errors import InputError
 from deepff.images.image_files import natural_key
@@ -113,7 +113,7 @@ def listed(pictures: Pictures, labels: Labels, view: View) -> list[int]:
     if view.filter == CHANGED:
         return [index for index in order if labels.differs(names[index])]
     if view.filter == GONE:
-        return [i for i in order if pictures.is_gone(i) or is_lost(labels, names[i])]
+        return [i for i in order if is_gone(pictures.result, i) or is_lost(labels, names[i])]
     if view.filter != NOTHING and not view.filter.startswith(OF_CLASS):
         return order
     present = pictures.overview(labels).present
@@ -216,7 +216,7 @@ def _card(
         "index": index,
         "name": name,
         "size": photo.shape[:2],
-        "unreadable": "the file is missing" if pictures.is_gone(index) else unreadable,
+        "unreadable": "the file is missing" if is_gone(pictures.result, index) else unreadable,
         "regions": _classes(pictures, labels, index, colors),
         "status": label.status,
         "score": None if scores is None else float(scores.best[index]),

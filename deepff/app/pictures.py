@@ -60,11 +60,6 @@ class Pictures:
         """The photograph, (h, w, 3) uint8."""
         return self.photo(index)[0]
 
-    def is_gone(self, index: int) -> bool:
-        """Whether there is no file of the photograph any more, though a picture may be kept."""
-        origin = self.result.images[index].origin
-        return origin is None or (isinstance(origin, Path) and not origin.is_file())
-
     def masks(self, labels: Labels, index: int) -> np.ndarray:
         """The photograph with its classes in their colors."""
         return region_picture(self[index], self.region_labels(labels, index))

@@ -284,7 +284,7 @@ def _labels_writer(
 
     result = load_result(folder, photos)
     decided = load_labels(folder, result)
-    n_images = len(chosen_images(decided, result.names, which))
+    n_images = len(chosen_images(decided, result, which)[0])
     accepted, skipped = (decided.count(state, result.names) for state in ("accepted", "skipped"))
     typer.echo(
         f"what you labeled: {n_images} of {len(result.names)} images, {accepted} accepted, "

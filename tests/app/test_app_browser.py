@@ -405,11 +405,20 @@ def test_all_is_done_by_keyboard_and_axe_finds_nothing_wrong(
     expect(page.locator("#mend-stage")).to_be_focused()
     expect(page.locator("#mend-mask")).to_have_attribute("src", re.compile("^data:image/png"))
     assert violations(page) == []
+    for key in ("b", "Shift+ArrowDown", "ArrowRight", "Enter"):  # a dot of the brush
+        page.keyboard.press(key)
+    revision(page, 3)
+    expect(page.locator("#mend-stage")).to_be_focused()
     focus(page, '#mend-view [data-act="leave"]', "Shift+Tab")
     page.keyboard.press("Enter")
     expect(page.locator("#mend-view")).to_have_count(0)
     page.keyboard.press("a")
     expect(page.locator("#progress-text")).to_have_text("1 accepted · 0 skipped · 2 to look at")
+    # There is nothing more to redo, or to undo: the focus goes to the other button.
+    page.keyboard.press("u")
+    focus(page, "#redo", "Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#undo")).to_be_focused()
 
     focus(page, '[role="tab"]:has-text("Export")')
     page.keyboard.press("Enter")

@@ -161,6 +161,17 @@ def test_a_photograph_that_goes_while_the_app_runs_is_marked(
     assert [NAMES[view.listing[i]] for i, is_gone in enumerate(marked) if is_gone] == [NAMES[1]]
     assert names_listed(workspace, view, filter=GONE) == [NAMES[1]]
 
+    # Where masks follow photographs, the others are exported; else it is too.
+    def exported(refine: str) -> list[str]:
+        choose(workspace, view, "refine", refine)
+        folder = workspace.folder / refine
+        export_labelled(workspace.result, workspace.store.labels, "png", folder)
+        return [name for name in NAMES if (folder / name).with_suffix(".png").exists()]
+
+    assert exported("none") == NAMES
+    with pytest.warns(InputWarning, match=r"\(its photograph is missing\): left out"):
+        assert exported("dense-crf") == [NAMES[0], NAMES[2]]
+
 
 def test_files_that_could_not_be_read_are_named(tmp_path: Path) -> None:
     result = planted(tmp_path)
@@ -239,17 +250,18 @@ def test_only_refinements_that_a_run_has_are_offered(
 
 def test_which_images_an_export_is_of(workspace: Workspace, view: View) -> None:
     labels = workspace.store.labels
-    assert chosen_images(labels, NAMES) == [0, 1, 2]
+    assert chosen_images(labels, workspace.result)[0] == [0, 1, 2]
     with pytest.raises(InputError, match="no image is accepted;"):
-        chosen_images(labels, NAMES, "accepted")
+        chosen_images(labels, workspace.result, "accepted")
     act(workspace, view, {"act": "accept", "image": "1"})
     act(workspace, view, {"act": "skip", "image": "2"})
     labels = workspace.store.labels
-    assert chosen_images(labels, NAMES) == chosen_images(labels, NAMES, "accepted") == [1]
-    assert chosen_images(labels, NAMES, "not-skipped") == [0, 1]
-    assert chosen_images(labels, NAMES, "all") == [0, 1, 2]
+    for which in (None, "accepted"):
+        assert chosen_images(labels, workspace.result, which)[0] == [1]
+    assert chosen_images(labels, workspace.result, "not-skipped")[0] == [0, 1]
+    assert chosen_images(labels, workspace.result, "all")[0] == [0, 1, 2]
     with pytest.raises(InputError, match="no choice of images 'some'"):
-        chosen_images(labels, NAMES, "some")
+        chosen_images(labels, workspace.result, "some")
 
 
 def test_suggested_names_are_there_at_the_start_and_agreed_with_at_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
   let moves = -1;
   let typing = null; // { factor, text, start, end }
   let send = null;
+  let clicked = ""; // the id of the button that had the focus and was clicked last
   let waiting = 0; // answers that are still to come
   let pointer = { x: 0, y: 0 };
 
@@ -25,8 +26,18 @@
     if (scroll) here?.scrollIntoView({ block: "nearest", behavior: "smooth" });
   }
 
+  // A button that is gone or disabled now hands the focus on.
+  function refocus() {
+    const next = { undo: "redo", redo: "undo", teach: "use-lesson", "use-lesson": "teach", "drop-lesson": "teach" };
+    const button = document.getElementById(next[clicked]);
+    if (!button || button.disabled || !document.activeElement.matches("body, :disabled")) return;
+    button.focus({ preventScroll: true });
+    clicked = "";
+  }
+
   function redrawn(element) {
     if (element.querySelector(".dff-head")) busy(-1);
+    refocus();
     const shown = element.querySelector("#images");
     if (shown) {
       const moved = shown.dataset.moves !== moves;
@@ -147,6 +158,7 @@
     };
     const act = (target, more) => {
       pick(target);
+      clicked = document.activeElement === target ? target.id : "";
       tell({ ...target.dataset, ...more });
     };
     if (element.closest("#cards")) send = tell;

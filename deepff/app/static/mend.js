@@ -15,6 +15,7 @@
   let down = null; // where a line or a box began, on the screen
   let space = false;
   let hover = null; // where the pointer is on the picture
+  let cursor = null; // where arrow keys moved a cross on the picture, which Enter clicks
   let opacity = 100; // of the mask, in hundredths
   let hidden = false;
   let focused = null; // what has the focus in this view
@@ -99,6 +100,13 @@
     const canvas = part("canvas");
     const pen = canvas.getContext("2d");
     pen.clearRect(0, 0, canvas.width, canvas.height);
+    if (cursor) {
+      const [x, y, arm] = [cursor[0] * canvas.width, cursor[1] * canvas.height, canvas.width / 40];
+      for (const [color, width] of [["#000", 5], ["#fff", 2]]) {
+        Object.assign(pen, { strokeStyle: color, lineWidth: width, globalAlpha: 1 });
+        pen.stroke(new Path2D(`M${x - arm} ${y}h${2 * arm}M${x} ${y - arm}v${2 * arm}`));
+      }
+    }
     if (!LINES[tool] || !points.length) return;
     if (tool === "take" && points.length === 2) {
       const [[ax, ay], [bx, by]] = points;
@@ -132,7 +140,21 @@
     points = [];
   }
 
+  const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+  function pointByKey(event) {
+    const step = ARROWS[event.key]?.map((way) => way * (event.shiftKey ? 0.1 : 0.01));
+    if (step) hover = cursor = (cursor ?? [0.5, 0.5]).map((at, axis) => Math.min(1, Math.max(0, at + step[axis])));
+    else if (event.key === "Enter" && cursor) {
+      points = [cursor];
+      finish();
+    } else return;
+    event.preventDefault();
+    draw();
+  }
+
   function listen(stage) {
+    stage.addEventListener("keydown", pointByKey);
     stage.addEventListener("contextmenu", (event) => event.preventDefault());
     stage.addEventListener("pointerdown", (event) => {
       stage.setPointerCapture(event.pointerId);
@@ -148,6 +170,7 @@
         return;
       }
       down = { x: event.clientX, y: event.clientY };
+      cursor = null;
       points = [point(event)];
       draw();
     });
@@ -207,6 +230,7 @@
       const has = [...part("class").options].some((one) => one.value === chosen);
       if (!byHand || !has) chosen = null;
       earlier = [];
+      cursor = null;
       whole();
     }
     closeOff(true);
