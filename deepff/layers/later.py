@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,18 @@ from deepff.layers.layer_map import hooks, noise, reading
 from deepff.layers.layouts import output_of
 from deepff.networks.backbone import Backbone, LayoutError, StopForwardError, run_network
 
-Edit = Callable[[Tensor], Tensor]
-
 _MAPS_BYTES = 2**28  # of maps that go through what follows the layer together
+
+
+class Edits(NamedTuple):
+    """Ways to change a layer's map of one image."""
+
+    n: int
+    # From the map (c, h, w) to what some of the n ways make of it, (those, c, h, w).
+    make: Callable[[Tensor, slice], Tensor]
+
+
+AS_IS = Edits(1, lambda maps, _: maps[None])
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ def last_outputs(
     )
 
 
-def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
+def later_outputs(opened: OpenLayer, batch: Tensor, edit: Callable[[Tensor], Tensor]) -> Tensor:
     """The network's outputs (b', classes), float32, when ``edit`` makes another map (b', c, h, w)
     of a layer's, (b, c, h, w); any b' if b is 1. What bypasses the layer stays as it is."""
     try:
@@ -112,33 +121,29 @@ def later_outputs(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
     return outputs if backbone.words is None else backbone.words(outputs)
 
 
-def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Sequence[Edit]) -> Tensor:
-    """The outputs (edits, classes) for one image (1, channels, H, W) with its map changed in ways.
-    Each edit is from the layer's map (c, h, w) to another of its shape."""
+def outputs_of_edits(opened: OpenLayer, image: Tensor, edits: Edits) -> Tensor:
+    """The outputs (n, classes) for one image (1, channels, H, W) with its map changed in n ways."""
     layer = opened.layer
     n_cells = image.shape[2] * image.shape[3] // layer.stride**2
     n_together = max(1, _MAPS_BYTES // (4 * layer.channels * max(1, n_cells)))
     outputs = []
-    for first in range(0, len(edits), n_together):
-        group = edits[first : first + n_together]
+    for first in range(0, edits.n, n_together):
 
-        def edited(maps: Tensor, group: Sequence[Edit] = group) -> Tensor:
-            return torch.stack([edit(maps[0]) for edit in group])
+        def edited(maps: Tensor, first: int = first) -> Tensor:
+            return edits.make(maps[0], slice(first, first + n_together))
 
         outputs.append(later_outputs(opened, image, edited))
     return torch.cat(outputs)
 
 
-def gradients(
-    opened: OpenLayer, image: Tensor, edits: Sequence[Edit], outputs: Sequence[int]
-) -> Tensor:
-    """The gradients (edits, c, h, w) of one output for each edit with respect to the map of an
-    image that it makes."""
+def gradients(opened: OpenLayer, image: Tensor, edits: Edits, outputs: Sequence[int]) -> Tensor:
+    """The gradients (n, c, h, w) of one output for each edit with respect to the map of an image
+    that it makes."""
     leaves: list[Tensor] = []
 
     def edited(maps: Tensor) -> Tensor:
         torch.set_grad_enabled(True)  # until the context ends: the layers before need no graph
-        leaves.append(torch.stack([edit(maps[0]) for edit in edits]).detach().requires_grad_())
+        leaves.append(edits.make(maps[0], slice(edits.n)).detach().clone().requires_grad_())
         return leaves[-1]
 
     with torch.no_grad():
@@ -154,7 +159,7 @@ class _WrongBatchError(Exception):
     """The later part did not run on so many maps, ``args[0]``, of one image."""
 
 
-def _run(opened: OpenLayer, batch: Tensor, edit: Edit) -> Tensor:
+def _run(opened: OpenLayer, batch: Tensor, edit: Callable[[Tensor], Tensor]) -> Tensor:
     backbone, layer = opened.backbone, opened.layer
     calls = 0
     expected = len(batch)

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepff.errors import InputError
-from deepff.layers.later import gradients, outputs_of_edits
-from deepff.meaning.class_names import as_is
+from deepff.layers.later import AS_IS, gradients, outputs_of_edits
 from deepff.meaning.importance import (
     N_IMAGES,
     data_frame,
@@ -77,7 +76,7 @@ def attribution(
     factorization, opened, classes = opened_factors(run, k)
     pixels = network_input(run, opened, index)
     with torch.no_grad():
-        first = int(outputs_of_edits(opened, pixels, [as_is]).argmax())
+        first = int(outputs_of_edits(opened, pixels, AS_IS).argmax())
     column = first if class_name is None else classes.index(class_name)
     h, w = factorization.heatmaps.grid(index), factorization.components
     steps, maps = (torch.arange(_N_STEPS) + 0.5) / _N_STEPS, []
@@ -177,7 +176,7 @@ def tcav(
             f"a direction is a factor, from 0 to {len(components) - 1}, or {components.shape[1]} "
             f"numbers that are not all 0, one per channel of {run.layer}"
         )
-    _, inputs, outputs = outputs_on(run, opened, lambda i: [as_is], n_images, "tcav")
+    _, inputs, outputs = outputs_on(run, opened, lambda _: AS_IS, n_images, "tcav")
     is_of = images_of(outputs[:, 0], [column])
     along = functional.normalize(vector[None], dim=1)
     values = sensitivities(opened, inputs, [column], along, is_of)

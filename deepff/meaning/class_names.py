@@ -27,7 +27,7 @@ from torch import Tensor
 
 from deepff.errors import InputError
 from deepff.layers.later import (
-    Edit,
+    Edits,
     OpenLayer,
     is_linear_in_mean,
     later_outputs,
@@ -197,8 +197,8 @@ def _scores_by_removal(
     held: dict[tuple[int, int], float] = {}
     why = ", and naming factors needs them"
     for i, image in network_inputs(run, opened, sorted(factors_on), "names", progress, why):
-        edits = [without(factorizations[k], j, i) for k, j in factors_on[i]]
-        empty, plain, *outputs = outputs_of_edits(opened, image, [torch.zeros_like, as_is, *edits])
+        edits = _removals([(factorizations[k], j) for k, j in factors_on[i]], i)
+        empty, plain, *outputs = outputs_of_edits(opened, image, edits)
         for (k, j), output in zip(factors_on[i], outputs, strict=True):
             falls[k, j] = falls.get((k, j), 0) + plain - output
             held[k, j] = held.get((k, j), 0.0) + float(means[k][i, j])
@@ -224,15 +224,26 @@ def _factors_on(means: Mapping[int, Tensor]) -> dict[int, list[tuple[int, int]]]
     return factors_on
 
 
-def without(factorization: Factorization, factor: int, image: int) -> Edit:
-    """The edit that takes a factor out of an image's map: A − h w."""
-    h, w = factorization.heatmaps.grid(image)[factor], factorization.components[factor]
-    return lambda maps: maps - h.to(maps) * w.to(maps)[:, None, None]
+def _removals(factors: Sequence[tuple[Factorization, int]], image: int) -> Edits:
+    """An image's map made empty, as it is, and without each factor: A − h w."""
+    h = torch.stack([f.heatmaps.grid(image)[j] for f, j in factors])
+    w = torch.stack([f.components[j] for f, j in factors])
+    n = len(factors)
+    kept, scales = torch.ones(n + 2), torch.cat([torch.zeros(2, n), -torch.eye(n)])
+    kept[0] = 0
+    return mixtures(h, w, kept, scales)
 
 
-def as_is(maps: Tensor) -> Tensor:
-    """The edit that changes nothing."""
-    return maps
+def mixtures(h: Tensor, w: Tensor, kept: Tensor, scales: Tensor) -> Edits:
+    """The maps keptᵢ A + Σⱼ scalesᵢⱼ hⱼ wⱼ of an image whose map is A, for the factors' maps
+    h (k, rows, columns) and components w (k, c); kept (n,) and scales (n, k)."""
+
+    def make(maps: Tensor, part: slice) -> Tensor:
+        weighted = scales[part].to(maps)[:, :, None] * w.to(maps)  # (those, k, c)
+        held = (weighted.mT @ h.to(maps).flatten(1)).unflatten(2, maps.shape[1:])
+        return held.add_(kept[part].to(maps)[:, None, None, None] * maps)
+
+    return Edits(len(scales), make)
 
 
 def image_coefficients(factorization: Factorization) -> list[Tensor]:
@@ -258,8 +269,7 @@ def scores_of_regions(
     indices = _images_of_kinds(run) if len(run.of_kinds) > 1 else spread(len(run.images), N_IMAGES)
     for i, image in network_inputs(run, opened, indices, "names", progress):
         masks = torch.cat([find(i).masks for find in finders]).float()
-        edits = [torch.zeros_like, *(_inside(mask, opened.layer, image) for mask in masks)]
-        empty, *full = outputs_of_edits(opened, image, edits)
+        empty, *full = outputs_of_edits(opened, image, _insides(masks, opened.layer, image))
         empties.append(empty)
         gains.append(torch.stack(full) - empty)
         sizes.append(masks.mean((1, 2)).to(empty))
@@ -280,13 +290,14 @@ def _images_of_kinds(run: Run) -> list[int]:
     return sorted(indices)
 
 
-def _inside(mask: Tensor, layer: Layer, image: Tensor) -> Edit:
-    """The edit that keeps only what is inside a mask, (H, W), of the layer's map of an image."""
+def _insides(masks: Tensor, layer: Layer, image: Tensor) -> Edits:
+    """A layer's map of an image made empty, and with only what is inside each mask (n, H, W)."""
+    every = torch.cat([torch.zeros_like(masks[:1]), masks])
 
-    def edit(maps: Tensor) -> Tensor:
+    def make(maps: Tensor, part: slice) -> Tensor:
         grid = (maps.shape[1], maps.shape[2])
         shape = (image.shape[2], image.shape[3])
         extent = layer.centers.extent(shape, grid) if layer.centers else None
-        return maps * cell_means(mask[None], grid, extent).to(maps)
+        return maps * cell_means(every[part], grid, extent).to(maps)[:, None]
 
-    return edit
+    return Edits(len(every), make)

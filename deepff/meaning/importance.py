@@ -17,7 +17,6 @@ follows the layer runs on all changed maps of an image together.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +25,8 @@ from torch.nn import functional
 
 from deepff.errors import InputError
 from deepff.images.painting import factor_colors, hex_colors
-from deepff.layers.later import Edit, OpenLayer, gradients, outputs_for_noise, outputs_of_edits
-from deepff.meaning.class_names import as_is, factor_classes, without
+from deepff.layers.later import Edits, OpenLayer, gradients, outputs_for_noise, outputs_of_edits
+from deepff.meaning.class_names import factor_classes, mixtures
 from deepff.meaning.open_network import check_directions, network_inputs, opened_layer
 from deepff.pictures.figures import spread
 from deepff.pictures.tree_drawing import DRAWINGS
@@ -61,9 +60,12 @@ def importance(
     n_factors = len(factorization.components)
     masks = sobol_masks(n_factors)
 
-    def edits_on(i: int) -> list[Edit]:
-        singly = [without(factorization, j, i) for j in range(n_factors)]
-        return [as_is, *singly, *scaled_factors(factorization, i, masks)]
+    # The map as it is, without each factor, and of the scaled factors alone.
+    kept = torch.cat([torch.ones(1 + n_factors), torch.zeros(len(masks))])
+    scales = torch.cat([torch.zeros(1, n_factors), -torch.eye(n_factors), masks])
+
+    def edits_on(i: int) -> Edits:
+        return mixtures(factorization.heatmaps.grid(i), factorization.components, kept, scales)
 
     indices, inputs, outputs = outputs_on(run, opened, edits_on, n_images, "importance", progress)
     plain = outputs[:, 0]
@@ -99,7 +101,7 @@ def opened_factors(run: Run, k: int | None) -> tuple[Factorization, OpenLayer, F
 def outputs_on(
     run: Run,
     opened: OpenLayer,
-    edits_on: Callable[[int], Sequence[Edit]],
+    edits_on: Callable[[int], Edits],
     n_images: int,
     stage: str,
     progress: bool = False,
@@ -148,25 +150,11 @@ def sobol_indices(values: Tensor, k: int) -> Tensor:
     return torch.stack([(a - other).square().mean(0) / (2 * variance) for other in exchanged])
 
 
-def scaled_factors(factorization: Factorization, image: int, scales: Tensor) -> list[Edit]:
-    """The edits that put Σ mⱼ hⱼ wⱼ in place of an image's map, for each row m of ``scales``."""
-    h, w = factorization.heatmaps.grid(image), factorization.components
-
-    def edit(m: Tensor, maps: Tensor) -> Tensor:
-        scaled_w = (m.to(maps)[:, None] * w.to(maps)).T
-        return (scaled_w @ h.to(maps).flatten(1)).view_as(maps)
-
-    return [partial(edit, m) for m in scales]
-
-
-def taken_out(factorization: Factorization, image: int, shares: Tensor) -> list[Edit]:
+def taken_out(factorization: Factorization, image: int, shares: Tensor) -> Edits:
     """The edits that take shares of the factors out of an image's map, A − Σ mⱼ hⱼ wⱼ, for each row
     m of ``shares``."""
-
-    def rest(held: Edit, maps: Tensor) -> Tensor:
-        return maps - held(maps)
-
-    return [partial(rest, held) for held in scaled_factors(factorization, image, shares)]
+    h, w = factorization.heatmaps.grid(image), factorization.components
+    return mixtures(h, w, torch.ones(len(shares)), -shares)
 
 
 def main_classes(logits: Tensor) -> list[int]:
@@ -185,7 +173,7 @@ def sensitivities(
     is_of: Tensor,
 ) -> dict[str, Tensor]:
     """TCAV's sensitivity, agreement and p-values of m classes along k directions: (k, m) each."""
-    edits = [as_is] * len(columns)
+    edits = Edits(len(columns), lambda maps, _: maps.expand(len(columns), -1, -1, -1))
     # The classes' gradients, summed over the cells: (n, m, c).
     slopes = torch.stack(
         [gradients(opened, image, edits, columns).sum((2, 3)).cpu() for image in inputs]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from deepff.errors import InputError
-from deepff.layers.later import OpenLayer, later_outputs, outputs_of_edits
+from deepff.layers.later import Edits, OpenLayer, later_outputs, outputs_of_edits
 from deepff.layers.layer_map import map_layers, noise
 from deepff.networks.loading import load_backbone
 
@@ -37,9 +37,13 @@ def test_one_image_with_many_maps_gives_what_each_gives_alone(model, layer, size
     as_is = later_outputs(later, batch, lambda maps: maps)
     torch.testing.assert_close(as_is, later.backbone.network(batch))
 
-    edits = [lambda maps: maps, torch.zeros_like, lambda maps: maps.flip(0), lambda maps: maps / 2]
-    together = outputs_of_edits(later, batch, edits)
-    alone = [later_outputs(later, batch, lambda maps, e=edit: e(maps[0])[None]) for edit in edits]
+    edits = [torch.clone, torch.zeros_like, lambda maps: maps.flip(1), lambda maps: maps / 2]
+
+    def make(maps, part):
+        return torch.cat([edit(maps[None]) for edit in edits[part]])
+
+    together = outputs_of_edits(later, batch, Edits(len(edits), make))
+    alone = [later_outputs(later, batch, edit) for edit in edits]
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
     assert (together[1] - together[0]).abs().max() > 1e-4  # the map matters
 

@@ -31,6 +31,7 @@ class Linear(nn.Module):
         self.head = nn.Linear(3, 2)
         with torch.no_grad():
             self.head.weight.copy_(torch.tensor([[3.0, 4.0, 0.0], [0.0, -1.0, 2.0]]))
+            self.head.bias.copy_(torch.tensor([0.3, -0.1]))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.layer(x).mean((2, 3)))
