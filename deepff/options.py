@@ -127,7 +127,6 @@ class ExportFormat(StrEnum):
 
     COCO = "coco", "coco", ("masks", "boxes")
     COCO_POLYGONS = "coco-polygons", "coco", ("masks", "boxes")
-    PARQUET = "parquet", "coco", ("masks", "boxes")
     YOLO = "yolo", "yolo", ("boxes",)
     YOLO_SEG = "yolo-seg", "yolo", ("masks",)
     VOC = "voc", "voc", ("masks", "boxes")
@@ -135,6 +134,7 @@ class ExportFormat(StrEnum):
     LABEL_STUDIO = "label-studio", "labeling_tools", ("masks",)
     CVAT = "cvat", "labeling_tools", ("masks",)
     PNG = "png", "png", ("masks",)
+    PARQUET = "parquet", "coco", ("masks", "boxes")
 
     def __new__(cls, name: str, file: str, contents: tuple[str, ...]) -> Self:
         member = str.__new__(cls, name)

@@ -193,7 +193,8 @@ def export(
         option(
             OUTPUT,
             "With labels: which images to write. By default accepted, or not-skipped if none is "
-            "accepted.",
+            "accepted." + listed(Which),
+            metavar="WHICH",
         ),
     ] = None,
     split: Annotated[
